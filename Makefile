@@ -1,0 +1,31 @@
+# make setup | demo | test | bench | lint : nothing else to know.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.ready
+
+.PHONY: setup demo test lint bench clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock requirements-java.lock pyproject.toml scripts/setup.sh
+	PYTHON=$(PYTHON) sh scripts/setup.sh $(VENV)
+	@touch $@
+
+demo: setup
+	@$(PY) -m headrace.cli.main demo $(DEMO)
+
+test: setup lint
+	$(PY) -m pytest $(TESTS)
+
+lint: setup
+	$(VENV)/bin/ruff check src tests benchmarks
+	$(VENV)/bin/ruff format --check src tests benchmarks
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+bench: setup
+	$(PY) -m benchmarks $(BENCH)
+
+clean:
+	rm -rf $(VENV) demo-output

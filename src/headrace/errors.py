@@ -1,0 +1,233 @@
+"""The errors of Headrace: four kinds, by what the caller should do next (KIP-1050).
+
+Rules of the room: knows nothing else of Headrace. A subclass carries fields, not prose; its
+message names cause, effect and next step. Each face maps classes to codes in one table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class HeadraceError(Exception):
+    """The base of all errors that Headrace raises on purpose."""
+
+    def __init__(self, message: str = "", **fields: Any) -> None:
+        super().__init__(message or self.__class__.__name__)
+        self.fields = fields
+
+
+class Retriable(HeadraceError):
+    """Try again, perhaps after refreshing metadata."""
+
+
+class Rejected(HeadraceError):
+    """The request is wrong: the same request gets the same answer."""
+
+
+class Fenced(HeadraceError):
+    """A newer epoch owns this: step down or abort."""
+
+
+class Fatal(HeadraceError):
+    """This process must not go on: corruption, a failed sync, a broken invariant."""
+
+
+# --- storage and log -------------------------------------------------------------------------
+
+
+class StorageUnavailable(Retriable):
+    """The write was not stored (disk full, I/O error): nothing of it is visible; try again."""
+
+
+class LedgerUnknown(Rejected):
+    """No such ledger: it was deleted or never made."""
+
+
+class LedgerSealed(Fenced):
+    """The ledger takes no more entries: another writer or a roll has sealed it."""
+
+
+class DataCorrupt(Fatal):
+    """Stored bytes do not match their checksum. They are never served."""
+
+
+class FolderInUse(Fatal):
+    """Another process holds the data folder."""
+
+
+class FormatUnsupported(Fatal):
+    """The folder was written in a format that this version does not read."""
+
+
+class OffsetOutOfRange(Rejected):
+    """The offset lies outside [log start offset, log end offset]."""
+
+
+class BatchCorrupt(Rejected):
+    """A record batch whose length, layout or CRC is wrong."""
+
+
+class BatchTooLarge(Rejected):
+    """A record batch larger than `max.message.bytes`."""
+
+
+class RecordInvalid(Rejected):
+    """A well-formed batch that this topic does not take (codec, timestamp, magic)."""
+
+
+class UnsupportedForMessageFormat(Rejected):
+    """The message format is older than record batch v2."""
+
+
+class OutOfOrderSequence(Rejected):
+    """An idempotent producer skipped a sequence number (KIP-98)."""
+
+
+class DuplicateSequence(Rejected):
+    """A retry older than the last five batches of its producer."""
+
+
+class UnknownProducerId(Rejected):
+    """The producer's state has expired; it must take a new id (KIP-360)."""
+
+
+class ProducerFenced(Fenced):
+    """A newer epoch of this producer id is at work."""
+
+
+# --- metadata --------------------------------------------------------------------------------
+
+
+class VersionConflict(Retriable):
+    """A compare-and-set lost: somebody changed the key since it was read."""
+
+
+class MetadataUnavailable(Retriable):
+    """The metadata store cannot be reached now."""
+
+
+# --- topics and partitions -------------------------------------------------------------------
+
+
+class TopicUnknown(Retriable):
+    """No such topic or partition here (it may be on its way)."""
+
+
+class TopicIdUnknown(Retriable):
+    """No topic has this id: it was deleted and perhaps made again under its name."""
+
+
+class TopicExists(Rejected):
+    """The topic is there already."""
+
+
+class TopicNameInvalid(Rejected):
+    """Not a legal topic name."""
+
+
+class PartitionsInvalid(Rejected):
+    """Not a legal partition count."""
+
+
+class ReplicationFactorInvalid(Rejected):
+    """More replicas asked for than there are brokers."""
+
+
+class ConfigInvalid(Rejected):
+    """An unknown configuration name or a value out of range."""
+
+
+class RequestInvalid(Rejected):
+    """The request contradicts itself or the protocol."""
+
+
+class NotOwner(Retriable):
+    """Another broker owns this partition: refresh metadata."""
+
+
+class LeaderEpochFenced(Retriable):
+    """The client knows an older leader epoch: refresh metadata."""
+
+
+class LeaderEpochUnknown(Retriable):
+    """The client knows a newer leader epoch than this broker."""
+
+
+class PolicyViolation(Rejected):
+    """A broker policy forbids it."""
+
+
+# --- groups ----------------------------------------------------------------------------------
+
+
+class CoordinatorLoading(Retriable):
+    """The coordinator is still reading its state from the log."""
+
+
+class CoordinatorUnavailable(Retriable):
+    """The coordinator cannot store its state now."""
+
+
+class NotCoordinator(Retriable):
+    """Another broker coordinates this group."""
+
+
+class GroupIdInvalid(Rejected):
+    """An empty or illegal group id."""
+
+
+class GroupUnknown(Rejected):
+    """No such group."""
+
+
+class GroupNotEmpty(Rejected):
+    """The group still has members."""
+
+
+class GroupSubscribed(Rejected):
+    """The group is subscribed to this topic: its offsets cannot be deleted."""
+
+
+class MemberUnknown(Rejected):
+    """The member is not (or no longer) in the group: join again."""
+
+
+class MemberIdRequired(Rejected):
+    """Join again with the member id that this answer brings (KIP-394)."""
+
+
+class IllegalGeneration(Rejected):
+    """The generation has passed: join again."""
+
+
+class RebalanceInProgress(Retriable):
+    """The group is rebalancing: join again."""
+
+
+class InconsistentProtocol(Rejected):
+    """The member shares no assignment protocol with its group."""
+
+
+class SessionTimeoutInvalid(Rejected):
+    """The session timeout lies outside the broker's bounds."""
+
+
+class InstanceIdFenced(Fenced):
+    """Another member has taken over this static instance id (KIP-345)."""
+
+
+class GroupFull(Rejected):
+    """The group has `group.max.size` members already."""
+
+
+class OffsetMetadataTooLarge(Rejected):
+    """The metadata string of a committed offset is too long."""
+
+
+class FetchSessionUnknown(Retriable):
+    """The fetch session was evicted: start a new one (KIP-227)."""
+
+
+class FetchSessionEpochInvalid(Retriable):
+    """The fetch session's epoch does not follow the last one (KIP-227)."""

@@ -1,0 +1,75 @@
+"""The seam for small facts: topics, configs, chains of ledgers, owners, live brokers.
+
+Keys are paths (`/topics/orders`), values are opaque bytes, each key has a version that counts
+its changes. Nothing that changes per message goes here. SQLite implements it for one machine,
+ZooKeeper for a cluster; both pass `tests/contract/test_metadata_store.py`.
+
+1. `put` with an expected version is a compare-and-set: exactly one of several rivals wins.
+2. What a completed `put`, `delete` or `multi` said survives a crash.
+3. A watch sees every key under its prefix change at least once after each change (bursts may be
+   folded into one event), in order per key, and never keeps the writer waiting.
+4. An ephemeral key goes when the session that made it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple, Protocol
+
+ABSENT = -1
+"""The expected version of a key that must not be there yet."""
+ANY = -2
+"""Expect nothing: overwrite or create."""
+
+
+class Entry(NamedTuple):
+    """A key's value and version (0 when new, then +1 for each put)."""
+
+    key: str
+    value: bytes
+    version: int
+
+
+class Operation(NamedTuple):
+    """One step of a `multi`: a put, or a delete where `value` is None."""
+
+    key: str
+    value: bytes | None
+    expected_version: int
+
+
+class MetadataStore(Protocol):
+    """Small facts with versions and watches."""
+
+    async def get(self, key: str) -> Entry | None:
+        """The entry, or None."""
+        ...
+
+    async def list(self, prefix: str) -> Sequence[Entry]:
+        """All entries whose key starts with `prefix`, by key."""
+        ...
+
+    async def put(
+        self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
+    ) -> int:
+        """Set the key if its version is the expected one (or ABSENT, or ANY); the new version.
+
+        Raises VersionConflict, MetadataUnavailable.
+        """
+        ...
+
+    async def delete(self, key: str, expected_version: int) -> None:
+        """Remove the key if its version is the expected one. Raises VersionConflict."""
+        ...
+
+    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+        """All operations or none; the new versions (ABSENT for a delete). Raises VersionConflict."""
+        ...
+
+    def watch(self, prefix: str) -> AsyncIterator[str]:
+        """The keys under `prefix` that change from now on, as they change."""
+        ...
+
+    async def close(self) -> None:
+        """End the session: its ephemeral keys go."""
+        ...

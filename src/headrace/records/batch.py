@@ -1,0 +1,139 @@
+"""The record batch, magic 2, seen from outside: its header is read in place, its records stay opaque.
+
+Rules of the room: no I/O, no decompression, no copies of a batch. The layout is Kafka's
+(`DefaultRecordBatch`, KIP-98). Do not change: stored and on the wire.
+
+     0 base offset         int64      27 first timestamp   int64
+     8 length (after it)   int32      35 max timestamp     int64
+    12 leader epoch        int32      43 producer id       int64
+    16 magic (2)           int8       51 producer epoch    int16
+    17 CRC-32C of 21..end  uint32     53 base sequence     int32
+    21 attributes          int16      57 record count      int32
+    23 last offset delta   int32      61 records
+
+The CRC leaves out the first 21 bytes, so the broker gives offset and epoch without touching it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from headrace.errors import BatchCorrupt, UnsupportedForMessageFormat
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE = 61
+LOG_OVERHEAD = 12
+"""Bytes before the part that `length` counts: base offset and length."""
+MAGIC = 2
+
+COMPRESSION_MASK = 0x07
+TIMESTAMP_TYPE_LOG_APPEND = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+HAS_DELETE_HORIZON = 0x40
+
+NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+
+HEADER = Struct(">qiibIhiqqqhii")
+PLACEMENT = Struct(">qii")
+_unpack = HEADER.unpack_from
+
+
+class BatchHeader(NamedTuple):
+    """The fields of a batch's header, in the order of the wire."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of its last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it holds a transaction marker instead of records."""
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL)
+
+
+def read_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch at `position`. Raises BatchCorrupt if 61 bytes are not there."""
+    if position + HEADER_SIZE > len(data):
+        raise BatchCorrupt(f"a batch header needs 61 bytes, {len(data) - position} are left")
+    return BatchHeader._make(_unpack(data, position))
+
+
+def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch at `position`, once all that a broker must know of it holds.
+
+    Raises BatchCorrupt on a length, count or CRC that is wrong, UnsupportedForMessageFormat on
+    magic 0 and 1 (dropped by Kafka 4, KIP-724).
+    """
+    left = len(data) - position
+    if left < HEADER_SIZE:
+        if left > 16 and data[position + 16] < MAGIC:
+            raise UnsupportedForMessageFormat("record formats 0 and 1 are no longer accepted")
+        raise BatchCorrupt(f"a batch header needs {HEADER_SIZE} bytes, {left} are left")
+    header = _unpack(data, position)
+    if header[3] != MAGIC:
+        if 0 <= header[3] < MAGIC:
+            raise UnsupportedForMessageFormat("record formats 0 and 1 are no longer accepted")
+        raise BatchCorrupt(f"unknown record batch magic {header[3]}")
+    length = header[1]
+    if length < HEADER_SIZE - LOG_OVERHEAD or length + LOG_OVERHEAD > left:
+        raise BatchCorrupt(f"batch length {length} does not fit the {left} bytes that hold it")
+    count = header[12]
+    if count < 1 or header[6] != count - 1:
+        raise BatchCorrupt(f"{count} records and a last offset delta of {header[6]} disagree")
+    end = position + LOG_OVERHEAD + length
+    # memoryview: a slice of bytes would copy the batch
+    if crc32c(memoryview(data)[position + 21 : end]) != header[4]:
+        raise BatchCorrupt("the batch's CRC-32C does not match its bytes")
+    return BatchHeader._make(header)
+
+
+def iterate_headers(data: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each whole batch in `data`; a cut batch at the end is left out."""
+    size = len(data)
+    while position + HEADER_SIZE <= size:
+        header = BatchHeader._make(_unpack(data, position))
+        if header.length < HEADER_SIZE - LOG_OVERHEAD:
+            raise BatchCorrupt(f"batch length {header.length} at {position} is impossible")
+        if position + header.length + LOG_OVERHEAD > size:
+            return
+        yield position, header
+        position += header.length + LOG_OVERHEAD
+
+
+def is_intact(data: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether the CRC of the batch at `position` matches."""
+    end = position + LOG_OVERHEAD + header.length
+    return bool(crc32c(memoryview(data)[position + 21 : end]) == header.crc)

@@ -1,0 +1,33 @@
+"""Ids that could be mixed up, and what a legal topic name is. No I/O."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, NewType
+from uuid import UUID
+
+Offset = NewType("Offset", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+ProducerId = NewType("ProducerId", int)
+
+TOPIC_NAME_SIZE_MAX = 249
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+ZERO_UUID = UUID(int=0)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether `name` is a legal topic name: Kafka's rule (`Topic.validate`)."""
+    return name not in {".", ".."} and _TOPIC_NAME.fullmatch(name) is not None

@@ -1,0 +1,36 @@
+"""Time, as the rest of Headrace sees it.
+
+Rules of the room: wall time is `now_ms` (int, since the epoch), monotonic time is `now_ns`.
+Nobody else names `time`; a simulation brings its own Clock.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two readings: what the calendar says, and what only ever goes forward."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch; may jump when the machine's clock is set."""
+        ...
+
+    def now_ns(self) -> int:
+        """Nanoseconds since some fixed point; never goes back."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    __slots__ = ()
+
+    def now_ms(self) -> int:
+        """See Clock."""
+        return time.time_ns() // 1_000_000
+
+    def now_ns(self) -> int:
+        """See Clock."""
+        return time.monotonic_ns()

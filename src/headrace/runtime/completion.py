@@ -1,0 +1,67 @@
+"""Something that will be done once: the light future that storage hands up.
+
+Rules of the room: callbacks run at once, in the order in which they asked, in the thread of the
+event loop. It exists because an `asyncio.Future` schedules every callback through the loop
+(0.5 us each here), and one group commit completes hundreds of requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+
+class Completion:
+    """Done once, with or without an error. Not thread-safe: the loop's thread alone uses it."""
+
+    __slots__ = ("_waiters", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: BaseException | None = None
+        self._waiters: list[tuple[Callable[[BaseException | None, Any], None], Any]] = []
+
+    def then(self, callback: Callable[[BaseException | None, Any], None], context: Any) -> None:
+        """Call `callback(error_or_none, context)` when done; at once if it is done already."""
+        if self.done:
+            callback(self.error, context)
+        else:
+            self._waiters.append((callback, context))
+
+    def succeed(self) -> None:
+        """Mark it done and run what waits for it."""
+        self._finish(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Mark it failed and run what waits for it."""
+        self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        assert not self.done, "a completion completes once"
+        self.done = True
+        self.error = error
+        waiters, self._waiters = self._waiters, []
+        for callback, context in waiters:
+            callback(error, context)
+
+    async def wait(self) -> None:
+        """Suspend until done. Raises the error it failed with."""
+        if not self.done:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.then(_wake, future)
+            await future
+        if self.error is not None:
+            raise self.error
+
+
+def _wake(_error: BaseException | None, future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def completed() -> Completion:
+    """A Completion that is done already."""
+    completion = Completion()
+    completion.succeed()
+    return completion

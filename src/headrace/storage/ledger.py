@@ -1,0 +1,88 @@
+"""The one seam under the log: a store of ledgers.
+
+A ledger is an append-only run of opaque bytes with one writer. Positions are bytes from its
+start; consecutive appends lie next to each other, so a read may span many of them.
+
+The contract, which every implementation passes (`tests/contract/test_ledger_store.py`):
+1. When the Completion of an append succeeds, its bytes survive a crash of the process and (with
+   `flush_ms=None`) of the machine, and so do all earlier appends to the ledger.
+2. An append that failed left no trace: the next append takes its position, `end` does not count
+   it, and no recovery brings it back.
+3. Appends to one ledger complete in order. Appends of one turn of the loop share a Completion
+   where the implementation commits them together.
+4. A ledger id is never given out twice, not even after a crash right behind `create`.
+5. After a crash a ledger ends at a boundary between appends, at or behind the last acknowledged
+   one; nothing that was not appended is ever in it.
+6. `seal` is final: later appends raise LedgerSealed. `delete` is final: a deleted ledger stays
+   gone after a crash, reads of it raise LedgerUnknown.
+7. Bytes that do not match their checksum are reported as DataCorrupt, never returned as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, NewType, Protocol
+
+from headrace.runtime.completion import Completion
+
+LedgerId = NewType("LedgerId", int)
+Position = NewType("Position", int)
+Buffer = bytes | bytearray | memoryview
+
+
+class LedgerInfo(NamedTuple):
+    """What the store knows of one ledger."""
+
+    ledger: LedgerId
+    end: int
+    """Bytes that are readable: acknowledged as far as each append asked for."""
+    is_sealed: bool
+    footer: bytes | None
+    """What the writer gave to `seal`."""
+
+
+class LedgerStore(Protocol):
+    """Durable ledgers. Methods that may wait are coroutines; the others never block on a sync."""
+
+    async def create(self) -> LedgerId:
+        """Make an empty ledger; its id is durable on return. Raises StorageUnavailable."""
+        ...
+
+    def append(
+        self, ledger: LedgerId, parts: Sequence[Buffer], size: int, flush_ms: int | None
+    ) -> tuple[int, Completion]:
+        """Append `parts` (`size` bytes in all) and say where they will start.
+
+        The Completion succeeds when the bytes are durable (`flush_ms` None), or as soon as they
+        are handed to the operating system, which then syncs them within `flush_ms` milliseconds.
+        It fails with StorageUnavailable if they could not be stored. The buffers are used until
+        the end of this turn of the loop at most. Raises LedgerUnknown, LedgerSealed.
+        """
+        ...
+
+    def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
+        """Read up to `size` bytes if that needs no wait for a disk; None if it would.
+
+        Shorter than `size` only at the end of what is readable. Raises LedgerUnknown.
+        """
+        ...
+
+    async def read(self, ledger: LedgerId, position: int, size: int) -> Buffer:
+        """Read up to `size` bytes, waiting for the disk. Raises LedgerUnknown, StorageUnavailable."""
+        ...
+
+    async def seal(self, ledger: LedgerId, footer: bytes) -> None:
+        """Take no more appends, and keep `footer` beside the bytes (at most 16 MiB)."""
+        ...
+
+    async def recover(self, ledger: LedgerId) -> LedgerInfo:
+        """Fence a former writer and find the true end; the ledger is ready for its new owner."""
+        ...
+
+    async def delete(self, ledger: LedgerId) -> None:
+        """Remove the ledger and its bytes."""
+        ...
+
+    def list(self) -> Sequence[LedgerInfo]:
+        """All ledgers, by id."""
+        ...
