@@ -1,0 +1,419 @@
+"""What a group coordinator is asked, and what it answers: one command and one reply per API.
+
+Rules of the room: plain slotted dataclasses, no behaviour but `refused`, which makes the reply
+that carries one error. Times are int milliseconds. An error is an instance of a HeadraceError or
+None; where Kafka answers per partition or per member, so do these. Fields that the host fills
+(`ticket`, `fresh_id`) come last and have defaults; a face leaves them alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headrace.errors import HeadraceError
+
+NO_GENERATION = -1
+NO_OFFSET = -1
+NO_LEADER_EPOCH = -1
+
+
+class OffsetToCommit(NamedTuple):
+    """One partition's progress, as a client asks to store it."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str | None = ""
+
+
+class FetchedOffset(NamedTuple):
+    """One partition's stored progress; offset -1 where nothing is stored."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    error: HeadraceError | None = None
+
+
+class PartitionResult(NamedTuple):
+    """What became of one partition of a request."""
+
+    topic: str
+    partition: int
+    error: HeadraceError | None
+
+
+class GroupResult(NamedTuple):
+    """What became of one group of a request."""
+
+    group_id: str
+    error: HeadraceError | None
+
+
+class JoinMember(NamedTuple):
+    """A member as its leader sees it: `metadata` belongs to the chosen protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+class LeavingMember(NamedTuple):
+    """Who leaves: by member id, or by instance id with an empty member id (an admin's way)."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    reason: str = ""
+
+
+class LeftMember(NamedTuple):
+    """What became of one leaving member."""
+
+    member_id: str
+    group_instance_id: str | None
+    error: HeadraceError | None
+
+
+class GroupListing(NamedTuple):
+    """One group of a list: `state` and `group_type` in Kafka's words (`Stable`, `classic`)."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str
+
+
+class MemberDescription(NamedTuple):
+    """One member of a described group; metadata and assignment are empty unless Stable."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(slots=True)
+class JoinReply:
+    """Answers a JoinCommand; `members` is filled for the leader alone.
+
+    With MemberIdRequired, `member_id` is the id to join again with.
+    """
+
+    error: HeadraceError | None = None
+    member_id: str = ""
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    members: list[JoinMember] = field(default_factory=list)
+    skip_assignment: bool = False
+
+
+@dataclass(slots=True)
+class JoinCommand:
+    """JoinGroup. Protocols come in the member's order of preference, as (name, metadata).
+
+    `is_member_id_required`: the client knows KIP-394 (JoinGroup v4 and later).
+    `can_skip_assignment`: the client knows KIP-814 (JoinGroup v9 and later).
+    A v0 client has no rebalance timeout: give it its session timeout.
+    """
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: list[tuple[str, bytes]]
+    is_member_id_required: bool = False
+    can_skip_assignment: bool = False
+    reason: str = ""
+    fresh_id: str = ""
+    ticket: int = 0
+
+    def refused(self, error: HeadraceError) -> JoinReply:
+        """The reply that carries `error`."""
+        return JoinReply(error, self.member_id)
+
+
+@dataclass(slots=True)
+class SyncReply:
+    """Answers a SyncCommand with the member's own assignment."""
+
+    error: HeadraceError | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(slots=True)
+class SyncCommand:
+    """SyncGroup. The leader brings assignments as (member id, bytes); others bring none.
+
+    Protocol type and name are None for clients before v5.
+    """
+
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: list[tuple[str, bytes]] = field(default_factory=list)
+    ticket: int = 0
+
+    def refused(self, error: HeadraceError) -> SyncReply:
+        """The reply that carries `error`."""
+        return SyncReply(error)
+
+
+@dataclass(slots=True)
+class HeartbeatReply:
+    """Answers a HeartbeatCommand."""
+
+    error: HeadraceError | None = None
+
+
+@dataclass(slots=True)
+class HeartbeatCommand:
+    """Heartbeat."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None = None
+
+    def refused(self, error: HeadraceError) -> HeartbeatReply:
+        """The reply that carries `error`."""
+        return HeartbeatReply(error)
+
+
+@dataclass(slots=True)
+class LeaveReply:
+    """Answers a LeaveCommand; `members` in the order of the request.
+
+    `error` is set when no member was looked at (then every member carries it as well). A client
+    before v3 sees `error`, or else the error of its only member.
+    """
+
+    error: HeadraceError | None = None
+    members: list[LeftMember] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LeaveCommand:
+    """LeaveGroup."""
+
+    group_id: str
+    members: list[LeavingMember]
+
+    def refused(self, error: HeadraceError) -> LeaveReply:
+        """The reply that carries `error`."""
+        return LeaveReply(error, [LeftMember(m[0], m[1], error) for m in self.members])
+
+
+@dataclass(slots=True)
+class CommitReply:
+    """Answers a CommitCommand; `results` has one entry per partition, in the request's order."""
+
+    results: list[PartitionResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CommitCommand:
+    """OffsetCommit. A consumer without a group has generation -1 and an empty member id."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None
+    offsets: list[OffsetToCommit]
+
+    def refused(self, error: HeadraceError) -> CommitReply:
+        """The reply that carries `error` for every partition."""
+        return CommitReply([PartitionResult(o[0], o[1], error) for o in self.offsets])
+
+
+@dataclass(slots=True)
+class FetchOffsetsReply:
+    """Answers a FetchOffsetsCommand; on `error` there are no offsets."""
+
+    error: HeadraceError | None = None
+    offsets: list[FetchedOffset] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FetchOffsetsCommand:
+    """OffsetFetch of (topic, partition) pairs, or of all that is stored (None)."""
+
+    group_id: str
+    partitions: list[tuple[str, int]] | None = None
+
+    def refused(self, error: HeadraceError) -> FetchOffsetsReply:
+        """The reply that carries `error`."""
+        return FetchOffsetsReply(error)
+
+
+@dataclass(slots=True)
+class DeleteOffsetsReply:
+    """Answers a DeleteOffsetsCommand; on `error` there are no results."""
+
+    error: HeadraceError | None = None
+    results: list[PartitionResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DeleteOffsetsCommand:
+    """OffsetDelete."""
+
+    group_id: str
+    partitions: list[tuple[str, int]]
+
+    def refused(self, error: HeadraceError) -> DeleteOffsetsReply:
+        """The reply that carries `error`."""
+        return DeleteOffsetsReply(error)
+
+
+@dataclass(slots=True)
+class DeleteGroupsReply:
+    """Answers a DeleteGroupsCommand, in the order of the request."""
+
+    results: list[GroupResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DeleteGroupsCommand:
+    """DeleteGroups."""
+
+    group_ids: list[str]
+
+    def refused(self, error: HeadraceError) -> DeleteGroupsReply:
+        """The reply that carries `error` for every group."""
+        return DeleteGroupsReply([GroupResult(g, error) for g in self.group_ids])
+
+
+@dataclass(slots=True)
+class ListGroupsReply:
+    """Answers a ListGroupsCommand. With an `error` the list may lack groups."""
+
+    error: HeadraceError | None = None
+    groups: list[GroupListing] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ListGroupsCommand:
+    """ListGroups; an empty filter lets everything through, names are compared without case."""
+
+    states: list[str] = field(default_factory=list)
+    types: list[str] = field(default_factory=list)
+
+    def refused(self, error: HeadraceError) -> ListGroupsReply:
+        """The reply that carries `error`."""
+        return ListGroupsReply(error)
+
+
+@dataclass(slots=True)
+class GroupDescription:
+    """One described group. A group that is not there has state `Dead` and error GroupUnknown.
+
+    Kafka hides that error from clients before DescribeGroups v6.
+    """
+
+    group_id: str
+    error: HeadraceError | None = None
+    state: str = ""
+    protocol_type: str = ""
+    protocol_name: str = ""
+    members: list[MemberDescription] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DescribeGroupsReply:
+    """Answers a DescribeGroupsCommand, in the order of the request."""
+
+    groups: list[GroupDescription] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DescribeGroupsCommand:
+    """DescribeGroups."""
+
+    group_ids: list[str]
+
+    def refused(self, error: HeadraceError) -> DescribeGroupsReply:
+        """The reply that carries `error` for every group."""
+        return DescribeGroupsReply([GroupDescription(g, error) for g in self.group_ids])
+
+
+@dataclass(slots=True)
+class DoneReply:
+    """Answers a command of the host itself."""
+
+    error: HeadraceError | None = None
+
+
+@dataclass(slots=True)
+class ForgetTopicsCommand:
+    """These topics were deleted: drop what is committed for them, in every group."""
+
+    topics: list[str]
+
+    def refused(self, error: HeadraceError) -> DoneReply:
+        """The reply that carries `error`."""
+        return DoneReply(error)
+
+
+@dataclass(slots=True)
+class TickCommand:
+    """Time has passed: the host sends it when `next_deadline_ms` is reached."""
+
+    def refused(self, error: HeadraceError) -> DoneReply:
+        """The reply that carries `error`."""
+        return DoneReply(error)
+
+
+@dataclass(slots=True)
+class LoadedCommand:
+    """The log has been replayed: sessions and rebalances start to count from now."""
+
+    def refused(self, error: HeadraceError) -> DoneReply:
+        """The reply that carries `error`."""
+        return DoneReply(error)
+
+
+GroupCommand = (
+    JoinCommand
+    | SyncCommand
+    | HeartbeatCommand
+    | LeaveCommand
+    | CommitCommand
+    | FetchOffsetsCommand
+    | DeleteOffsetsCommand
+    | DeleteGroupsCommand
+    | ListGroupsCommand
+    | DescribeGroupsCommand
+    | ForgetTopicsCommand
+    | TickCommand
+    | LoadedCommand
+)
+GroupReply = (
+    JoinReply
+    | SyncReply
+    | HeartbeatReply
+    | LeaveReply
+    | CommitReply
+    | FetchOffsetsReply
+    | DeleteOffsetsReply
+    | DeleteGroupsReply
+    | ListGroupsReply
+    | DescribeGroupsReply
+    | DoneReply
+)

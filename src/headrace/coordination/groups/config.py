@@ -1,0 +1,36 @@
+"""What an operator may set about groups, with Kafka's names and defaults beside each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, frozen=True)
+class GroupConfig:
+    """The limits and delays of one group coordinator."""
+
+    session_timeout_min_ms: int = 6_000
+    """group.min.session.timeout.ms"""
+    session_timeout_max_ms: int = 1_800_000
+    """group.max.session.timeout.ms"""
+    initial_rebalance_delay_ms: int = 100
+    """group.initial.rebalance.delay.ms. Kafka waits 3,000: it saves rebalances when a fleet is
+    rolled out, and makes every test and every single consumer wait three seconds. Each arrival
+    within the delay extends it, so 100 ms still gathers consumers that start together."""
+    group_size_max: int = 2_147_483_647
+    """group.max.size"""
+    new_member_timeout_ms: int = 300_000
+    """How long a member that has never been answered may wait in a rebalance: its connection
+    may be gone without a sign (Kafka's constant of five minutes)."""
+    offset_metadata_size_max: int = 4_096
+    """offset.metadata.max.bytes, counted in characters as Kafka does"""
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+    """offsets.retention.minutes (10,080)"""
+    retention_check_interval_ms: int = 600_000
+    """offsets.retention.check.interval.ms"""
+    member_metadata_bytes_max: int = 1_048_576
+    """All protocols of one member together: more would not fit a record that clients can read."""
+    assignment_bytes_max: int = 16_777_216
+    """All assignments of one generation together: they are stored as one record."""
+    expired_offsets_per_tick_max: int = 1_000
+    """Tombstones written at a time, so that an expiry wave does not hold up live groups."""
