@@ -187,7 +187,8 @@ def _shown(fact: Any) -> _Json:
             value = [_shown(item) for item in value]
         if value is not None:
             shown[name] = value
-    return shown | fact.unknown
+    shown.update(fact.unknown)
+    return shown
 
 
 def _encode(fields: _Json) -> bytes:
