@@ -1,0 +1,68 @@
+"""`headrace completion`: the shell's completion script, and what completes topic names.
+
+Rules of the room: completing must never print, fail or hang: no answer is an empty list.
+"""
+
+from __future__ import annotations
+
+import os
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+TIMEOUT_S = 1.0  # a shell that waits longer for a completion feels broken
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of your SHELL.
+
+    \b
+    Examples:
+      headrace completion bash > ~/.local/share/bash-completion/completions/headrace
+      headrace completion zsh > "${fpath[1]}/_headrace"
+      headrace completion fish > ~/.config/fish/completions/headrace.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None
+    root = ctx.find_root().command
+    script = found(root, {}, "headrace", "_HEADRACE_COMPLETE")
+    click.echo(script.source_template % script.source_vars())
+
+
+def _bootstrap(ctx: click.Context) -> str:
+    given = ctx.find_root().params.get("bootstrap")
+    return given or os.environ.get("HEADRACE_BOOTSTRAP", "127.0.0.1:9092")
+
+
+def complete_topics(
+    ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The topics of the broker that begin with what is typed."""
+    from headrace.cli.failures import CommandFailed
+    from headrace.cli.session import Session
+
+    try:
+        names = Session(_bootstrap(ctx), TIMEOUT_S).cluster_metadata().topics
+    except CommandFailed:
+        return []
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
+def complete_groups(
+    ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The groups of the broker that begin with what is typed."""
+    from headrace.cli.failures import CommandFailed
+    from headrace.cli.session import Session
+
+    session = Session(_bootstrap(ctx), TIMEOUT_S)
+    try:
+        future = session.admin().list_consumer_groups(request_timeout=TIMEOUT_S)
+        groups = session.answer(future, "list groups").valid
+    except CommandFailed:
+        return []
+    names = sorted(group.group_id for group in groups)
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -1,0 +1,140 @@
+"""What can go wrong in a command, in words and exit codes.
+
+Rules of the room: an error names cause, effect and next step, and never shows a traceback.
+The exit codes are documented in `headrace --help`: do not change, scripts rely on them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+OK = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+UNREACHABLE = 4
+CONFLICT = 5
+INTERRUPTED = 130
+
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    failed (the message says what, and what to do next)
+  2    wrong usage: an unknown option, a value that makes no sense
+  3    not found: no such topic, partition or group
+  4    the broker cannot be reached, or did not answer in time
+  5    in conflict: exists already, group still active
+  130  interrupted by Ctrl-C"""
+
+
+class CommandFailed(click.ClickException):
+    """A command that did not do its work: `message` for people, `exit_code` for scripts."""
+
+    def __init__(self, message: str, next_step: str = "", exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.next_step = next_step
+        self.exit_code = exit_code
+
+
+class _Meaning(NamedTuple):
+    exit_code: int
+    cause: str
+    next_step: str
+
+
+# By KafkaError.name(): the part of its vocabulary that a user of this command line can meet.
+_MEANINGS = {
+    "UNKNOWN_TOPIC_OR_PART": _Meaning(
+        NOT_FOUND, "no such topic or partition", "See what there is: headrace topic list"
+    ),
+    "_UNKNOWN_TOPIC": _Meaning(NOT_FOUND, "no such topic", "See what there is: headrace topic list"),
+    "_UNKNOWN_PARTITION": _Meaning(
+        NOT_FOUND, "no such partition", "See what there is: headrace topic describe TOPIC"
+    ),
+    "GROUP_ID_NOT_FOUND": _Meaning(
+        NOT_FOUND, "no such group", "See what there is: headrace group list"
+    ),
+    "TOPIC_ALREADY_EXISTS": _Meaning(
+        CONFLICT, "the topic exists already", "To accept that: --if-not-exists"
+    ),
+    "NON_EMPTY_GROUP": _Meaning(
+        CONFLICT, "the group still has members", "Stop its consumers, then try again"
+    ),
+    "UNKNOWN_MEMBER_ID": _Meaning(
+        CONFLICT, "the group still has members", "Stop its consumers, then try again"
+    ),
+    "_TIMED_OUT": _Meaning(
+        UNREACHABLE, "the broker did not answer in time", "Try again, or with a longer --timeout"
+    ),
+    "_TIMED_OUT_QUEUE": _Meaning(
+        UNREACHABLE, "the broker did not answer in time", "Try again, or with a longer --timeout"
+    ),
+    "_MSG_TIMED_OUT": _Meaning(
+        UNREACHABLE, "the broker did not take the record in time", "Look at the broker's log"
+    ),
+    "_TRANSPORT": _Meaning(
+        UNREACHABLE, "the connection to the broker broke", "Is the broker still running?"
+    ),
+    "_ALL_BROKERS_DOWN": _Meaning(
+        UNREACHABLE, "no broker can be reached", "Is `headrace serve` still running?"
+    ),
+    "_RESOLVE": _Meaning(
+        UNREACHABLE, "the broker's name does not resolve", "Check --bootstrap HOST:PORT"
+    ),
+    "MSG_SIZE_TOO_LARGE": _Meaning(
+        FAILED,
+        "the record is larger than the topic allows",
+        "Raise it: headrace topic alter TOPIC --set max.message.bytes=BYTES",
+    ),
+    "INVALID_REPLICATION_FACTOR": _Meaning(
+        FAILED,
+        "more replicas asked for than there are brokers",
+        "Leave --replication-factor away, or see the brokers: headrace info",
+    ),
+    "INVALID_PARTITIONS": _Meaning(
+        FAILED,
+        "that partition count is not possible",
+        "Partitions can be added, never taken away: headrace topic describe TOPIC",
+    ),
+    "INVALID_CONFIG": _Meaning(
+        FAILED, "the broker does not take that setting", "Check its name and value"
+    ),
+    "TOPIC_EXCEPTION": _Meaning(
+        USAGE, "not a legal topic name", "Use letters, digits, '.', '_' and '-', at most 249"
+    ),
+}
+
+
+def from_kafka(error: KafkaError, doing: str) -> CommandFailed:
+    """Turn a client error met while `doing` something into words, next step and exit code."""
+    meaning = _MEANINGS.get(error.name())
+    said = error.str().rstrip(".")
+    if meaning is None:
+        return CommandFailed(f"{doing}: {said} ({error.name()})", "Look at the broker's log")
+    detail = "" if _says_nothing_new(said) else f" ({said})"
+    return CommandFailed(f"{doing}: {meaning.cause}{detail}", meaning.next_step, meaning.exit_code)
+
+
+def _says_nothing_new(said: str) -> bool:
+    return said.startswith(("Broker: ", "Local: "))
+
+
+def no_topic(name: str) -> CommandFailed:
+    """The failure of naming a topic that is not there."""
+    return CommandFailed(
+        f"no topic {name!r} on this broker",
+        f"See what there is: headrace topic list. Make it: headrace topic create {name}",
+        NOT_FOUND,
+    )
+
+
+def no_group(name: str) -> CommandFailed:
+    """The failure of naming a group that is not there."""
+    return CommandFailed(
+        f"no group {name!r} on this broker", "See what there is: headrace group list", NOT_FOUND
+    )

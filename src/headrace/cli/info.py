@@ -1,0 +1,132 @@
+"""`headrace info`: what cluster is this, and what does it speak.
+
+Rules of the room: reads only. The versions of the protocol are asked for with one hand-made
+ApiVersions request (key 18, version 0), since the client library does not show them.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from headrace.cli.failures import UNREACHABLE, CommandFailed
+from headrace.cli.output import print_json, print_table
+from headrace.cli.session import Session, host_and_port
+
+# do not change: protocol. API keys by Kafka's names.
+API_NAMES = {
+    0: "Produce", 1: "Fetch", 2: "ListOffsets", 3: "Metadata", 8: "OffsetCommit", 9: "OffsetFetch",
+    10: "FindCoordinator", 11: "JoinGroup", 12: "Heartbeat", 13: "LeaveGroup", 14: "SyncGroup",
+    15: "DescribeGroups", 16: "ListGroups", 17: "SaslHandshake", 18: "ApiVersions",
+    19: "CreateTopics", 20: "DeleteTopics", 21: "DeleteRecords", 22: "InitProducerId",
+    23: "OffsetForLeaderEpoch", 24: "AddPartitionsToTxn", 25: "AddOffsetsToTxn", 26: "EndTxn",
+    27: "WriteTxnMarkers", 28: "TxnOffsetCommit", 29: "DescribeAcls", 30: "CreateAcls",
+    31: "DeleteAcls", 32: "DescribeConfigs", 33: "AlterConfigs", 34: "AlterReplicaLogDirs",
+    35: "DescribeLogDirs", 36: "SaslAuthenticate", 37: "CreatePartitions",
+    38: "CreateDelegationToken", 39: "RenewDelegationToken", 40: "ExpireDelegationToken",
+    41: "DescribeDelegationToken", 42: "DeleteGroups", 43: "ElectLeaders",
+    44: "IncrementalAlterConfigs", 45: "AlterPartitionReassignments",
+    46: "ListPartitionReassignments", 47: "OffsetDelete", 48: "DescribeClientQuotas",
+    49: "AlterClientQuotas", 50: "DescribeUserScramCredentials", 51: "AlterUserScramCredentials",
+    55: "DescribeQuorum", 57: "UpdateFeatures", 60: "DescribeCluster", 61: "DescribeProducers",
+    64: "UnregisterBroker", 65: "DescribeTransactions", 66: "ListTransactions",
+    68: "ConsumerGroupHeartbeat", 69: "ConsumerGroupDescribe", 71: "GetTelemetrySubscriptions",
+    72: "PushTelemetry", 74: "ListConfigResources", 75: "DescribeTopicPartitions",
+    76: "ShareGroupHeartbeat", 77: "ShareGroupDescribe", 78: "ShareFetch", 79: "ShareAcknowledge",
+}  # fmt: skip
+
+
+def ask_api_versions(address: str, timeout_s: float) -> list[tuple[int, int, int]]:
+    """(API key, lowest version, highest version) of the broker at `address`."""
+    host, port = host_and_port(address)
+    client_id = b"headrace-cli"
+    body = struct.pack(">hhih", 18, 0, 1, len(client_id)) + client_id
+    try:
+        with socket.create_connection((host, port), timeout_s) as connection:
+            connection.sendall(struct.pack(">i", len(body)) + body)
+            with connection.makefile("rb") as stream:
+                (size,) = struct.unpack(">i", stream.read(4))
+                answer = stream.read(size)
+        count = struct.unpack_from(">i", answer, 6)[0]
+        return [struct.unpack_from(">hhh", answer, 10 + 6 * index) for index in range(count)]
+    except (OSError, struct.error) as error:
+        raise CommandFailed(
+            f"{address} gave no answer that Kafka's protocol knows ({error})",
+            "Is this the Kafka port of the broker?",
+            UNREACHABLE,
+        ) from None
+
+
+@click.command()
+@click.option("--apis", is_flag=True, help="List every API with its versions.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def info(session: Session, apis: bool, as_json: bool) -> None:
+    """Show the cluster: id, brokers, topics, versions.
+
+    \b
+    Examples:
+      headrace info
+      headrace -b broker-1:9092 info --apis
+      headrace info --json | jq -r .cluster_id
+    """
+    facts = _gather(session)
+    if as_json:
+        print_json(facts)
+        return
+    click.echo(f"cluster     {facts['cluster_id']}")
+    click.echo(f"controller  {facts['controller_id']}")
+    click.echo(f"topics      {facts['topics']:,} with {facts['partitions']:,} partitions")
+    click.echo(f"speaks      {len(facts['apis'])} Kafka APIs")
+    versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items())
+    click.echo(f"client      {versions}")
+    print_table(
+        ["broker", "host", "port", "rack"],
+        [[str(b["id"]), b["host"], str(b["port"]), b["rack"]] for b in facts["brokers"]],
+    )
+    if apis:
+        print_table(
+            ["key", "api", "from", "to"],
+            [[a["key"], a["name"], a["min_version"], a["max_version"]] for a in facts["apis"]],
+        )
+
+
+def _gather(session: Session) -> dict[str, Any]:
+    import confluent_kafka
+
+    admin = session.admin()
+    cluster = session.answer(
+        admin.describe_cluster(request_timeout=session.timeout_s), "describe the cluster"
+    )
+    topics = session.cluster_metadata().topics
+    shown = {name: topic for name, topic in topics.items() if not name.startswith("__")}
+    apis = ask_api_versions(session.bootstrap.split(",")[0].strip(), session.timeout_s)
+    return {
+        "cluster_id": cluster.cluster_id,
+        "controller_id": cluster.controller.id if cluster.controller else None,
+        "brokers": [
+            {"id": node.id, "host": node.host, "port": node.port, "rack": node.rack}
+            for node in sorted(cluster.nodes, key=lambda node: node.id)
+        ],
+        "topics": len(shown),
+        "partitions": sum(len(topic.partitions) for topic in shown.values()),
+        "internal_topics": len(topics) - len(shown),
+        "apis": [
+            {
+                "key": key,
+                "name": API_NAMES.get(key, "unknown"),
+                "min_version": lowest,
+                "max_version": highest,
+            }
+            for key, lowest, highest in sorted(apis)
+        ],
+        "versions": {
+            "headrace": version("headrace"),
+            "confluent-kafka": confluent_kafka.version(),
+            "librdkafka": confluent_kafka.libversion()[0],
+        },
+    }

@@ -1,0 +1,191 @@
+"""The command `headrace`: global options, commands found when they are used, errors in words.
+
+Rules of the room: nothing is imported that the chosen command does not need, so that
+`headrace serve` is up in a fraction of a second. No traceback ever reaches the user.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from headrace.cli.failures import EXIT_CODES, FAILED, INTERRUPTED, OK, CommandFailed
+from headrace.cli.session import Session
+
+# name -> module, what `headrace --help` says about it
+COMMANDS = {
+    "serve": ("headrace.cli.serve", "Run a broker."),
+    "topic": ("headrace.cli.topic", "Create, list, describe, alter and delete topics."),
+    "produce": ("headrace.cli.produce", "Write records: lines, JSON, files."),
+    "consume": ("headrace.cli.consume", "Read records: from, to, follow, in many formats."),
+    "group": ("headrace.cli.group", "List, describe, reset and delete consumer groups."),
+    "info": ("headrace.cli.info", "Show the cluster: id, brokers, topics, versions."),
+    "demo": ("headrace.cli.demo", "Run the whole thing once on real data."),
+    "pipeline": ("headrace.cli.pipeline", "Run the Spark jobs, such as the archive to Iceberg."),
+    "completion": ("headrace.cli.completion", "Print the completion script of your shell."),
+}
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+class _ReaderGone(Exception):
+    """Whoever read our output has closed the pipe."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for, not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See click.Group; the order of COMMANDS is the order of a user's day."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click.Group."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See click.Group; a closed pipe is ours to judge (click would exit with 1)."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise _ReaderGone from None
+        return result
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click.Group: lists the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+def _parse_settings(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for value in values:
+        name, equals, setting = value.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
+        settings[name] = setting
+    return settings
+
+
+def _print_version(ctx: click.Context, _param: object, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"headrace {version('headrace')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EXIT_CODES,
+)
+@click.option(
+    "--bootstrap",
+    "-b",
+    metavar="HOST:PORT[,...]",
+    default=DEFAULT_BOOTSTRAP,
+    envvar="HEADRACE_BOOTSTRAP",
+    show_default=True,
+    show_envvar=True,
+    help="A broker to start from; it names the others.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    default=15.0,
+    show_default=True,
+    help="How long to wait for each answer.",
+)
+@click.option(
+    "-X",
+    "client_config",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_parse_settings,
+    help="A setting of the Kafka client (librdkafka's names), e.g. -X security.protocol=SSL.",
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
+@click.pass_context
+def cli(
+    ctx: click.Context, bootstrap: str, timeout_s: float, client_config: dict[str, str]
+) -> None:
+    """Headrace, a message queue that speaks Kafka's protocol.
+
+    \b
+    A first walk:
+      headrace serve --data-dir ./headrace-data
+      headrace topic create orders --partitions 3
+      seq 1000 | headrace produce orders
+      headrace consume orders --count 5
+      headrace group list
+    """
+    ctx.obj = Session(bootstrap, timeout_s, client_config)
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        result = cli.main(arguments, prog_name="headrace", standalone_mode=False)
+    except _ReaderGone:
+        _silence_stdout()
+        return OK  # the reader has had enough, as in `headrace consume t | head`
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except CommandFailed as failure:
+        click.echo(f"headrace: {failure.message}.", err=True)
+        if failure.next_step:
+            click.echo(f"  {failure.next_step}.", err=True)
+        return failure.exit_code
+    except click.ClickException as failure:
+        failure.show()
+        return failure.exit_code
+    return result if isinstance(result, int) else OK
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter from complaining about the closed pipe when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _internal_error(error: Exception) -> int:
+    if os.environ.get("HEADRACE_TRACEBACK"):
+        raise error
+    click.echo(
+        f"headrace: internal error, {type(error).__name__}: {error}.\n"
+        "  The command has stopped. Run it again with HEADRACE_TRACEBACK=1 to see where, and "
+        "report it.",
+        err=True,
+    )
+    return FAILED
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line and exit with its code."""
+    try:
+        code = _run(arguments)
+    except ModuleNotFoundError as error:
+        click.echo(
+            f"headrace: this command needs the module {error.name!r}, which is not installed.\n"
+            "  Install the extra part that brings it: pip install 'headrace[pipeline]'.",
+            err=True,
+        )
+        code = FAILED
+    except Exception as error:  # noqa: BLE001 - the edge: a user never sees a traceback
+        code = _internal_error(error)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""How commands print: tables for people, plain columns for pipes, JSON for scripts.
+
+Rules of the room: data goes to stdout, everything said about it to stderr. On a terminal tables
+are drawn; in a pipe they are plain columns that nothing truncates.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+Cell = str | int | float | bool | None
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "") -> None:
+    """A table on stdout; numbers stand to the right."""
+    rows = [list(row) for row in rows]
+    numeric = [
+        bool(rows) and all(isinstance(row[index], (int, float, type(None))) for row in rows)
+        for index in range(len(columns))
+    ]
+    texts = [[cell_text(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _draw(columns, texts, numeric, title)
+        return
+    widths = [
+        max([len(name), *(len(row[index]) for row in texts)]) for index, name in enumerate(columns)
+    ]
+    for row in [[name.upper() for name in columns], *texts]:
+        cells = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _draw(
+    columns: Sequence[str], texts: list[list[str]], numeric: list[bool], title: str
+) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left")
+    for name, right in zip(columns, numeric, strict=True):
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in texts:
+        table.add_row(*(Text(text) for text in row))
+    Console().print(table)
+
+
+def cell_text(cell: Cell) -> str:
+    """A cell as people read it: thousands apart, nothing as a dash."""
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if isinstance(cell, float):
+        return f"{cell:,.3f}"
+    return cell
+
+
+def say(message: str) -> None:
+    """A remark for people, on stderr."""
+    click.echo(message, err=True)
+
+
+def iso_time(timestamp_ms: int) -> str:
+    """Milliseconds since the epoch as ISO 8601 in UTC."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def size_text(size_bytes: float) -> str:
+    """Bytes as people read them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds as people read them."""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.1f} days"

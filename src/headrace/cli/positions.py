@@ -1,0 +1,163 @@
+"""Places in a log, as a user names them: `earliest`, `latest`, `42`, `-10`, a time, a duration.
+
+Rules of the room: parsing is pure; `resolve` alone asks the broker, once per kind.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from headrace.cli.session import Session
+
+Kind = Literal["earliest", "latest", "offset", "last", "time"]
+POSITION_WORDS = "earliest, latest, OFFSET, -N (the last N), a time, or a duration ago (15m)"
+
+_WORDS: dict[str, Kind] = {
+    "earliest": "earliest",
+    "beginning": "earliest",
+    "start": "earliest",
+    "latest": "latest",
+    "end": "latest",
+}
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+
+
+class Position(NamedTuple):
+    """A place: `number` is an offset, a count, or milliseconds since the epoch, by `kind`."""
+
+    kind: Kind
+    number: int = 0
+
+
+class Partition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    number: int
+
+
+def parse_duration_ms(text: str) -> int:
+    """`90s`, `15m`, `1h30m`, `2d`. Raises ValueError."""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d")
+    return int(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
+
+
+def parse_time_ms(text: str) -> int:
+    """ISO 8601 (without a zone: local time) or `@` and milliseconds. Raises ValueError."""
+    if text.startswith("@"):
+        return int(text[1:])
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def parse_position(text: str, now_ms: int) -> Position:
+    """Read a position as a user writes it. Raises ValueError."""
+    if text in _WORDS:
+        return Position(_WORDS[text])
+    if text.isascii() and text.isdigit():
+        return Position("offset", int(text))
+    if re.fullmatch(r"-\d+", text, re.ASCII):
+        return Position("last", int(text[1:]))
+    if _DURATION.match(text):
+        return Position("time", now_ms - parse_duration_ms(text))
+    try:
+        return Position("time", parse_time_ms(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is none of: {POSITION_WORDS}") from None
+
+
+class PositionType(click.ParamType):
+    """A click type for positions."""
+
+    name = "position"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Position:
+        """See click.ParamType."""
+        if isinstance(value, Position):
+            return value
+        try:
+            return parse_position(str(value), time.time_ns() // 1_000_000)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class TimeType(click.ParamType):
+    """A click type for moments: ISO 8601, `@` and milliseconds, or a duration ago."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """See click.ParamType."""
+        if isinstance(value, int):
+            return value
+        try:
+            position = parse_position(str(value), time.time_ns() // 1_000_000)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if position.kind != "time":
+            self.fail(f"{value!r} is no time: use 2013-01-31T12:00, @MILLISECONDS or 15m", param)
+        return position.number
+
+
+class Bounds(NamedTuple):
+    """The log start offset of a partition and the offset that its next record will get."""
+
+    earliest: int
+    latest: int
+
+
+def log_bounds(session: Session, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
+    """Both ends of each partition."""
+    earliest = _ask(session, partitions, "earliest", 0)
+    latest = _ask(session, partitions, "latest", 0)
+    return {p: Bounds(earliest[p], latest[p]) for p in partitions}
+
+
+def resolve(
+    session: Session, position: Position, bounds: dict[Partition, Bounds]
+) -> dict[Partition, int]:
+    """The offset of `position` in each partition, moved inside its bounds."""
+    match position.kind:
+        case "earliest":
+            return {p: b.earliest for p, b in bounds.items()}
+        case "latest":
+            return {p: b.latest for p, b in bounds.items()}
+        case "offset":
+            return {p: min(max(position.number, b.earliest), b.latest) for p, b in bounds.items()}
+        case "last":
+            return {p: max(b.latest - position.number, b.earliest) for p, b in bounds.items()}
+        case "time":
+            found = _ask(session, list(bounds), "time", position.number)
+            # -1: every record is older, so the place is the end.
+            return {p: found[p] if found[p] >= 0 else b.latest for p, b in bounds.items()}
+
+
+def _ask(
+    session: Session, partitions: Sequence[Partition], kind: Kind, timestamp_ms: int
+) -> dict[Partition, int]:
+    if not partitions:
+        return {}
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    if kind == "time":
+        spec = OffsetSpec.for_timestamp(timestamp_ms)
+    else:
+        spec = OffsetSpec.earliest() if kind == "earliest" else OffsetSpec.latest()
+    asked = {TopicPartition(p.topic, p.number): spec for p in partitions}
+    futures = session.admin().list_offsets(asked, request_timeout=session.timeout_s)
+    return {
+        Partition(where.topic, where.partition): session.answer(
+            future, f"offsets of {where.topic}-{where.partition}"
+        ).offset
+        for where, future in futures.items()
+    }

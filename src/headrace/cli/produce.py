@@ -1,0 +1,254 @@
+"""`headrace produce`: write records from stdin or files to a topic.
+
+Rules of the room: a record counts only when the broker has acknowledged it. What was read before
+an interruption or a bad line is still delivered, and the summary says how much.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli import records_in
+from headrace.cli.completion import complete_topics
+from headrace.cli.failures import CommandFailed, from_kafka, no_topic
+from headrace.cli.output import print_json, say
+from headrace.cli.positions import TimeType
+from headrace.cli.progress import Meter
+from headrace.cli.records_in import Headers, Reading, Record, Source
+from headrace.cli.session import Session
+from headrace.cli.text import unescape
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Producer
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+POLL_EVERY = 512  # records between two looks at deliveries and the clock
+READERS: dict[str, Callable[[Source, Reading, Callable[[int], None]], Iterator[Record]]] = {
+    "lines": records_in.read_lines,
+    "json": records_in.read_json,
+    "file": records_in.read_whole,
+}
+
+
+def _headers(_ctx: object, _param: object, values: tuple[str, ...]) -> Headers:
+    headers: Headers = []
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not name:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
+        headers.append((name, text.encode() if equals else None))
+    return headers
+
+
+@dataclass(slots=True)
+class Delivery:
+    """What has become of the records that were handed to the client."""
+
+    handed: int = 0
+    failed: int = 0
+    first_error: KafkaError | None = None
+
+    def report(self, error: KafkaError | None, _message: object) -> None:
+        """Called by the client for each record that was *not* delivered."""
+        if error is not None:
+            self.failed += 1
+            self.first_error = self.first_error or error
+
+
+@click.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--format", "-f", "form", type=click.Choice(list(READERS)), default="lines",
+              show_default=True, help="One record per line, per JSON line, or per file.")
+@click.option("--key-separator", "-K", metavar="TEXT",
+              help=r"Each line is key, TEXT, value; e.g. -K : or -K '\t'.")
+@click.option("--key", "-k", metavar="TEXT", help="The same key for every record.")
+@click.option("--key-from-name", is_flag=True, help="With --format file: the file's name is key.")
+@click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, callback=_headers,
+              help="A header of every record; may be given again.")
+@click.option("--partition", "-p", type=click.IntRange(min=0), help="Default: by key.")
+@click.option("--timestamp", "-t", type=TimeType(), help="Event time: ISO 8601, @MS, or 15m ago.")
+@click.option("--empty-is-null", is_flag=True, help="An empty line is a tombstone (null value).")
+@click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
+@click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
+@click.option("--idempotent/--no-idempotent", default=None,
+              help="No duplicates by retries. Default: on with --acks all.")
+@click.option("--linger-ms", type=click.IntRange(min=0), default=5, show_default=True)
+@click.option("--batch-bytes", type=click.IntRange(min=1), default=1_000_000, show_default=True)
+@click.option("--create", is_flag=True, help="Let the broker create the topic if it is not there.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no summary.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
+@click.pass_obj
+def produce(session: Session, topic: str, files: tuple[str, ...], **options: Any) -> None:
+    r"""Write records to TOPIC: from stdin, or from FILES.
+
+    \b
+    Examples:
+      seq 1000 | headrace produce orders
+      echo 'alice:{"total": 3}' | headrace produce orders --key-separator : -H source=shop
+      headrace produce orders --format json records.jsonl --compression zstd
+      headrace produce images --format file --key-from-name *.png
+      headrace consume orders --format json | headrace produce copy --format json
+
+    \b
+    A JSON line has any of: key, value, headers, timestamp (ms or ISO 8601), partition;
+    key_base64 and value_base64 for bytes that are no text. Headers are an object, or a list
+    of {"key": ..., "value": ...}. A value that is no string is sent as JSON.
+    """
+    _check_topic(session, topic, options["create"])
+    producer = session.producer(_config(session, options))
+    delivery = Delivery()
+    sources = list(files) or ["-"]
+    if sources == ["-"] and sys.stdin.isatty() and not options["quiet"]:
+        say("Type records, one a line; Ctrl-D ends.")
+    meter = _meter(sources, topic, options)
+    interrupted = False
+    trouble: CommandFailed | None = None
+    try:
+        _send_all(producer, topic, _records(sources, options, meter), delivery, meter)
+    except KeyboardInterrupt:
+        interrupted = True
+    except CommandFailed as failure:
+        trouble = failure
+    _finish(producer, delivery, meter)
+    _report(topic, delivery, meter, options)
+    if trouble:
+        raise trouble
+    if interrupted:
+        raise KeyboardInterrupt
+    if delivery.first_error is not None:
+        doing = f"{delivery.failed:,} of {delivery.handed:,} records not stored in {topic!r}"
+        raise from_kafka(delivery.first_error, doing)
+
+
+def _check_topic(session: Session, topic: str, create: bool) -> None:
+    try:
+        session.describe_topics([topic])
+    except CommandFailed as failure:
+        if not create or failure.message != no_topic(topic).message:
+            if failure.message == no_topic(topic).message:
+                failure.next_step += ". Or let the broker make it: --create"
+            raise
+
+
+def _config(session: Session, options: dict[str, Any]) -> dict[str, Any]:
+    idempotent = options["idempotent"]
+    if idempotent is None:
+        idempotent = options["acks"] == "all"
+    if idempotent and options["acks"] != "all":
+        raise click.UsageError("--idempotent needs --acks all.")
+    return {
+        "acks": options["acks"],
+        "enable.idempotence": idempotent,
+        "compression.type": options["compression"],
+        "linger.ms": options["linger_ms"],
+        "batch.size": options["batch_bytes"],
+        # The broker's max.message.bytes decides, not the client's guess of it.
+        "message.max.bytes": 100_000_000,
+        "queue.buffering.max.messages": 200_000,
+        "message.timeout.ms": int(session.timeout_s * 1000),
+        "delivery.report.only.error": True,
+        "partitioner": "murmur2_random",  # as Java's: a key goes to the same partition
+    }
+
+
+def _meter(sources: list[str], topic: str, options: dict[str, Any]) -> Meter:
+    total: int | None = None
+    if "-" not in sources:
+        total = sum(os.stat(name).st_size for name in sources)
+    show = not options["quiet"] and not (sources == ["-"] and sys.stdin.isatty())
+    return Meter(f"produce {topic}", total, show)
+
+
+def _records(sources: list[str], options: dict[str, Any], meter: Meter) -> Iterator[Record]:
+    separator = options["key_separator"]
+    reading = Reading(
+        key=options["key"].encode() if options["key"] is not None else None,
+        key_separator=unescape(separator).encode() if separator else None,
+        headers=options["headers"],
+        timestamp_ms=options["timestamp"] or 0,
+        partition=-1 if options["partition"] is None else options["partition"],
+        empty_is_null=options["empty_is_null"],
+        key_from_name=options["key_from_name"],
+    )
+    read_records = READERS[options["form"]]
+
+    def progressed(size_bytes: int) -> None:
+        meter.done += size_bytes
+
+    for name in sources:
+        if name == "-":
+            yield from read_records(Source("stdin", sys.stdin.buffer), reading, progressed)
+            continue
+        with open(name, "rb") as stream:
+            yield from read_records(Source(name, stream), reading, progressed)
+
+
+def _send_all(
+    producer: Producer, topic: str, records: Iterator[Record], delivery: Delivery, meter: Meter
+) -> None:
+    send, report = producer.produce, delivery.report
+    for record in records:
+        key, value, headers, timestamp_ms, partition = record
+        more: dict[str, Any] = {}
+        if headers:
+            more["headers"] = headers
+        if timestamp_ms:
+            more["timestamp"] = timestamp_ms
+        if partition >= 0:
+            more["partition"] = partition
+        while True:
+            try:
+                send(topic, value, key, on_delivery=report, **more)
+                break
+            except BufferError:
+                producer.poll(0.1)
+                meter.tick()
+        delivery.handed += 1
+        meter.records += 1
+        meter.size_bytes += len(value or b"") + len(key or b"")
+        if meter.records % POLL_EVERY == 0:
+            producer.poll(0)
+            meter.tick()
+
+
+def _finish(producer: Producer, delivery: Delivery, meter: Meter) -> None:
+    """Wait until every record is acknowledged or has failed; the client's timeout bounds it."""
+    try:
+        while producer.flush(0.2) > 0:
+            meter.tick()
+    except KeyboardInterrupt:
+        left = len(producer)
+        producer.purge()
+        producer.flush(1)
+        delivery.failed = max(delivery.failed, left)
+        meter.stop()
+        say(f"headrace: interrupted with {left:,} records not acknowledged.")
+
+
+def _report(topic: str, delivery: Delivery, meter: Meter, options: dict[str, Any]) -> None:
+    stored = delivery.handed - delivery.failed
+    seconds = meter.seconds()
+    meter.records = stored
+    if options["as_json"]:
+        meter.stop()
+        print_json(
+            {
+                "topic": topic,
+                "records": stored,
+                "failed": delivery.failed,
+                "bytes": meter.size_bytes,
+                "seconds": round(seconds, 6),
+                "records_per_s": round(stored / max(seconds, 1e-9), 1),
+            }
+        )
+    elif not options["quiet"]:
+        failed = f"; {delivery.failed:,} FAILED" if delivery.failed else ""
+        meter.summary("produced", f" to {topic}{failed}")
+    meter.stop()

@@ -1,0 +1,89 @@
+"""A progress line on stderr, for a terminal only.
+
+Rules of the room: in a pipe or with --quiet it does nothing and imports nothing. It is refreshed
+by time, never per record.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from headrace.cli.output import duration_text, say, size_text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+REFRESH_NS = 100_000_000
+
+
+class Meter:
+    """Counts records and bytes; shows them while it works, and sums them up at the end."""
+
+    def __init__(self, label: str, total: int | None, show: bool) -> None:
+        self.records = 0
+        self.size_bytes = 0
+        self.done = 0
+        self._label = label
+        self._started_ns = time.perf_counter_ns()
+        self._next_ns = self._started_ns + REFRESH_NS
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        if show and sys.stderr.isatty():
+            self._start(total)
+
+    def _start(self, total: int | None) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._progress.start()
+        self._task = self._progress.add_task(self._label, total=total, state="")
+
+    def tick(self) -> None:
+        """Refresh what is shown, if it is time; cheap enough to be called often."""
+        if self._progress is None:
+            return
+        now_ns = time.perf_counter_ns()
+        if now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + REFRESH_NS
+        assert self._task is not None
+        rate = self.records / max(self.seconds(), 1e-9)
+        state = f"{self.records:,} records  {size_text(self.size_bytes)}  {rate:,.0f}/s"
+        self._progress.update(self._task, completed=self.done, state=state)
+
+    def seconds(self) -> float:
+        """How long it has been going on."""
+        return (time.perf_counter_ns() - self._started_ns) / 1e9
+
+    def stop(self) -> None:
+        """Take the progress line away."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def summary(self, verb: str, detail: str) -> None:
+        """One line on stderr: how much, how long, how fast."""
+        self.stop()
+        seconds = self.seconds()
+        rate = self.records / max(seconds, 1e-9)
+        say(
+            f"{verb} {self.records:,} records, {size_text(self.size_bytes)} in "
+            f"{duration_text(seconds)} ({rate:,.0f} records/s){detail}"
+        )

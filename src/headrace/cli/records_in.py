@@ -1,0 +1,139 @@
+"""Where `headrace produce` gets its records: lines, JSON lines, whole files.
+
+Rules of the room: pure reading and parsing, one record at a time, so that a file of any size
+needs no memory. A line that cannot be read names its source and number.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from headrace.cli.failures import FAILED, CommandFailed
+from headrace.cli.positions import parse_time_ms
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """What is sent. `timestamp_ms` 0 and `partition` -1 leave the choice to the client."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int = 0
+    partition: int = -1
+
+
+@dataclass(slots=True)
+class Reading:
+    """How input becomes records: the same for all of them."""
+
+    key: bytes | None
+    key_separator: bytes | None
+    headers: Headers
+    timestamp_ms: int
+    partition: int
+    empty_is_null: bool = False
+    key_from_name: bool = False
+
+
+class Source(NamedTuple):
+    """One input, with the name that error messages use."""
+
+    name: str
+    stream: BinaryIO
+
+
+def read_lines(source: Source, reading: Reading, read: Callable[[int], None]) -> Iterator[Record]:
+    """One record a line; `read(bytes)` is told of progress. Raises CommandFailed."""
+    key, separator, headers = reading.key, reading.key_separator, reading.headers
+    timestamp_ms, partition, empty_is_null = (
+        reading.timestamp_ms,
+        reading.partition,
+        reading.empty_is_null,
+    )
+    for number, line in enumerate(source.stream, 1):
+        read(len(line))
+        value: bytes | None = line.removesuffix(b"\n").removesuffix(b"\r")
+        if separator is not None:
+            assert value is not None
+            key, found, value = value.partition(separator)
+            if not found:
+                raise _bad_line(source, number, f"has no key separator {separator!r}")
+        if not value and empty_is_null:
+            value = None
+        yield Record(key, value, headers, timestamp_ms, partition)
+
+
+def read_json(source: Source, reading: Reading, read: Callable[[int], None]) -> Iterator[Record]:
+    """One JSON object a line, as `headrace consume --format json` writes. Raises CommandFailed."""
+    for number, line in enumerate(source.stream, 1):
+        read(len(line))
+        if not line.strip():
+            continue
+        try:
+            yield record_from_json(json.loads(line), reading)
+        except (ValueError, TypeError, binascii.Error) as error:
+            raise _bad_line(source, number, f"cannot be read: {error}") from None
+
+
+def read_whole(source: Source, reading: Reading, read: Callable[[int], None]) -> Iterator[Record]:
+    """The whole input as one record."""
+    value = source.stream.read()
+    read(len(value))
+    key = Path(source.name).name.encode() if reading.key_from_name else reading.key
+    yield Record(key, value, reading.headers, reading.timestamp_ms, reading.partition)
+
+
+def record_from_json(document: Any, reading: Reading) -> Record:
+    """Build a record from one JSON object. Raises ValueError, TypeError."""
+    if not isinstance(document, dict):
+        raise TypeError("a record is an object such as {'key': 'k', 'value': 'v'}".replace("'", '"'))
+    key = _bytes_of(document, "key")
+    timestamp = document.get("timestamp")
+    if isinstance(timestamp, str):
+        timestamp = parse_time_ms(timestamp)
+    partition = document.get("partition")
+    if reading.partition >= 0 or partition is None:
+        partition = reading.partition
+    return Record(
+        key if key is not None else reading.key,
+        _bytes_of(document, "value"),
+        [*_headers_of(document.get("headers")), *reading.headers],
+        reading.timestamp_ms or int(timestamp or 0),
+        int(partition),
+    )
+
+
+def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:
+    encoded = document.get(f"{name}_base64")
+    if encoded is not None:
+        return base64.b64decode(encoded, validate=True)
+    value = document.get(name)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _headers_of(headers: Any) -> Headers:
+    if not headers:
+        return []
+    if isinstance(headers, dict):
+        return [(name, _bytes_of({"value": value}, "value")) for name, value in headers.items()]
+    return [(header["key"], _bytes_of(header, "value")) for header in headers]
+
+
+def _bad_line(source: Source, number: int, trouble: str) -> CommandFailed:
+    return CommandFailed(
+        f"line {number} of {source.name} {trouble}; the lines before it were sent",
+        "Mend it and send the rest",
+        FAILED,
+    )

@@ -1,0 +1,152 @@
+"""A command's connection to the cluster: settings, clients, and waiting for answers.
+
+Rules of the room: the client library is imported only when a client is made, and is kept quiet;
+what it has to say reaches the user as a CommandFailed.
+"""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.cli.failures import UNREACHABLE, USAGE, CommandFailed, from_kafka, no_topic
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Producer
+    from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicDescription
+
+Answer = TypeVar("Answer")
+
+CONNECT_TIMEOUT_S = 3.0  # a broker that does not accept within this is not there
+
+
+@dataclass(slots=True)
+class Session:
+    """The global options of one call of `headrace`."""
+
+    bootstrap: str
+    timeout_s: float = 15.0
+    client_config: dict[str, str] = field(default_factory=dict)
+    _admin: AdminClient | None = None
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """The client's settings; what the user gave with -X wins."""
+        quiet = {"bootstrap.servers": self.bootstrap, "log_level": 0, "client.id": "headrace-cli"}
+        named = {name.replace("_", "."): value for name, value in more.items()}
+        return {**quiet, **named, **self.client_config}
+
+    def check_reachable(self) -> None:
+        """Fail at once, and plainly, when nobody listens at the bootstrap address."""
+        troubles = []
+        for address in self.bootstrap.split(","):
+            host, port = host_and_port(address.strip())
+            try:
+                socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+            except OSError as error:
+                troubles.append(f"{address.strip()} ({error.strerror or error})")
+            else:
+                return
+        raise CommandFailed(
+            f"cannot connect to {', '.join(troubles)}: nothing was sent or changed",
+            "Is a broker running there? Start one with `headrace serve`, or name another with "
+            "--bootstrap HOST:PORT (or HEADRACE_BOOTSTRAP)",
+            UNREACHABLE,
+        )
+
+    def admin(self) -> AdminClient:
+        """The administration client, made once."""
+        if self._admin is None:
+            from confluent_kafka.admin import AdminClient
+
+            self.check_reachable()
+            self._admin = AdminClient(_checked(self.settings()))
+        return self._admin
+
+    def producer(self, config: dict[str, Any]) -> Producer:
+        """A producer with `config` beside the global settings."""
+        from confluent_kafka import KafkaException, Producer
+
+        self.check_reachable()
+        try:
+            return Producer(_checked({**self.settings(), **config, **self.client_config}))
+        except KafkaException as error:
+            raise CommandFailed(
+                f"the client refuses its settings: {error.args[0].str()}", "Check -X"
+            ) from None
+
+    def consumer(self, config: dict[str, Any]) -> Consumer:
+        """A consumer with `config` beside the global settings."""
+        from confluent_kafka import Consumer, KafkaException
+
+        self.check_reachable()
+        try:
+            return Consumer(_checked({**self.settings(), **config, **self.client_config}))
+        except KafkaException as error:
+            raise CommandFailed(
+                f"the client refuses its settings: {error.args[0].str()}", "Check -X"
+            ) from None
+
+    def answer(self, future: Future[Answer], doing: str) -> Answer:
+        """Wait for `future`. Raises CommandFailed, in words, when the broker says no."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return future.result(timeout=self.timeout_s + 1)
+        except KafkaException as error:
+            raise from_kafka(error.args[0], doing) from None
+        except TimeoutError:
+            raise CommandFailed(
+                f"{doing}: no answer from {self.bootstrap} within {self.timeout_s:g} s",
+                "Try again, or with a longer --timeout",
+                UNREACHABLE,
+            ) from None
+
+    def describe_topics(self, names: list[str]) -> dict[str, TopicDescription]:
+        """The named topics. Raises CommandFailed (not found) for one that is not there."""
+        from confluent_kafka import TopicCollection
+
+        futures = self.admin().describe_topics(
+            TopicCollection(names), request_timeout=self.timeout_s
+        )
+        found = {}
+        for name in names:
+            try:
+                found[name] = self.answer(futures[name], f"topic {name!r}")
+            except CommandFailed as failure:
+                if "no such topic" in failure.message:
+                    raise no_topic(name) from None
+                raise
+        return found
+
+    def cluster_metadata(self) -> ClusterMetadata:
+        """All brokers and topics."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return self.admin().list_topics(timeout=self.timeout_s)
+        except KafkaException as error:
+            raise from_kafka(error.args[0], "ask for the list of topics") from None
+
+    def partitions_of(self, name: str) -> list[int]:
+        """The partition numbers of a topic, in order."""
+        return sorted(p.id for p in self.describe_topics([name])[name].partitions)
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split `HOST:PORT`. Raises CommandFailed (usage)."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or not host:
+        raise CommandFailed(
+            f"{address!r} is not HOST:PORT", "For instance --bootstrap 127.0.0.1:9092", USAGE
+        )
+    return host.strip("[]"), int(port)
+
+
+def _checked(config: dict[str, Any]) -> dict[str, Any]:
+    return {"error_cb": _ignore, **config}
+
+
+def _ignore(_error: object) -> None:
+    """Errors reach the user through the calls that they break."""

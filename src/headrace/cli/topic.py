@@ -1,0 +1,304 @@
+"""`headrace topic`: create, list, describe, alter, delete.
+
+Rules of the room: what changes something says on stdout what it changed; `--json` prints the same
+facts with stable names.
+"""
+
+from __future__ import annotations
+
+import sys
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.completion import complete_topics
+from headrace.cli.failures import CommandFailed, no_topic
+from headrace.cli.output import print_json, print_table
+from headrace.cli.positions import Partition, log_bounds
+from headrace.cli.session import Session
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import TopicDescription
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+NAMES = click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
+
+
+def _settings(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for value in values:
+        name, equals, setting = value.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE, e.g. retention.ms=3600000")
+        settings[name] = setting
+    return settings
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe, alter and delete topics.
+
+    \b
+    Examples:
+      headrace topic create orders --partitions 6 --set retention.ms=604800000
+      headrace topic create metrics --set flush.ms=1000    # faster, and may lose a second
+      headrace topic list
+      headrace topic describe orders --json
+      headrace topic alter orders --partitions 12 --unset retention.ms
+      headrace topic delete orders --yes
+    """
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--partitions", "-p", type=click.IntRange(min=1), help="Default: the broker's.")
+@click.option("--replication-factor", type=click.IntRange(min=1), help="Default: the broker's.")
+@click.option("--set", "config", metavar="NAME=VALUE", multiple=True, callback=_settings,
+              help="A topic setting, e.g. retention.ms=3600000.")
+@click.option("--if-not-exists", is_flag=True, help="A topic that exists already is no error.")
+@AS_JSON
+@click.pass_obj
+def create(session: Session, names: tuple[str, ...], **options: Any) -> None:
+    """Create topics."""
+    from confluent_kafka.admin import NewTopic
+
+    new = [
+        NewTopic(
+            name,
+            num_partitions=options["partitions"] or -1,
+            replication_factor=options["replication_factor"] or -1,
+            config=options["config"],
+        )
+        for name in names
+    ]
+    admin = session.admin()
+    futures = admin.create_topics(new, request_timeout=session.timeout_s)
+    outcome = []
+    for name in names:
+        created = True
+        try:
+            session.answer(futures[name], f"create topic {name!r}")
+        except CommandFailed as failure:
+            if not options["if_not_exists"] or "exists already" not in failure.message:
+                raise
+            created = False
+        outcome.append({"topic": name, "created": created})
+    if options["as_json"]:
+        print_json(outcome)
+        return
+    for row in outcome:
+        click.echo(f"{'created' if row['created'] else 'exists already:'} {row['topic']}")
+
+
+@topic.command("list")
+@click.argument("patterns", nargs=-1)
+@click.option("--internal", is_flag=True, help="Internal topics too (names beginning with __).")
+@click.option("--records", is_flag=True, help="Count the offsets of each topic (asks for each).")
+@AS_JSON
+@click.pass_obj
+def list_(
+    session: Session, patterns: tuple[str, ...], internal: bool, records: bool, as_json: bool
+) -> None:
+    """List topics, all or those that match a PATTERN such as 'orders-*'."""
+    metadata = session.cluster_metadata()
+    names = [
+        name
+        for name in sorted(metadata.topics)
+        if (internal or not name.startswith("__"))
+        and (not patterns or any(fnmatchcase(name, pattern) for pattern in patterns))
+    ]
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": name,
+            "partitions": len(metadata.topics[name].partitions),
+            "replication_factor": max(
+                (len(p.replicas) for p in metadata.topics[name].partitions.values()), default=0
+            ),
+        }
+        for name in names
+    ]
+    if records:
+        wanted = [Partition(name, p) for name in names for p in metadata.topics[name].partitions]
+        bounds = log_bounds(session, wanted)
+        for row in rows:
+            mine = [b for p, b in bounds.items() if p.topic == row["topic"]]
+            row["records"] = sum(b.latest - b.earliest for b in mine)
+    if as_json:
+        print_json(rows)
+        return
+    columns = ["topic", "partitions", "replication_factor", *(["records"] if records else [])]
+    print_table([c.replace("_", " ") for c in columns], [[r[c] for c in columns] for r in rows])
+
+
+def _config_of(session: Session, name: str) -> list[dict[str, Any]]:
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    future = session.admin().describe_configs([resource], request_timeout=session.timeout_s)[
+        resource
+    ]
+    entries = session.answer(future, f"settings of topic {name!r}").values()
+    return [
+        {
+            "name": entry.name,
+            "value": entry.value,
+            "default": entry.is_default,
+            "read_only": entry.is_read_only,
+        }
+        for entry in sorted(entries, key=lambda entry: entry.name)
+    ]
+
+
+def _facts(session: Session, description: TopicDescription, all_settings: bool) -> dict[str, Any]:
+    name = description.name
+    wanted = [Partition(name, p.id) for p in description.partitions]
+    bounds = log_bounds(session, wanted)
+    partitions = []
+    for part in sorted(description.partitions, key=lambda part: part.id):
+        ends = bounds[Partition(name, part.id)]
+        partitions.append(
+            {
+                "partition": part.id,
+                "leader": part.leader.id if part.leader else None,
+                "replicas": [node.id for node in part.replicas],
+                "in_sync": [node.id for node in part.isr],
+                "earliest": ends.earliest,
+                "latest": ends.latest,
+                "records": ends.latest - ends.earliest,
+            }
+        )
+    config = _config_of(session, name)
+    return {
+        "topic": name,
+        "topic_id": str(description.topic_id) if description.topic_id else None,
+        "internal": bool(description.is_internal),
+        "partitions": partitions,
+        "config": [entry for entry in config if all_settings or not entry["default"]],
+    }
+
+
+@topic.command()
+@NAMES
+@click.option("--all-settings", is_flag=True, help="Also the settings that are the default.")
+@AS_JSON
+@click.pass_obj
+def describe(session: Session, names: tuple[str, ...], all_settings: bool, as_json: bool) -> None:
+    """Show partitions, offsets and settings of topics."""
+    descriptions = session.describe_topics(list(names))
+    facts = [_facts(session, descriptions[name], all_settings) for name in names]
+    if as_json:
+        print_json(facts)
+        return
+    for fact in facts:
+        records = sum(p["records"] for p in fact["partitions"])
+        click.echo(
+            f"{fact['topic']}: {len(fact['partitions'])} partitions, {records:,} records, "
+            f"id {fact['topic_id'] or 'unknown'}"
+        )
+        columns = ["partition", "leader", "earliest", "latest", "records", "replicas", "in_sync"]
+        print_table(
+            [column.replace("_", " ") for column in columns],
+            [
+                [
+                    ",".join(map(str, p[c])) if isinstance(p[c], list) else p[c]
+                    for c in columns
+                ]
+                for p in fact["partitions"]
+            ],
+        )
+        for entry in fact["config"]:
+            note = "" if not entry["default"] else "  (default)"
+            click.echo(f"  {entry['name']} = {entry['value']}{note}")
+
+
+@topic.command()
+@click.argument("name", shell_complete=complete_topics)
+@click.option("--partitions", "-p", type=click.IntRange(min=1), help="Grow to so many partitions.")
+@click.option("--set", "config", metavar="NAME=VALUE", multiple=True, callback=_settings)
+@click.option("--unset", metavar="NAME", multiple=True, help="Back to the broker's default.")
+@AS_JSON
+@click.pass_obj
+def alter(session: Session, name: str, **options: Any) -> None:
+    """Change settings, or add partitions (they can never be taken away)."""
+    partitions, config, unset = options["partitions"], options["config"], options["unset"]
+    if not (partitions or config or unset):
+        raise click.UsageError("Nothing to change: give --partitions, --set or --unset.")
+    session.describe_topics([name])
+    if config or unset:
+        _alter_config(session, name, config, unset)
+    if partitions:
+        from confluent_kafka.admin import NewPartitions
+
+        futures = session.admin().create_partitions(
+            [NewPartitions(name, partitions)], request_timeout=session.timeout_s
+        )
+        session.answer(futures[name], f"grow topic {name!r} to {partitions} partitions")
+    if options["as_json"]:
+        print_json(
+            {"topic": name, "partitions": partitions, "set": config, "unset": list(unset)}
+        )
+        return
+    changes = [f"{key}={value}" for key, value in config.items()]
+    changes += [f"{key} back to default" for key in unset]
+    changes += [f"{partitions} partitions"] if partitions else []
+    click.echo(f"altered {name}: {', '.join(changes)}")
+
+
+def _alter_config(
+    session: Session, name: str, config: dict[str, str], unset: tuple[str, ...]
+) -> None:
+    from confluent_kafka.admin import (
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+    )
+
+    entries = [
+        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in config.items()
+    ]
+    entries += [
+        ConfigEntry(key, "", incremental_operation=AlterConfigOpType.DELETE) for key in unset
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+    futures = session.admin().incremental_alter_configs(
+        [resource], request_timeout=session.timeout_s
+    )
+    session.answer(futures[resource], f"alter topic {name!r}")
+
+
+@topic.command()
+@NAMES
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--if-exists", is_flag=True, help="A topic that is not there is no error.")
+@AS_JSON
+@click.pass_obj
+def delete(
+    session: Session, names: tuple[str, ...], yes: bool, if_exists: bool, as_json: bool
+) -> None:
+    """Delete topics with all their records. On a terminal it asks first."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Delete {', '.join(names)} and all records in them?", abort=True, err=True)
+    futures = session.admin().delete_topics(list(names), request_timeout=session.timeout_s)
+    outcome = []
+    missing = ""
+    for name in names:
+        deleted = True
+        try:
+            session.answer(futures[name], f"delete topic {name!r}")
+        except CommandFailed as failure:
+            if "no such topic" not in failure.message:
+                raise
+            missing = missing if if_exists else missing or name
+            deleted = False
+        outcome.append({"topic": name, "deleted": deleted})
+    if as_json:
+        print_json(outcome)
+    else:
+        for row in outcome:
+            if row["deleted"]:
+                click.echo(f"deleted {row['topic']}")
+    if missing:
+        raise no_topic(missing)
