@@ -11,10 +11,18 @@ from headrace.cli.failures import FAILED
 
 
 @click.command()
-@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path),
-              help="Where the broker keeps its data. Default: a temporary folder.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default="demo-output",
-              show_default=True, help="Where the chart and the summary go.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the broker keeps its data. Default: a temporary folder.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="demo-output",
+    show_default=True,
+    help="Where the chart and the summary go.",
+)
 @click.pass_context
 def demo(ctx: click.Context, data_dir: Path | None, out: Path) -> None:
     """Run the whole thing once on real data.

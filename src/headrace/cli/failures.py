@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError
+    from headrace.cli.client import KafkaError
 
 OK = 0
 FAILED = 1
@@ -38,7 +38,7 @@ class CommandFailed(click.ClickException):
     def __init__(self, message: str, next_step: str = "", exit_code: int = FAILED) -> None:
         super().__init__(message)
         self.next_step = next_step
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # type: ignore[misc]  # click: a class variable by default
 
 
 class _Meaning(NamedTuple):
@@ -52,7 +52,9 @@ _MEANINGS = {
     "UNKNOWN_TOPIC_OR_PART": _Meaning(
         NOT_FOUND, "no such topic or partition", "See what there is: headrace topic list"
     ),
-    "_UNKNOWN_TOPIC": _Meaning(NOT_FOUND, "no such topic", "See what there is: headrace topic list"),
+    "_UNKNOWN_TOPIC": _Meaning(
+        NOT_FOUND, "no such topic", "See what there is: headrace topic list"
+    ),
     "_UNKNOWN_PARTITION": _Meaning(
         NOT_FOUND, "no such partition", "See what there is: headrace topic describe TOPIC"
     ),

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from headrace.cli.client import kafka
 from headrace.cli.failures import UNREACHABLE, CommandFailed
 from headrace.cli.output import print_json, print_table
 from headrace.cli.session import Session, host_and_port
@@ -65,7 +66,7 @@ def ask_api_versions(address: str, timeout_s: float) -> list[tuple[int, int, int
 @click.option("--apis", is_flag=True, help="List every API with its versions.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
-def info(session: Session, apis: bool, as_json: bool) -> None:
+def info(session: Session, /, apis: bool, as_json: bool) -> None:
     """Show the cluster: id, brokers, topics, versions.
 
     \b
@@ -96,8 +97,6 @@ def info(session: Session, apis: bool, as_json: bool) -> None:
 
 
 def _gather(session: Session) -> dict[str, Any]:
-    import confluent_kafka
-
     admin = session.admin()
     cluster = session.answer(
         admin.describe_cluster(request_timeout=session.timeout_s), "describe the cluster"
@@ -126,7 +125,7 @@ def _gather(session: Session) -> dict[str, Any]:
         ],
         "versions": {
             "headrace": version("headrace"),
-            "confluent-kafka": confluent_kafka.version(),
-            "librdkafka": confluent_kafka.libversion()[0],
+            "confluent-kafka": kafka().version(),
+            "librdkafka": kafka().libversion()[0],
         },
     }

@@ -32,7 +32,7 @@ COMMANDS = {
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
-class _ReaderGone(Exception):
+class _ReaderGoneError(Exception):
     """Whoever read our output has closed the pipe."""
 
 
@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            raise _ReaderGone from None
+            raise _ReaderGoneError from None
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -138,7 +138,7 @@ def cli(
 def _run(arguments: list[str] | None) -> int:
     try:
         result = cli.main(arguments, prog_name="headrace", standalone_mode=False)
-    except _ReaderGone:
+    except _ReaderGoneError:
         _silence_stdout()
         return OK  # the reader has had enough, as in `headrace consume t | head`
     except (KeyboardInterrupt, click.Abort):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 Cell = str | int | float | bool | None
 
@@ -44,9 +46,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: s
         click.echo("  ".join(cells).rstrip())
 
 
-def _draw(
-    columns: Sequence[str], texts: list[list[str]], numeric: list[bool], title: str
-) -> None:
+def _draw(columns: Sequence[str], texts: list[list[str]], numeric: list[bool], title: str) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
+from headrace.cli.client import kafka, kafka_admin
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.cli.session import Session
 
 Kind = Literal["earliest", "latest", "offset", "last", "time"]
@@ -75,7 +78,7 @@ def parse_position(text: str, now_ms: int) -> Position:
         raise ValueError(f"{text!r} is none of: {POSITION_WORDS}") from None
 
 
-class PositionType(click.ParamType):
+class PositionType(click.ParamType[Any]):
     """A click type for positions."""
 
     name = "position"
@@ -90,7 +93,7 @@ class PositionType(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-class TimeType(click.ParamType):
+class TimeType(click.ParamType[Any]):
     """A click type for moments: ISO 8601, `@` and milliseconds, or a duration ago."""
 
     name = "time"
@@ -146,14 +149,13 @@ def _ask(
 ) -> dict[Partition, int]:
     if not partitions:
         return {}
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import OffsetSpec
+    offset_spec = kafka_admin().OffsetSpec
 
     if kind == "time":
-        spec = OffsetSpec.for_timestamp(timestamp_ms)
+        spec = offset_spec.for_timestamp(timestamp_ms)
     else:
-        spec = OffsetSpec.earliest() if kind == "earliest" else OffsetSpec.latest()
-    asked = {TopicPartition(p.topic, p.number): spec for p in partitions}
+        spec = offset_spec.earliest() if kind == "earliest" else offset_spec.latest()
+    asked = {kafka().TopicPartition(p.topic, p.number): spec for p in partitions}
     futures = session.admin().list_offsets(asked, request_timeout=session.timeout_s)
     return {
         Partition(where.topic, where.partition): session.answer(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +20,13 @@ from headrace.cli.output import print_json, say
 from headrace.cli.positions import TimeType
 from headrace.cli.progress import Meter
 from headrace.cli.records_in import Headers, Reading, Record, Source
-from headrace.cli.session import Session
 from headrace.cli.text import unescape
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Producer
+    from collections.abc import Callable, Iterator
+
+    from headrace.cli.client import Client, KafkaError
+    from headrace.cli.session import Session
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 POLL_EVERY = 512  # records between two looks at deliveries and the clock
@@ -64,28 +65,49 @@ class Delivery:
 @click.command()
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--format", "-f", "form", type=click.Choice(list(READERS)), default="lines",
-              show_default=True, help="One record per line, per JSON line, or per file.")
-@click.option("--key-separator", "-K", metavar="TEXT",
-              help=r"Each line is key, TEXT, value; e.g. -K : or -K '\t'.")
+@click.option(
+    "--format",
+    "-f",
+    "form",
+    type=click.Choice(list(READERS)),
+    default="lines",
+    show_default=True,
+    help="One record per line, per JSON line, or per file.",
+)
+@click.option(
+    "--key-separator",
+    "-K",
+    metavar="TEXT",
+    help=r"Each line is key, TEXT, value; e.g. -K : or -K '\t'.",
+)
 @click.option("--key", "-k", metavar="TEXT", help="The same key for every record.")
 @click.option("--key-from-name", is_flag=True, help="With --format file: the file's name is key.")
-@click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, callback=_headers,
-              help="A header of every record; may be given again.")
+@click.option(
+    "--header",
+    "-H",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_headers,
+    help="A header of every record; may be given again.",
+)
 @click.option("--partition", "-p", type=click.IntRange(min=0), help="Default: by key.")
 @click.option("--timestamp", "-t", type=TimeType(), help="Event time: ISO 8601, @MS, or 15m ago.")
 @click.option("--empty-is-null", is_flag=True, help="An empty line is a tombstone (null value).")
 @click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
-@click.option("--idempotent/--no-idempotent", default=None,
-              help="No duplicates by retries. Default: on with --acks all.")
+@click.option(
+    "--idempotent/--no-idempotent",
+    default=None,
+    help="No duplicates by retries. Default: on with --acks all.",
+)
 @click.option("--linger-ms", type=click.IntRange(min=0), default=5, show_default=True)
 @click.option("--batch-bytes", type=click.IntRange(min=1), default=1_000_000, show_default=True)
 @click.option("--create", is_flag=True, help="Let the broker create the topic if it is not there.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no summary.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.pass_obj
-def produce(session: Session, topic: str, files: tuple[str, ...], **options: Any) -> None:
+def produce(session: Session, /, topic: str, files: tuple[str, ...], **options: Any) -> None:
     r"""Write records to TOPIC: from stdin, or from FILES.
 
     \b
@@ -191,7 +213,7 @@ def _records(sources: list[str], options: dict[str, Any], meter: Meter) -> Itera
 
 
 def _send_all(
-    producer: Producer, topic: str, records: Iterator[Record], delivery: Delivery, meter: Meter
+    producer: Client, topic: str, records: Iterator[Record], delivery: Delivery, meter: Meter
 ) -> None:
     send, report = producer.produce, delivery.report
     for record in records:
@@ -218,7 +240,7 @@ def _send_all(
             meter.tick()
 
 
-def _finish(producer: Producer, delivery: Delivery, meter: Meter) -> None:
+def _finish(producer: Client, delivery: Delivery, meter: Meter) -> None:
     """Wait until every record is acknowledged or has failed; the client's timeout bounds it."""
     try:
         while producer.flush(0.2) > 0:

@@ -55,6 +55,11 @@ class Meter:
         self._progress.start()
         self._task = self._progress.add_task(self._label, total=total, state="")
 
+    def set_total(self, total: int | None) -> None:
+        """Say how much there is to do, once that is known."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, total=total)
+
     def tick(self) -> None:
         """Refresh what is shown, if it is time; cheap enough to be called often."""
         if self._progress is None:

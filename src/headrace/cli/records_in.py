@@ -9,13 +9,15 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.positions import parse_time_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -94,7 +96,9 @@ def read_whole(source: Source, reading: Reading, read: Callable[[int], None]) ->
 def record_from_json(document: Any, reading: Reading) -> Record:
     """Build a record from one JSON object. Raises ValueError, TypeError."""
     if not isinstance(document, dict):
-        raise TypeError("a record is an object such as {'key': 'k', 'value': 'v'}".replace("'", '"'))
+        raise TypeError(
+            "a record is an object such as {'key': 'k', 'value': 'v'}".replace("'", '"')
+        )
     key = _bytes_of(document, "key")
     timestamp = document.get("timestamp")
     if isinstance(timestamp, str):

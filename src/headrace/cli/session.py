@@ -7,15 +7,16 @@ what it has to say reaches the user as a CommandFailed.
 from __future__ import annotations
 
 import socket
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace.cli.client import kafka, kafka_admin
 from headrace.cli.failures import UNREACHABLE, USAGE, CommandFailed, from_kafka, no_topic
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Producer
-    from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicDescription
+    from concurrent.futures import Future
+
+    from headrace.cli.client import Client
 
 Answer = TypeVar("Answer")
 
@@ -29,7 +30,7 @@ class Session:
     bootstrap: str
     timeout_s: float = 15.0
     client_config: dict[str, str] = field(default_factory=dict)
-    _admin: AdminClient | None = None
+    _admin: Client | None = None
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """The client's settings; what the user gave with -X wins."""
@@ -55,46 +56,38 @@ class Session:
             UNREACHABLE,
         )
 
-    def admin(self) -> AdminClient:
+    def admin(self) -> Client:
         """The administration client, made once."""
         if self._admin is None:
-            from confluent_kafka.admin import AdminClient
-
             self.check_reachable()
-            self._admin = AdminClient(_checked(self.settings()))
+            self._admin = kafka_admin().AdminClient(_checked(self.settings()))
         return self._admin
 
-    def producer(self, config: dict[str, Any]) -> Producer:
+    def producer(self, config: dict[str, Any]) -> Client:
         """A producer with `config` beside the global settings."""
-        from confluent_kafka import KafkaException, Producer
-
         self.check_reachable()
         try:
-            return Producer(_checked({**self.settings(), **config, **self.client_config}))
-        except KafkaException as error:
+            return kafka().Producer(_checked({**self.settings(), **config, **self.client_config}))
+        except kafka().KafkaException as error:
             raise CommandFailed(
                 f"the client refuses its settings: {error.args[0].str()}", "Check -X"
             ) from None
 
-    def consumer(self, config: dict[str, Any]) -> Consumer:
+    def consumer(self, config: dict[str, Any]) -> Client:
         """A consumer with `config` beside the global settings."""
-        from confluent_kafka import Consumer, KafkaException
-
         self.check_reachable()
         try:
-            return Consumer(_checked({**self.settings(), **config, **self.client_config}))
-        except KafkaException as error:
+            return kafka().Consumer(_checked({**self.settings(), **config, **self.client_config}))
+        except kafka().KafkaException as error:
             raise CommandFailed(
                 f"the client refuses its settings: {error.args[0].str()}", "Check -X"
             ) from None
 
     def answer(self, future: Future[Answer], doing: str) -> Answer:
         """Wait for `future`. Raises CommandFailed, in words, when the broker says no."""
-        from confluent_kafka import KafkaException
-
         try:
             return future.result(timeout=self.timeout_s + 1)
-        except KafkaException as error:
+        except kafka().KafkaException as error:
             raise from_kafka(error.args[0], doing) from None
         except TimeoutError:
             raise CommandFailed(
@@ -103,12 +96,10 @@ class Session:
                 UNREACHABLE,
             ) from None
 
-    def describe_topics(self, names: list[str]) -> dict[str, TopicDescription]:
+    def describe_topics(self, names: list[str]) -> dict[str, Any]:
         """The named topics. Raises CommandFailed (not found) for one that is not there."""
-        from confluent_kafka import TopicCollection
-
         futures = self.admin().describe_topics(
-            TopicCollection(names), request_timeout=self.timeout_s
+            kafka().TopicCollection(names), request_timeout=self.timeout_s
         )
         found = {}
         for name in names:
@@ -120,13 +111,11 @@ class Session:
                 raise
         return found
 
-    def cluster_metadata(self) -> ClusterMetadata:
+    def cluster_metadata(self) -> Any:
         """All brokers and topics."""
-        from confluent_kafka import KafkaException
-
         try:
             return self.admin().list_topics(timeout=self.timeout_s)
-        except KafkaException as error:
+        except kafka().KafkaException as error:
             raise from_kafka(error.args[0], "ask for the list of topics") from None
 
     def partitions_of(self, name: str) -> list[int]:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli.client import kafka_admin
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CommandFailed, no_topic
 from headrace.cli.output import print_json, print_table
 from headrace.cli.positions import Partition, log_bounds
-from headrace.cli.session import Session
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import TopicDescription
+    from headrace.cli.session import Session
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 NAMES = click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
@@ -54,17 +54,21 @@ def topic() -> None:
 @click.argument("names", nargs=-1, required=True)
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="Default: the broker's.")
 @click.option("--replication-factor", type=click.IntRange(min=1), help="Default: the broker's.")
-@click.option("--set", "config", metavar="NAME=VALUE", multiple=True, callback=_settings,
-              help="A topic setting, e.g. retention.ms=3600000.")
+@click.option(
+    "--set",
+    "config",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_settings,
+    help="A topic setting, e.g. retention.ms=3600000.",
+)
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists already is no error.")
 @AS_JSON
 @click.pass_obj
-def create(session: Session, names: tuple[str, ...], **options: Any) -> None:
+def create(session: Session, /, names: tuple[str, ...], **options: Any) -> None:
     """Create topics."""
-    from confluent_kafka.admin import NewTopic
-
     new = [
-        NewTopic(
+        kafka_admin().NewTopic(
             name,
             num_partitions=options["partitions"] or -1,
             replication_factor=options["replication_factor"] or -1,
@@ -98,7 +102,7 @@ def create(session: Session, names: tuple[str, ...], **options: Any) -> None:
 @AS_JSON
 @click.pass_obj
 def list_(
-    session: Session, patterns: tuple[str, ...], internal: bool, records: bool, as_json: bool
+    session: Session, /, patterns: tuple[str, ...], internal: bool, records: bool, as_json: bool
 ) -> None:
     """List topics, all or those that match a PATTERN such as 'orders-*'."""
     metadata = session.cluster_metadata()
@@ -132,9 +136,7 @@ def list_(
 
 
 def _config_of(session: Session, name: str) -> list[dict[str, Any]]:
-    from confluent_kafka.admin import ConfigResource, ResourceType
-
-    resource = ConfigResource(ResourceType.TOPIC, name)
+    resource = kafka_admin().ConfigResource(kafka_admin().ResourceType.TOPIC, name)
     future = session.admin().describe_configs([resource], request_timeout=session.timeout_s)[
         resource
     ]
@@ -150,7 +152,7 @@ def _config_of(session: Session, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(session: Session, description: TopicDescription, all_settings: bool) -> dict[str, Any]:
+def _facts(session: Session, description: Any, all_settings: bool) -> dict[str, Any]:
     name = description.name
     wanted = [Partition(name, p.id) for p in description.partitions]
     bounds = log_bounds(session, wanted)
@@ -183,7 +185,9 @@ def _facts(session: Session, description: TopicDescription, all_settings: bool) 
 @click.option("--all-settings", is_flag=True, help="Also the settings that are the default.")
 @AS_JSON
 @click.pass_obj
-def describe(session: Session, names: tuple[str, ...], all_settings: bool, as_json: bool) -> None:
+def describe(
+    session: Session, /, names: tuple[str, ...], all_settings: bool, as_json: bool
+) -> None:
     """Show partitions, offsets and settings of topics."""
     descriptions = session.describe_topics(list(names))
     facts = [_facts(session, descriptions[name], all_settings) for name in names]
@@ -200,10 +204,7 @@ def describe(session: Session, names: tuple[str, ...], all_settings: bool, as_js
         print_table(
             [column.replace("_", " ") for column in columns],
             [
-                [
-                    ",".join(map(str, p[c])) if isinstance(p[c], list) else p[c]
-                    for c in columns
-                ]
+                [",".join(map(str, p[c])) if isinstance(p[c], list) else p[c] for c in columns]
                 for p in fact["partitions"]
             ],
         )
@@ -219,7 +220,7 @@ def describe(session: Session, names: tuple[str, ...], all_settings: bool, as_js
 @click.option("--unset", metavar="NAME", multiple=True, help="Back to the broker's default.")
 @AS_JSON
 @click.pass_obj
-def alter(session: Session, name: str, **options: Any) -> None:
+def alter(session: Session, /, name: str, **options: Any) -> None:
     """Change settings, or add partitions (they can never be taken away)."""
     partitions, config, unset = options["partitions"], options["config"], options["unset"]
     if not (partitions or config or unset):
@@ -228,16 +229,12 @@ def alter(session: Session, name: str, **options: Any) -> None:
     if config or unset:
         _alter_config(session, name, config, unset)
     if partitions:
-        from confluent_kafka.admin import NewPartitions
-
         futures = session.admin().create_partitions(
-            [NewPartitions(name, partitions)], request_timeout=session.timeout_s
+            [kafka_admin().NewPartitions(name, partitions)], request_timeout=session.timeout_s
         )
         session.answer(futures[name], f"grow topic {name!r} to {partitions} partitions")
     if options["as_json"]:
-        print_json(
-            {"topic": name, "partitions": partitions, "set": config, "unset": list(unset)}
-        )
+        print_json({"topic": name, "partitions": partitions, "set": config, "unset": list(unset)})
         return
     changes = [f"{key}={value}" for key, value in config.items()]
     changes += [f"{key} back to default" for key in unset]
@@ -248,21 +245,21 @@ def alter(session: Session, name: str, **options: Any) -> None:
 def _alter_config(
     session: Session, name: str, config: dict[str, str], unset: tuple[str, ...]
 ) -> None:
-    from confluent_kafka.admin import (
-        AlterConfigOpType,
-        ConfigEntry,
-        ConfigResource,
-        ResourceType,
-    )
-
     entries = [
-        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        kafka_admin().ConfigEntry(
+            key, value, incremental_operation=kafka_admin().AlterConfigOpType.SET
+        )
         for key, value in config.items()
     ]
     entries += [
-        ConfigEntry(key, "", incremental_operation=AlterConfigOpType.DELETE) for key in unset
+        kafka_admin().ConfigEntry(
+            key, "", incremental_operation=kafka_admin().AlterConfigOpType.DELETE
+        )
+        for key in unset
     ]
-    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+    resource = kafka_admin().ConfigResource(
+        kafka_admin().ResourceType.TOPIC, name, incremental_configs=entries
+    )
     futures = session.admin().incremental_alter_configs(
         [resource], request_timeout=session.timeout_s
     )
@@ -276,7 +273,7 @@ def _alter_config(
 @AS_JSON
 @click.pass_obj
 def delete(
-    session: Session, names: tuple[str, ...], yes: bool, if_exists: bool, as_json: bool
+    session: Session, /, names: tuple[str, ...], yes: bool, if_exists: bool, as_json: bool
 ) -> None:
     """Delete topics with all their records. On a terminal it asks first."""
     if not yes and sys.stdin.isatty():

@@ -1,0 +1,24 @@
+"""The Kafka client library, imported when first asked for.
+
+Rules of the room: the library's own type hints contradict themselves (a message's offset "may be
+None", its admin module "exports nothing"), so here it counts as untyped.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, TypeAlias
+
+Message: TypeAlias = Any
+KafkaError: TypeAlias = Any
+Client: TypeAlias = Any  # a Producer, Consumer or AdminClient
+
+
+def kafka() -> Any:
+    """The library: Producer, Consumer, TopicPartition, KafkaException ..."""
+    return importlib.import_module("confluent_kafka")
+
+
+def kafka_admin() -> Any:
+    """Its administration part."""
+    return importlib.import_module("confluent_kafka.admin")

@@ -1,0 +1,215 @@
+"""`headrace consume`: read records of a topic and write them to stdout.
+
+Rules of the room: without --group nothing is left behind on the broker. With --group, progress is
+committed only for what was written to stdout (at least once).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.failures import NOT_FOUND, CommandFailed
+from headrace.cli.positions import (
+    Bounds,
+    Partition,
+    Position,
+    PositionType,
+    log_bounds,
+    resolve,
+)
+from headrace.cli.progress import Meter
+from headrace.cli.reader import Reader, Span, read_group, read_spans
+from headrace.cli.records_out import Writer, as_json, as_raw, template_writer, text_writer
+
+if TYPE_CHECKING:
+    from headrace.cli.session import Session
+
+EARLIEST = Position("earliest")
+LATEST = Position("latest")
+
+
+@click.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.option(
+    "--from",
+    "start",
+    type=PositionType(),
+    metavar="POSITION",
+    help="Where to begin. Default: earliest; with --follow alone, latest.",
+)
+@click.option(
+    "--to",
+    "stop",
+    type=PositionType(),
+    metavar="POSITION",
+    help="Where to stop (exclusive). Default: the end as it is now.",
+)
+@click.option("--follow", "-F", is_flag=True, help="Go on with what arrives; Ctrl-C ends.")
+@click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this partition; may be given again.",
+)
+@click.option(
+    "--group",
+    "-g",
+    shell_complete=complete_groups,
+    help="Read as a member of this group, from where it stands, and commit.",
+)
+@click.option(
+    "--format",
+    "-f",
+    "form",
+    type=click.Choice(["text", "json", "raw", "template"]),
+    default="text",
+    show_default=True,
+)
+@click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@click.option("--template", "-T", help=r"e.g. '{partition}:{offset} {key} {value}\n'.")
+@click.option("--keys", "-k", is_flag=True, help="Text: the key and a tab before the value.")
+@click.option("--headers", "-H", is_flag=True, help="Text: headers too.")
+@click.option("--offsets", "-o", is_flag=True, help="Text: partition:offset too.")
+@click.option("--times", "-t", is_flag=True, help="Text: timestamps too.")
+@click.option("--delimiter", default=r"\n", show_default=True, help="Text: after each record.")
+@click.option("--uncommitted", is_flag=True, help="Also records of open and aborted transactions.")
+@click.option("--summary", is_flag=True, help="A line on stderr at the end: how much, how fast.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+@click.pass_obj
+def consume(session: Session, /, topic: str, **options: Any) -> None:
+    r"""Read records of TOPIC: what is there now, or with --follow what comes too.
+
+    A POSITION is earliest, latest, an offset, -N (the last N of each partition), a time
+    (2013-01-31T12:00, without zone: local; or @MILLISECONDS), or a duration ago (15m, 1h30m).
+
+    \b
+    Examples:
+      headrace consume orders --count 5
+      headrace consume orders --from -10 --follow
+      headrace consume orders --from 2013-01-31T12:00 --to 2013-01-31T13:00 --json
+      headrace consume orders -p 2 --from 100 --to 200 --keys --headers
+      headrace consume orders --group billing --follow
+      headrace consume orders -T '{time} {key}: {value} {header[trace]}\n'
+      headrace consume images -p 0 --from 3 --count 1 --format raw > image.png
+    """
+    writer = _writer(options)
+    found = session.partitions_of(topic)
+    chosen = _chosen(topic, found, options["partitions"])
+    meter = _meter(topic, options)
+    reader = Reader(
+        session=session,
+        write=writer,
+        meter=meter,
+        count_max=options["count"],
+        read_uncommitted=options["uncommitted"],
+        flush_each=options["follow"] or sys.stdout.isatty(),
+    )
+    interrupted = False
+    try:
+        if options["group"]:
+            _consume_group(reader, topic, options)
+        else:
+            spans = _spans(session, chosen, options)
+            meter.set_total(_total(spans, options))
+            read_spans(reader, spans)
+    except KeyboardInterrupt:
+        interrupted = True
+    if options["summary"]:
+        meter.summary("consumed", f" from {topic}")
+    meter.stop()
+    sys.stdout.flush()
+    if interrupted and not options["follow"]:
+        raise KeyboardInterrupt
+
+
+def _writer(options: dict[str, Any]) -> Writer:
+    terminal = sys.stdout.isatty()
+    if options["template"] is not None:
+        return template_writer(options["template"], terminal)
+    match options["form"]:
+        case "template":
+            raise click.UsageError("--format template needs --template TEXT.")
+        case "json":
+            return as_json
+        case "raw":
+            return as_raw
+        case _:
+            return text_writer(
+                keys=options["keys"],
+                headers=options["headers"],
+                positions=options["offsets"],
+                times=options["times"],
+                delimiter=options["delimiter"],
+                terminal=terminal,
+            )
+
+
+def _chosen(topic: str, found: list[int], wanted: tuple[int, ...]) -> list[Partition]:
+    missing = sorted(set(wanted) - set(found))
+    if missing:
+        raise CommandFailed(
+            f"topic {topic!r} has no partition {missing[0]}, only 0 to {max(found)}",
+            f"See them: headrace topic describe {topic}",
+            NOT_FOUND,
+        )
+    return [Partition(topic, number) for number in (sorted(set(wanted)) or found)]
+
+
+def _meter(topic: str, options: dict[str, Any]) -> Meter:
+    # Records on a terminal are progress enough; a bar between them would only disturb.
+    show = not options["quiet"] and not sys.stdout.isatty()
+    return Meter(f"consume {topic}", None, show)
+
+
+def _spans(
+    session: Session, partitions: list[Partition], options: dict[str, Any]
+) -> dict[Partition, Span]:
+    bounds = log_bounds(session, partitions)
+    start = options["start"]
+    if start is None:
+        start = LATEST if options["follow"] and options["stop"] is None else EARLIEST
+    begin = resolve(session, start, bounds)
+    if options["stop"] is not None:
+        end: dict[Partition, int | None] = dict(
+            _stop_offsets(session, options["stop"], bounds, options["follow"])
+        )
+    elif options["follow"]:
+        end = dict.fromkeys(partitions)
+    else:
+        end = {p: b.latest for p, b in bounds.items()}
+    return {p: Span(begin[p], end[p]) for p in partitions}
+
+
+def _stop_offsets(
+    session: Session, stop: Position, bounds: dict[Partition, Bounds], follow: bool
+) -> dict[Partition, int]:
+    if follow and stop.kind == "offset":
+        return dict.fromkeys(bounds, stop.number)  # it may still be to come
+    return resolve(session, stop, bounds)
+
+
+def _total(spans: dict[Partition, Span], options: dict[str, Any]) -> int | None:
+    if options["count"]:
+        return int(options["count"])
+    if any(span.end is None for span in spans.values()):
+        return None
+    return sum(max(0, (span.end or 0) - span.begin) for span in spans.values())
+
+
+def _consume_group(reader: Reader, topic: str, options: dict[str, Any]) -> None:
+    if options["partitions"] or options["stop"] is not None:
+        raise click.UsageError("--group takes partitions as they are assigned: no -p, no --to.")
+    start = options["start"] or EARLIEST
+    if start.kind not in ("earliest", "latest"):
+        raise click.UsageError(
+            "With --group, --from is earliest or latest, for a group without progress; "
+            "to move a group: headrace group reset."
+        )
+    read_group(reader, topic, options["group"], start.kind, follow=options["follow"])

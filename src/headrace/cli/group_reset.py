@@ -1,0 +1,180 @@
+"""`headrace group reset`: put a group somewhere else in its topics.
+
+Rules of the room: shows what it does in a table, before and after, with the records that will be
+read again or skipped. Refuses a group that is active.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from headrace.cli.client import kafka
+from headrace.cli.completion import complete_groups
+from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
+from headrace.cli.lag import committed_offsets, describe_groups, first_unread, state_of
+from headrace.cli.output import print_json, print_table
+from headrace.cli.positions import (
+    POSITION_WORDS,
+    Bounds,
+    Partition,
+    Position,
+    PositionType,
+    log_bounds,
+    resolve,
+)
+
+if TYPE_CHECKING:
+    from headrace.cli.session import Session
+
+_QUIET_STATES = {"Empty", "Dead", "Unknown"}
+
+
+class Move(NamedTuple):
+    """One partition's progress, before and after."""
+
+    partition: Partition
+    before: int | None
+    after: int
+    delta: int  # records read again (below 0) or skipped (above)
+
+    def document(self) -> dict[str, Any]:
+        """For --json."""
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.number,
+            "before": self.before,
+            "after": self.after,
+            "delta": self.delta,
+        }
+
+
+@click.command()
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@click.option(
+    "--topic",
+    "-t",
+    "topics",
+    multiple=True,
+    help="Default: every topic in which the group has progress.",
+)
+@click.option("--partition", "-p", "numbers", type=click.IntRange(min=0), multiple=True)
+@click.option("--to", "target", type=PositionType(), metavar="POSITION", help=POSITION_WORDS)
+@click.option("--shift-by", type=int, metavar="N", help="So many records on, or back (below 0).")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def reset(session: Session, /, name: str, **options: Any) -> None:
+    """Move the progress of GROUP. Its consumers must be stopped.
+
+    \b
+    Examples:
+      headrace group reset billing --to earliest --dry-run
+      headrace group reset billing --topic orders -p 2 --to 1200
+      headrace group reset billing --to 2013-01-31T12:00
+      headrace group reset billing --to 2h           # what is not older than two hours
+      headrace group reset billing --shift-by -100
+    """
+    target, shift = options["target"], options["shift_by"]
+    if (target is None) == (shift is None):
+        raise click.UsageError("Say where to: either --to POSITION or --shift-by N.")
+    _refuse_active(session, name)
+    committed = committed_offsets(session, name)
+    partitions = _partitions(session, name, committed, options)
+    bounds = log_bounds(session, partitions)
+    moves = _moves(session, committed, bounds, target, shift)
+    if not options["dry_run"]:
+        _commit(session, name, moves)
+    if options["as_json"]:
+        print_json(
+            {
+                "group": name,
+                "dry_run": options["dry_run"],
+                "partitions": [move.document() for move in moves],
+            }
+        )
+        return
+    print_table(
+        ["topic", "partition", "before", "after", "delta"],
+        [[m.partition.topic, m.partition.number, m.before, m.after, m.delta] for m in moves],
+    )
+    again = -sum(m.delta for m in moves if m.delta < 0)
+    skipped = sum(m.delta for m in moves if m.delta > 0)
+    would = "would be" if options["dry_run"] else "are"
+    click.echo(
+        f"{name}: {again:,} records {would} read again, {skipped:,} skipped"
+        + (" (dry run: nothing was changed)" if options["dry_run"] else "")
+    )
+
+
+def _refuse_active(session: Session, name: str) -> None:
+    description = describe_groups(session, [name])[name]
+    state = state_of(description)
+    if state not in _QUIET_STATES:
+        raise CommandFailed(
+            f"group {name!r} is active ({state}, {len(description.members)} members): its "
+            "consumers would overwrite the change, so nothing was changed",
+            f"Stop them, see that it is Empty (headrace group describe {name}), and try again",
+            CONFLICT,
+        )
+
+
+def _partitions(
+    session: Session, name: str, committed: dict[Partition, int], options: dict[str, Any]
+) -> list[Partition]:
+    """What is to be moved: the named topics' partitions, or all in which there is progress."""
+    numbers = set(options["numbers"])
+    topics = options["topics"]
+    if topics:
+        found = [Partition(t, n) for t in topics for n in session.partitions_of(t)]
+    else:
+        found = sorted(committed)
+    wanted = [p for p in found if not numbers or p.number in numbers]
+    if not wanted:
+        raise CommandFailed(
+            f"group {name!r} has no progress that could be moved"
+            if not topics
+            else f"no such partition in {', '.join(topics)}",
+            "Name the topic: --topic TOPIC" if not topics else "See them: headrace topic describe",
+            NOT_FOUND,
+        )
+    return wanted
+
+
+def _moves(
+    session: Session,
+    committed: dict[Partition, int],
+    bounds: dict[Partition, Bounds],
+    target: Position | None,
+    shift: int | None,
+) -> list[Move]:
+    if target is not None:
+        after = resolve(session, target, bounds)
+    else:
+        assert shift is not None
+        after = {
+            p: min(max(first_unread(committed.get(p), b) + shift, b.earliest), b.latest)
+            for p, b in bounds.items()
+        }
+    return [
+        Move(p, committed.get(p), after[p], after[p] - first_unread(committed.get(p), b))
+        for p, b in sorted(bounds.items())
+    ]
+
+
+def _commit(session: Session, name: str, moves: list[Move]) -> None:
+    offsets = [
+        kafka().TopicPartition(m.partition.topic, m.partition.number, m.after) for m in moves
+    ]
+    future = session.admin().alter_consumer_group_offsets(
+        [kafka().ConsumerGroupTopicPartitions(name, offsets)], request_timeout=session.timeout_s
+    )[name]
+    answer = session.answer(future, f"move group {name!r}")
+    for partition in answer.topic_partitions or []:
+        if partition.error is not None:
+            raise CommandFailed(
+                f"move group {name!r}: {partition.topic}-{partition.partition}: "
+                f"{partition.error.str()}",
+                f"See where it stands: headrace group describe {name}",
+            )

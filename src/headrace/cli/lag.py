@@ -1,0 +1,157 @@
+"""How far consumer groups are behind: in messages, and in seconds.
+
+Rules of the room: reads only. Lag in seconds is the age of the first unread record; to know it,
+that one record of each lagging partition is fetched, all partitions at once.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.client import kafka
+from headrace.cli.failures import CommandFailed, no_group
+from headrace.cli.positions import Bounds, Partition, log_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.cli.session import Session
+
+PEEK_TIMEOUT_S = 5.0  # the first unread records come in one fetch; a stuck broker must not hang us
+
+
+@dataclass(slots=True)
+class PartitionLag:
+    """One partition of a group. `committed` is None where the group has no progress."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    earliest: int
+    latest: int
+    lag: int
+    lag_s: float | None
+    member: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """For --json."""
+        return asdict(self)
+
+
+def describe_groups(session: Session, names: Sequence[str]) -> dict[str, Any]:
+    """The named groups. Raises CommandFailed (not found) for one that is not there."""
+    futures = session.admin().describe_consumer_groups(
+        list(names), request_timeout=session.timeout_s
+    )
+    found = {}
+    for name in names:
+        try:
+            description = session.answer(futures[name], f"group {name!r}")
+        except CommandFailed as failure:
+            if "no such group" in failure.message:
+                raise no_group(name) from None
+            raise
+        found[name] = description
+    return found
+
+
+def state_of(description: Any) -> str:
+    """The state's name as Kafka's tools write it."""
+    words = description.state.name.lower().split("_")
+    return "".join(word.capitalize() for word in words)
+
+
+def committed_offsets(session: Session, group: str) -> dict[Partition, int]:
+    """Where the group stands, in each partition in which it has progress."""
+    request = kafka().ConsumerGroupTopicPartitions(group)
+    future = session.admin().list_consumer_group_offsets(
+        [request], request_timeout=session.timeout_s
+    )[group]
+    answer = session.answer(future, f"progress of group {group!r}")
+    return {
+        Partition(p.topic, p.partition): p.offset
+        for p in answer.topic_partitions or []
+        if p.offset >= 0
+    }
+
+
+def members_by_partition(description: Any) -> dict[Partition, str]:
+    """Which member holds which partition."""
+    return {
+        Partition(p.topic, p.partition): member.client_id or member.member_id
+        for member in description.members
+        for p in (member.assignment.topic_partitions if member.assignment else [])
+    }
+
+
+def group_lag(session: Session, group: str, members: dict[Partition, str]) -> list[PartitionLag]:
+    """The lag of each partition that the group has read or holds, in order."""
+    committed = committed_offsets(session, group)
+    partitions = sorted({*committed, *members})
+    bounds = log_bounds(session, partitions)
+    waiting = {
+        p: first_unread(committed.get(p), bounds[p])
+        for p in partitions
+        if first_unread(committed.get(p), bounds[p]) < bounds[p].latest
+    }
+    ages = ages_s(session, waiting)
+    rows = []
+    for p in partitions:
+        unread = bounds[p].latest - first_unread(committed.get(p), bounds[p])
+        rows.append(
+            PartitionLag(
+                topic=p.topic,
+                partition=p.number,
+                committed=committed.get(p),
+                earliest=bounds[p].earliest,
+                latest=bounds[p].latest,
+                lag=max(unread, 0),
+                lag_s=ages.get(p) if p in waiting else 0.0,
+                member=members.get(p),
+            )
+        )
+    return rows
+
+
+def first_unread(committed: int | None, bounds: Bounds) -> int:
+    """The first offset that the group has not read and that is still there."""
+    return max(bounds.earliest, committed or 0)
+
+
+def ages_s(session: Session, offsets: dict[Partition, int]) -> dict[Partition, float]:
+    """How old the record at each offset is; partitions that do not answer in time are missing."""
+    if not offsets:
+        return {}
+    consumer = session.consumer(
+        {
+            "group.id": "headrace-cli",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.message.max.bytes": 1024,  # one batch is enough; the broker sends at least one
+            "queued.min.messages": 1,
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    ages: dict[Partition, float] = {}
+    pending = set(offsets)
+    deadline_ns = time.monotonic_ns() + int(PEEK_TIMEOUT_S * 1e9)
+    try:
+        consumer.assign([kafka().TopicPartition(p.topic, p.number, o) for p, o in offsets.items()])
+        while pending and time.monotonic_ns() < deadline_ns:
+            for message in consumer.consume(1000, 0.05):
+                partition = Partition(message.topic(), message.partition())
+                if partition not in pending:
+                    continue
+                pending.discard(partition)
+                if message.error() is None:
+                    kind, timestamp_ms = message.timestamp()
+                    age_ms = time.time_ns() // 1_000_000 - timestamp_ms
+                    ages[partition] = max(0, age_ms) / 1000 if kind else 0.0
+                elif message.error().name() == "_PARTITION_EOF":
+                    ages[partition] = 0.0  # only markers or compacted holes are left
+    finally:
+        consumer.close()
+    return ages

@@ -1,0 +1,230 @@
+"""Reading records off partitions: spans of offsets, or as a member of a group.
+
+Rules of the room: hands bytes to stdout in blocks; knows where to stop; never skips a record in
+silence. An error of one partition ends the reading with words.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.cli.client import kafka
+from headrace.cli.failures import from_kafka
+from headrace.cli.positions import Partition
+
+if TYPE_CHECKING:
+    from headrace.cli.client import Client, KafkaError, Message
+    from headrace.cli.progress import Meter
+    from headrace.cli.records_out import Writer
+    from headrace.cli.session import Session
+
+MESSAGES_MAX = 1000  # taken from the client at once: amortises the call, bounds the delay
+POLL_S = 0.2
+COMMIT_EVERY_NS = 1_000_000_000
+# Told to the client, not to the user: it goes on by itself.
+_PASSING = {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE"}
+
+
+class Span(NamedTuple):
+    """Offsets `begin` to `end` (exclusive; None: no end)."""
+
+    begin: int
+    end: int | None
+
+
+@dataclass(slots=True)
+class Reader:
+    """What all ways of reading share."""
+
+    session: Session
+    write: Writer
+    meter: Meter
+    count_max: int | None = None
+    read_uncommitted: bool = False
+    flush_each: bool = False
+    _passing_since_ns: int = field(default=0)
+
+    def consumer(self, **more: Any) -> Client:
+        """A consumer that leaves nothing behind unless told to."""
+        isolation = "read_uncommitted" if self.read_uncommitted else "read_committed"
+        return self.session.consumer(
+            {
+                "group.id": "headrace-cli",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+                "fetch.message.max.bytes": 4_194_304,
+                "queued.max.messages.kbytes": 65_536,
+                "auto.offset.reset": "error",
+                **more,
+            }
+        )
+
+    def full(self) -> bool:
+        """Whether as many records were written as were wanted."""
+        return self.count_max is not None and self.meter.records >= self.count_max
+
+    def put(self, messages: list[Message]) -> None:
+        """Write records to stdout."""
+        write = self.write
+        stdout = sys.stdout.buffer
+        stdout.write(b"".join([write(message) for message in messages]))
+        if self.flush_each:
+            stdout.flush()
+        meter = self.meter
+        meter.records += len(messages)
+        meter.done += len(messages)
+        meter.size_bytes += sum([len(message.value() or b"") for message in messages])
+        if messages:
+            self._passing_since_ns = 0
+        meter.tick()
+
+    def check(self, error: KafkaError) -> None:
+        """Raise on what will not pass by itself; on what should, after the timeout."""
+        now_ns = time.monotonic_ns()
+        if error.name() in _PASSING:
+            self._passing_since_ns = self._passing_since_ns or now_ns
+            if now_ns - self._passing_since_ns < self.session.timeout_s * 1e9:
+                return
+        raise from_kafka(error, "read")
+
+
+def read_spans(reader: Reader, spans: dict[Partition, Span]) -> None:
+    """Read each partition from its begin to its end, without a group."""
+    topic_partition = kafka().TopicPartition
+    ends = {p: s.end for p, s in spans.items() if s.end is None or s.begin < s.end}
+    if not ends:
+        return
+    consumer = reader.consumer()
+    consumer.assign([topic_partition(p.topic, p.number, spans[p].begin) for p in ends])
+    try:
+        while ends and not reader.full():
+            messages = consumer.consume(_wanted(reader), POLL_S)
+            if not messages:
+                reader.meter.tick()
+                continue
+            kept, finished = _sort_out(reader, messages, ends)
+            reader.put(kept)
+            for partition in finished:
+                del ends[partition]
+            if finished and ends:
+                consumer.incremental_unassign(
+                    [topic_partition(p.topic, p.number) for p in finished]
+                )
+    finally:
+        consumer.close()
+
+
+def _wanted(reader: Reader) -> int:
+    if reader.count_max is None:
+        return MESSAGES_MAX
+    return min(MESSAGES_MAX, reader.count_max - reader.meter.records)
+
+
+def _sort_out(
+    reader: Reader, messages: list[Message], ends: dict[Partition, int | None]
+) -> tuple[list[Message], list[Partition]]:
+    """The messages inside their spans, and the partitions that are done."""
+    kept: list[Message] = []
+    finished: list[Partition] = []
+    for message in messages:
+        partition = Partition(message.topic(), message.partition())
+        if partition not in ends or partition in finished:
+            continue
+        end = ends[partition]
+        error = message.error()
+        if error is not None:
+            if error.name() != "_PARTITION_EOF":
+                reader.check(error)
+            elif end is not None and message.offset() >= 0 and _at_end(message.offset(), end):
+                finished.append(partition)
+            continue
+        offset = message.offset()
+        if end is None or offset < end:
+            kept.append(message)
+        if end is not None and offset >= end - 1:
+            finished.append(partition)
+    return kept, finished
+
+
+def _at_end(offset: int, end: int) -> bool:
+    # Holes at the end (markers, compaction) never come as messages: the end of the partition does.
+    return offset >= end
+
+
+def read_group(reader: Reader, topic: str, group: str, reset: str, *, follow: bool) -> None:
+    """Read as a member of `group`; without `follow`, until every assigned partition is at its end.
+
+    Commits what was written, each second and at the end.
+    """
+    consumer = reader.consumer(**{"group.id": group, "auto.offset.reset": reset})
+    state = _Membership()
+    consumer.subscribe([topic], on_assign=state.assigned, on_revoke=state.revoked)
+    next_commit_ns = time.monotonic_ns() + COMMIT_EVERY_NS
+    try:
+        while not reader.full() and (follow or not state.is_done()):
+            messages = consumer.consume(_wanted(reader), POLL_S)
+            good = []
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    good.append(message)
+                    state.at_end.discard((message.topic(), message.partition()))
+                elif error.name() == "_PARTITION_EOF":
+                    state.at_end.add((message.topic(), message.partition()))
+                else:
+                    reader.check(error)
+            reader.put(good)
+            for message in good:
+                state.next_offsets[message.topic(), message.partition()] = message.offset() + 1
+            if time.monotonic_ns() >= next_commit_ns:
+                sys.stdout.flush()
+                state.commit(consumer, wait=False)
+                next_commit_ns = time.monotonic_ns() + COMMIT_EVERY_NS
+    finally:
+        try:
+            sys.stdout.flush()
+            state.commit(consumer, wait=True)
+        finally:
+            consumer.close()
+
+
+class _Membership:
+    """What this member holds, how far it has written, and where it has met the end."""
+
+    def __init__(self) -> None:
+        self.held: set[tuple[str, int]] | None = None
+        self.at_end: set[tuple[str, int]] = set()
+        self.next_offsets: dict[tuple[str, int], int] = {}
+
+    def assigned(self, _consumer: Client, partitions: list[Any]) -> None:
+        """Called by the client in a rebalance."""
+        self.held = {(p.topic, p.partition) for p in partitions}
+        self.at_end = set()
+
+    def revoked(self, consumer: Client, partitions: list[Any]) -> None:
+        """Called by the client in a rebalance: commit before others take over."""
+        self.commit(consumer, wait=True)
+        for p in partitions:
+            self.next_offsets.pop((p.topic, p.partition), None)
+        self.held = None
+        self.at_end = set()
+
+    def is_done(self) -> bool:
+        """Whether there is an assignment, and nothing more to read in it."""
+        return self.held is not None and self.held <= self.at_end
+
+    def commit(self, consumer: Client, *, wait: bool) -> None:
+        """Commit what was written since the last commit."""
+        offsets = [kafka().TopicPartition(t, p, o) for (t, p), o in self.next_offsets.items()]
+        if not offsets:
+            return
+        try:
+            consumer.commit(offsets=offsets, asynchronous=not wait)
+        except kafka().KafkaException as error:
+            raise from_kafka(error.args[0], "commit the group's progress") from None
+        self.next_offsets.clear()
