@@ -1,0 +1,108 @@
+"""A metadata store in memory: the contract in its plainest form, for tests and simulations.
+
+Rules of the room: nothing survives the process. Several stores (sessions, as of several brokers)
+may share one MemoryMetadata.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import MetadataUnavailable
+from headrace.metadata.store import ABSENT, Entry, Operation
+from headrace.metadata.watches import Watches, next_version
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+
+class MemoryMetadata:
+    """What all sessions see."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.owners: dict[str, MemoryMetadataStore] = {}  # of ephemeral keys
+        self.watches: dict[MemoryMetadataStore, Watches] = {}
+
+    def tell(self, keys: Sequence[str]) -> None:
+        """Tell all sessions that these keys changed."""
+        for watches in self.watches.values():
+            watches.tell(keys)
+
+
+class MemoryMetadataStore:
+    """One session on a MemoryMetadata. See MetadataStore."""
+
+    def __init__(self, shared: MemoryMetadata | None = None) -> None:
+        self._shared = shared or MemoryMetadata()
+        self._watches = self._shared.watches[self] = Watches()
+        self._is_closed = False
+
+    async def get(self, key: str) -> Entry | None:
+        """See MetadataStore."""
+        self._check_open()
+        return self._shared.entries.get(key)
+
+    async def list(self, prefix: str) -> Sequence[Entry]:
+        """See MetadataStore."""
+        self._check_open()
+        entries = self._shared.entries
+        return [entries[key] for key in sorted(entries) if key.startswith(prefix)]
+
+    async def put(
+        self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
+    ) -> int:
+        """See MetadataStore."""
+        (version,) = self._write([Operation(key, value, expected_version)], ephemeral)
+        return version
+
+    async def delete(self, key: str, expected_version: int) -> None:
+        """See MetadataStore."""
+        self._write([Operation(key, None, expected_version)], ephemeral=False)
+
+    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+        """See MetadataStore."""
+        return self._write(operations, ephemeral=False)
+
+    def watch(self, prefix: str) -> AsyncIterator[str]:
+        """See MetadataStore."""
+        self._check_open()
+        return self._watches.add(prefix)
+
+    async def close(self) -> None:
+        """See MetadataStore."""
+        if not self._is_closed:
+            self._is_closed = True
+            owners = self._shared.owners
+            gone = [key for key, owner in owners.items() if owner is self]
+            for key in gone:
+                del owners[key], self._shared.entries[key]
+            del self._shared.watches[self]
+            self._shared.tell(gone)
+            self._watches.close()
+
+    def _write(self, operations: Sequence[Operation], ephemeral: bool) -> Sequence[int]:
+        self._check_open()
+        entries = dict(self._shared.entries)  # a copy: all operations count, or none
+        versions, changed = [], []
+        for key, value, expected in operations:
+            found = entries[key].version if key in entries else ABSENT
+            version = next_version(key, found, expected)
+            if value is not None:
+                entries[key] = Entry(key, bytes(value), version)
+            elif entries.pop(key, None) is None:
+                versions.append(ABSENT)
+                continue
+            versions.append(ABSENT if value is None else version)
+            changed.append(key)
+        self._shared.entries = entries
+        for key in changed:
+            self._shared.owners.pop(key, None)
+            if ephemeral:
+                self._shared.owners[key] = self
+        self._shared.tell(changed)
+        return versions
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise MetadataUnavailable("the metadata store is closed: open it again")

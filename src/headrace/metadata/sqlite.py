@@ -1,0 +1,210 @@
+"""The metadata store of one machine: a SQLite file that several broker processes may share.
+
+Rules of the room: SQLite is touched by one thread, so the loop never waits for a disk; what the
+thread finds out goes back through `call_soon_threadsafe`. What is stored, and how, is said in
+`sqlite_file`. While somebody watches, the thread asks four times a second whether another process
+wrote; with no watcher an idle store does nothing at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import sqlite3
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.errors import DataCorrupt, HeadraceError, MetadataUnavailable
+from headrace.metadata.sqlite_file import SqliteFile
+from headrace.metadata.store import Entry, Operation
+from headrace.metadata.watches import Watches
+from headrace.runtime.tasks import Tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from headrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+POLL_MS = 250
+BUSY_TIMEOUT_MS = 5_000
+_CORRUPT_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def _translate(error: sqlite3.Error | OSError, path: Path) -> HeadraceError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _CORRUPT_CODES:
+        return DataCorrupt(
+            f"the metadata in {path} is damaged ({error}): the broker cannot know its topics;"
+            f" restore {path.name} from a backup",
+            path=str(path),
+        )
+    if code == sqlite3.SQLITE_FULL or getattr(error, "errno", 0) == errno.ENOSPC:
+        cause, step = "the disk is full", "free some space"
+    elif code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        cause, step = "another process holds its lock", "try again"
+    else:
+        cause, step = str(error), "check the disk and the folder's permissions"
+    return MetadataUnavailable(
+        f"the metadata in {path} cannot be used ({cause}): nothing was changed; {step}",
+        path=str(path),
+    )
+
+
+class SqliteMetadataStore:
+    """See MetadataStore. One session; used from one event loop."""
+
+    def __init__(self, path: Path, poll_ms: int) -> None:
+        """Use `open`."""
+        self._path = path
+        self._poll_ms = poll_ms
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = (
+            SimpleQueue()
+        )
+        self._watches = Watches()
+        self._tasks = Tasks()
+        self._polling: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._file: SqliteFile | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path | str,
+        clock: Clock,
+        *,
+        poll_ms: int = POLL_MS,
+        busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+    ) -> SqliteMetadataStore:
+        """Open the file, making it if it is not there.
+
+        Raises MetadataUnavailable, DataCorrupt (not SQLite, or damaged), FormatUnsupported.
+        """
+        store = cls(Path(path), poll_ms)
+        Thread(target=store._work, name="headrace-metadata", daemon=True).start()
+        try:
+            store._file = await store._run(lambda: SqliteFile(store._path, clock, busy_timeout_ms))
+        except BaseException:
+            store._jobs.put(None)
+            raise
+        return store
+
+    async def get(self, key: str) -> Entry | None:
+        """See MetadataStore."""
+        file = self._opened()
+        return await self._run(lambda: file.get(key))
+
+    async def list(self, prefix: str) -> Sequence[Entry]:
+        """See MetadataStore."""
+        file = self._opened()
+        return await self._run(lambda: file.list(prefix))
+
+    async def put(
+        self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
+    ) -> int:
+        """See MetadataStore. If the caller is cancelled meanwhile, it may be done all the same."""
+        file = self._opened()
+        write = file.write_ephemeral if ephemeral else file.write
+        operation = Operation(key, bytes(value), expected_version)
+        (version,) = await self._run(lambda: write([operation]))
+        return version
+
+    async def delete(self, key: str, expected_version: int) -> None:
+        """See MetadataStore."""
+        await self.multi([Operation(key, None, expected_version)])
+
+    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+        """See MetadataStore."""
+        file = self._opened()
+        return await self._run(lambda: file.write(operations))
+
+    def watch(self, prefix: str) -> AsyncIterator[str]:
+        """See MetadataStore. The first may also be told what others changed since `open`."""
+        self._opened()
+        watch = self._watches.add(prefix)
+        if self._polling is None:
+            self._polling = self._tasks.start(self._poll(), "metadata watch")
+        return watch
+
+    async def close(self) -> None:
+        """See MetadataStore."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._tasks.close()
+        self._watches.close()
+        assert self._file is not None
+        try:
+            await self._run(self._file.close)
+        finally:
+            self._jobs.put(None)
+
+    def _opened(self) -> SqliteFile:
+        if self._is_closed:
+            raise MetadataUnavailable("the metadata store is closed: open it again")
+        assert self._file is not None
+        return self._file
+
+    async def _poll(self) -> None:
+        """Look for changes by others while somebody watches."""
+        file = self._opened()
+        try:
+            while self._watches.has_any():
+                try:
+                    await self._run(file.poll)
+                except MetadataUnavailable as error:
+                    log.warning("%s; watchers will learn of changes later", error)
+                await asyncio.sleep(self._poll_ms / 1000)
+        except HeadraceError as error:
+            self._watches.close(error)
+        finally:
+            self._polling = None
+
+    def _run(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Have the thread do it."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.put((job, future))
+        return future
+
+    def _work(self) -> None:
+        """The thread: one job after another."""
+        while (item := self._jobs.get()) is not None:
+            job, future = item
+            result: object = None
+            error: BaseException | None = None
+            try:
+                result = job()
+            except (sqlite3.Error, OSError) as cause:
+                error = _translate(cause, self._path)
+                error.__cause__ = cause
+            except BaseException as cause:  # noqa: BLE001 -- the thread's edge: the caller gets it
+                error = cause
+            changed: list[str] = []
+            if self._file is not None and self._file.changed:
+                changed, self._file.changed = self._file.changed, []
+            try:
+                self._loop.call_soon_threadsafe(self._finish, future, result, error, changed)
+            except RuntimeError:
+                return  # the loop is gone, and with it all who could ask
+            del item, job, future, result, error
+
+    def _finish(
+        self,
+        future: asyncio.Future[Any],
+        result: object,
+        error: BaseException | None,
+        changed: Sequence[str],
+    ) -> None:
+        self._watches.tell(changed)
+        if future.done():
+            return  # its caller was cancelled
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)

@@ -1,0 +1,287 @@
+"""What the SQLite file of the metadata holds, and how it is read and changed.
+
+Rules of the room: everything here blocks, and one thread alone uses one SqliteFile. Journal in WAL
+mode, synchronous=FULL: a write that was answered is on disk. The file must not lie on a network
+file system (nor may any SQLite journal in WAL mode).
+
+How it works. `facts` holds each key with the sequence number of its last change; a deleted key
+stays for a day as a tombstone (value NULL). So "what changed since" is one index scan that misses
+nothing. Changes by other processes are noticed by `PRAGMA data_version`.
+
+An ephemeral key names its session, and a session is a locked file beside the database. The kernel
+drops the lock when its process dies, however it dies: no heartbeats, no clocks, no timeout. Whoever
+meets a key whose session is dead removes all keys of that session. (A lock is inherited by fork:
+start workers by `exec`.)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from crc32c import crc32c
+
+from headrace.errors import DataCorrupt, FormatUnsupported, MetadataUnavailable
+from headrace.metadata.store import ABSENT, ANY, Entry, Operation
+from headrace.metadata.watches import next_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from headrace.runtime.clock import Clock
+
+FORMAT = 1
+TOMBSTONE_MS = 86_400_000
+"""How long a process may be suspended and still learn of every deletion."""
+
+_POLLS_PER_SESSION_CHECK = 4
+_KEY_AFTER_ALL = "\U0010ffff"  # sorts behind every key with the same prefix
+
+# Do not change: stored. `value` NULL is a tombstone; `session` NULL a lasting key.
+_SCHEMA = (
+    """CREATE TABLE facts (
+        key TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL, crc INTEGER NOT NULL,
+        session INTEGER, sequence INTEGER NOT NULL, changed_ms INTEGER NOT NULL
+    ) WITHOUT ROWID""",
+    "CREATE UNIQUE INDEX facts_by_sequence ON facts (sequence)",
+    "CREATE INDEX facts_by_session ON facts (session) WHERE session IS NOT NULL",
+    "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    "INSERT INTO counters VALUES ('sequence', 0), ('session', 0)",
+    f"PRAGMA user_version = {FORMAT}",
+)
+_SELECT = "SELECT key, value, version, crc, session FROM facts WHERE value IS NOT NULL AND "
+
+
+def _crc(key: str, value: bytes, version: int) -> int:
+    """What guards a row; SQLite itself has no checksums."""
+    return int(crc32c(value, crc32c(f"{version} {key}".encode())))
+
+
+class SqliteFile:
+    """An open metadata file and, once it wrote an ephemeral key, a session."""
+
+    def __init__(self, path: Path, clock: Clock, busy_timeout_ms: int) -> None:
+        self._path = path
+        self._clock = clock
+        self._session: int | None = None
+        self._session_lock = -1
+        self._polls = 0
+        self.changed: list[str] = []
+        """Keys that changed and that no watcher has been told of."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._db = sqlite3.connect(path, timeout=busy_timeout_ms / 1000, isolation_level=None)
+        try:
+            self._open()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _open(self) -> None:
+        if self._one("PRAGMA journal_mode") != "wal":
+            mode = self._one("PRAGMA journal_mode = WAL")
+            if mode != "wal":
+                raise MetadataUnavailable(f"{self._path} can only be journaled as {mode}: move it")
+        self._db.execute("PRAGMA synchronous = FULL")
+        if self._one("PRAGMA user_version") != FORMAT:
+            self._create()
+        self._data_version = self._one("PRAGMA data_version")
+        self._seen = self._one("SELECT value FROM counters WHERE name = 'sequence'")
+        old = "value IS NULL AND changed_ms < ?"
+        horizon_ms = self._clock.now_ms() - TOMBSTONE_MS
+        if self._one(f"SELECT count(*) FROM facts WHERE {old}", horizon_ms):  # noqa: S608 -- a constant
+            with self._transaction():
+                self._db.execute(f"DELETE FROM facts WHERE {old}", (horizon_ms,))  # noqa: S608 -- a constant
+
+    def _create(self) -> None:
+        with self._transaction():
+            version = self._one("PRAGMA user_version")
+            if version == FORMAT:
+                return  # another process was faster
+            if version != 0 or self._one("SELECT count(*) FROM sqlite_master"):
+                raise FormatUnsupported(
+                    f"{self._path} has metadata format {version}, this Headrace reads {FORMAT}:"
+                    " start the version that wrote it",
+                    path=str(self._path),
+                )
+            for statement in _SCHEMA:
+                self._db.execute(statement)
+
+    def _one(self, query: str, *values: object) -> Any:
+        return self._db.execute(query, values).fetchone()[0]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def get(self, key: str) -> Entry | None:
+        """The entry of a live session or of none."""
+        return next(iter(self._select("key = ?", key)), None)
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        """The same for a prefix, by key."""
+        return self._select("key >= ? AND key < ? ORDER BY key", prefix, prefix + _KEY_AFTER_ALL)
+
+    def _select(self, where: str, *values: str) -> Sequence[Entry]:
+        entries: list[Entry] = []
+        dead: dict[int, bool] = {}
+        for key, value, version, crc, session in self._db.execute(
+            _SELECT + where, values
+        ).fetchall():
+            if session is not None:
+                if session not in dead:
+                    dead[session] = self._end_if_dead(session)
+                if dead[session]:
+                    continue
+            if _crc(key, value, version) != crc:
+                raise DataCorrupt(
+                    f"the value of {key} in {self._path} does not match its checksum: restore"
+                    f" {self._path.name} from a backup",
+                    path=str(self._path),
+                    key=key,
+                )
+            entries.append(Entry(key, value, version))
+        return entries
+
+    def write(self, operations: Sequence[Operation]) -> Sequence[int]:
+        """All operations or none; the new versions. Raises VersionConflict."""
+        return self._write(operations, None)
+
+    def write_ephemeral(self, operations: Sequence[Operation]) -> Sequence[int]:
+        """The same, for keys that go with this session."""
+        return self._write(operations, self._live_session())
+
+    def _write(self, operations: Sequence[Operation], session: int | None) -> Sequence[int]:
+        for key, _, expected in operations:
+            if expected != ANY:
+                self.get(key)  # removes it if its session is dead: it must not win or lose a race
+        versions: list[int] = []
+        changed: list[str] = []
+        with self._transaction():
+            first = sequence = self._one("SELECT value FROM counters WHERE name = 'sequence'")
+            for operation in operations:
+                version = self._apply(operation, session, sequence + 1)
+                if version is not None:
+                    sequence += 1
+                    changed.append(operation.key)
+                versions.append(ABSENT if version is None or operation.value is None else version)
+            self._advance(sequence)
+        self._wrote(first, sequence, changed)
+        return versions
+
+    def _apply(self, operation: Operation, session: int | None, sequence: int) -> int | None:
+        """Do one operation within a transaction; the new version, None if nothing changed."""
+        key, value, expected = operation
+        query = "SELECT version FROM facts WHERE key = ? AND value IS NOT NULL"
+        row = self._db.execute(query, (key,)).fetchone()
+        version = next_version(key, row[0] if row else ABSENT, expected)
+        if value is None:
+            if row is None:
+                return None
+            self._bury(key, sequence)
+        else:
+            crc = _crc(key, value, version)
+            fields = (key, value, version, crc, session, sequence, self._clock.now_ms())
+            self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?, ?, ?)", fields)
+        return version
+
+    def _bury(self, key: str, sequence: int) -> None:
+        change = "value = NULL, session = NULL, sequence = ?, changed_ms = ?"
+        query = f"UPDATE facts SET {change} WHERE key = ?"  # noqa: S608 -- a constant
+        self._db.execute(query, (sequence, self._clock.now_ms(), key))
+
+    def _advance(self, sequence: int) -> None:
+        self._db.execute("UPDATE counters SET value = ? WHERE name = 'sequence'", (sequence,))
+
+    def _wrote(self, first: int, last: int, keys: Sequence[str]) -> None:
+        """Remember what this process changed; a poll need not find it again."""
+        self.changed += keys
+        if self._seen == first:  # else somebody else wrote in between: the poll will see
+            self._seen = last
+
+    def poll(self) -> None:
+        """Notice what other processes changed, and now and then that one of them died."""
+        version = self._one("PRAGMA data_version")
+        if version != self._data_version:
+            query = "SELECT key, sequence FROM facts WHERE sequence > ? ORDER BY sequence"
+            for key, sequence in self._db.execute(query, (self._seen,)).fetchall():
+                self.changed.append(key)
+                self._seen = sequence
+            self._data_version = version
+        self._polls += 1
+        if self._polls % _POLLS_PER_SESSION_CHECK == 0:
+            query = "SELECT DISTINCT session FROM facts WHERE session IS NOT NULL"
+            for (session,) in self._db.execute(query).fetchall():
+                self._end_if_dead(session)
+
+    # sessions
+
+    def _lock_path(self, session: int) -> Path:
+        return self._path.with_name(f"{self._path.name}-session-{session}")
+
+    def _live_session(self) -> int:
+        """This store's session, begun with its first ephemeral key."""
+        if self._session is None:
+            with self._transaction():
+                session: int = self._one("SELECT value FROM counters WHERE name = 'session'") + 1
+                update = "UPDATE counters SET value = ? WHERE name = 'session'"
+                self._db.execute(update, (session,))
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._session_lock = os.open(self._lock_path(session), flags, 0o600)
+            fcntl.flock(self._session_lock, fcntl.LOCK_EX)
+            self._session = session
+        return self._session
+
+    def _is_alive(self, session: int) -> bool:
+        if session == self._session:
+            return True
+        try:
+            probe = os.open(self._lock_path(session), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(probe)
+        return False
+
+    def _end_if_dead(self, session: int) -> bool:
+        """Remove the session's keys if nobody holds its lock; whether that was so."""
+        if self._is_alive(session):
+            return False
+        self._end_session(session)
+        return True
+
+    def _end_session(self, session: int) -> None:
+        query = "SELECT key FROM facts WHERE session = ? ORDER BY sequence"
+        with self._transaction():
+            keys = [key for (key,) in self._db.execute(query, (session,))]
+            first = sequence = self._one("SELECT value FROM counters WHERE name = 'sequence'")
+            for key in keys:
+                sequence += 1
+                self._bury(key, sequence)
+            self._advance(sequence)
+        self._wrote(first, sequence, keys)
+        self._lock_path(session).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End the session and close the file, whatever fails."""
+        try:
+            if self._session is not None:
+                self._end_session(self._session)
+        finally:
+            if self._session_lock >= 0:
+                os.close(self._session_lock)
+            self._db.close()
