@@ -84,7 +84,7 @@ LATEST = Position("latest")
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @click.pass_obj
 def consume(session: Session, /, topic: str, **options: Any) -> None:
-    r"""Read records of TOPIC: what is there now, or with --follow what comes too.
+    """Read records of TOPIC: what is there now, or with --follow what comes too.
 
     A POSITION is earliest, latest, an offset, -N (the last N of each partition), a time
     (2013-01-31T12:00, without zone: local; or @MILLISECONDS), or a duration ago (15m, 1h30m).
@@ -96,7 +96,7 @@ def consume(session: Session, /, topic: str, **options: Any) -> None:
       headrace consume orders --from 2013-01-31T12:00 --to 2013-01-31T13:00 --json
       headrace consume orders -p 2 --from 100 --to 200 --keys --headers
       headrace consume orders --group billing --follow
-      headrace consume orders -T '{time} {key}: {value} {header[trace]}\n'
+      headrace consume orders -T '{time} {key}: {value} {header[trace]}\\n'
       headrace consume images -p 0 --from 3 --count 1 --format raw > image.png
     """
     writer = _writer(options)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.completion import complete_groups
-from headrace.cli.failures import CONFLICT, CommandFailed, no_group
+from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_group
 from headrace.cli.group_reset import reset
 from headrace.cli.lag import (
     PartitionLag,
@@ -157,10 +157,14 @@ def delete(session: Session, /, names: tuple[str, ...], as_json: bool) -> None:
         try:
             session.answer(futures[name], f"delete group {name!r}")
         except CommandFailed as failure:
-            if "no such group" in failure.message:
+            if failure.exit_code == NOT_FOUND:
                 raise no_group(name) from None
             if failure.exit_code == CONFLICT:
-                failure.message = f"group {name!r} still has members; nothing was deleted"
+                raise CommandFailed(
+                    f"group {name!r} still has members, so it was not deleted",
+                    failure.next_step,
+                    CONFLICT,
+                ) from None
             raise
     if as_json:
         print_json([{"group": name, "deleted": True} for name in names])

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.client import kafka
-from headrace.cli.failures import CommandFailed, no_group
+from headrace.cli.failures import NOT_FOUND, CommandFailed, no_group
 from headrace.cli.positions import Bounds, Partition, log_bounds
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def describe_groups(session: Session, names: Sequence[str]) -> dict[str, Any]:
         try:
             description = session.answer(futures[name], f"group {name!r}")
         except CommandFailed as failure:
-            if "no such group" in failure.message:
+            if failure.exit_code == NOT_FOUND:
                 raise no_group(name) from None
             raise
         found[name] = description

@@ -177,8 +177,9 @@ def main(arguments: list[str] | None = None) -> Any:
         code = _run(arguments)
     except ModuleNotFoundError as error:
         click.echo(
-            f"headrace: this command needs the module {error.name!r}, which is not installed.\n"
-            "  Install the extra part that brings it: pip install 'headrace[pipeline]'.",
+            f"headrace: this command needs the module {error.name!r}, which is not installed; "
+            "nothing was done.\n  Install what the Spark jobs need: "
+            "pip install 'headrace[pipeline]'.",
             err=True,
         )
         code = FAILED

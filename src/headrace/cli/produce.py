@@ -15,7 +15,7 @@ import click
 
 from headrace.cli import records_in
 from headrace.cli.completion import complete_topics
-from headrace.cli.failures import CommandFailed, from_kafka, no_topic
+from headrace.cli.failures import NOT_FOUND, CommandFailed, from_kafka
 from headrace.cli.output import print_json, say
 from headrace.cli.positions import TimeType
 from headrace.cli.progress import Meter
@@ -108,7 +108,7 @@ class Delivery:
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.pass_obj
 def produce(session: Session, /, topic: str, files: tuple[str, ...], **options: Any) -> None:
-    r"""Write records to TOPIC: from stdin, or from FILES.
+    """Write records to TOPIC: from stdin, or from FILES.
 
     \b
     Examples:
@@ -153,9 +153,10 @@ def _check_topic(session: Session, topic: str, create: bool) -> None:
     try:
         session.describe_topics([topic])
     except CommandFailed as failure:
-        if not create or failure.message != no_topic(topic).message:
-            if failure.message == no_topic(topic).message:
-                failure.next_step += ". Or let the broker make it: --create"
+        if failure.exit_code != NOT_FOUND:
+            raise
+        if not create:
+            failure.next_step += ". Or let the broker make it: --create"
             raise
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.cli.client import kafka, kafka_admin
-from headrace.cli.failures import UNREACHABLE, USAGE, CommandFailed, from_kafka, no_topic
+from headrace.cli.failures import NOT_FOUND, UNREACHABLE, USAGE, CommandFailed, from_kafka, no_topic
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -106,7 +106,7 @@ class Session:
             try:
                 found[name] = self.answer(futures[name], f"topic {name!r}")
             except CommandFailed as failure:
-                if "no such topic" in failure.message:
+                if failure.exit_code == NOT_FOUND:
                     raise no_topic(name) from None
                 raise
         return found

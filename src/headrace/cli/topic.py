@@ -14,7 +14,7 @@ import click
 
 from headrace.cli.client import kafka_admin
 from headrace.cli.completion import complete_topics
-from headrace.cli.failures import CommandFailed, no_topic
+from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_topic
 from headrace.cli.output import print_json, print_table
 from headrace.cli.positions import Partition, log_bounds
 
@@ -84,7 +84,7 @@ def create(session: Session, /, names: tuple[str, ...], **options: Any) -> None:
         try:
             session.answer(futures[name], f"create topic {name!r}")
         except CommandFailed as failure:
-            if not options["if_not_exists"] or "exists already" not in failure.message:
+            if not options["if_not_exists"] or failure.exit_code != CONFLICT:
                 raise
             created = False
         outcome.append({"topic": name, "created": created})
@@ -245,21 +245,13 @@ def alter(session: Session, /, name: str, **options: Any) -> None:
 def _alter_config(
     session: Session, name: str, config: dict[str, str], unset: tuple[str, ...]
 ) -> None:
+    library = kafka_admin()
+    put, delete_ = library.AlterConfigOpType.SET, library.AlterConfigOpType.DELETE
     entries = [
-        kafka_admin().ConfigEntry(
-            key, value, incremental_operation=kafka_admin().AlterConfigOpType.SET
-        )
-        for key, value in config.items()
+        library.ConfigEntry(key, value, incremental_operation=put) for key, value in config.items()
     ]
-    entries += [
-        kafka_admin().ConfigEntry(
-            key, "", incremental_operation=kafka_admin().AlterConfigOpType.DELETE
-        )
-        for key in unset
-    ]
-    resource = kafka_admin().ConfigResource(
-        kafka_admin().ResourceType.TOPIC, name, incremental_configs=entries
-    )
+    entries += [library.ConfigEntry(key, "", incremental_operation=delete_) for key in unset]
+    resource = library.ConfigResource(library.ResourceType.TOPIC, name, incremental_configs=entries)
     futures = session.admin().incremental_alter_configs(
         [resource], request_timeout=session.timeout_s
     )
@@ -286,7 +278,7 @@ def delete(
         try:
             session.answer(futures[name], f"delete topic {name!r}")
         except CommandFailed as failure:
-            if "no such topic" not in failure.message:
+            if failure.exit_code != NOT_FOUND:
                 raise
             missing = missing if if_exists else missing or name
             deleted = False
