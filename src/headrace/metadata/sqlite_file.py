@@ -19,6 +19,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ FORMAT = 1
 TOMBSTONE_MS = 86_400_000
 """How long a process may be suspended and still learn of every deletion."""
 
+_WAL_RETRY_MS = 5
 _POLLS_PER_SESSION_CHECK = 4
 _KEY_AFTER_ALL = "\U0010ffff"  # sorts behind every key with the same prefix
 
@@ -67,6 +69,7 @@ class SqliteFile:
     def __init__(self, path: Path, clock: Clock, busy_timeout_ms: int) -> None:
         self._path = path
         self._clock = clock
+        self._busy_timeout_ms = busy_timeout_ms
         self._session: int | None = None
         self._session_lock = -1
         self._polls = 0
@@ -81,10 +84,7 @@ class SqliteFile:
             raise
 
     def _open(self) -> None:
-        if self._one("PRAGMA journal_mode") != "wal":
-            mode = self._one("PRAGMA journal_mode = WAL")
-            if mode != "wal":
-                raise MetadataUnavailable(f"{self._path} can only be journaled as {mode}: move it")
+        self._use_wal()
         self._db.execute("PRAGMA synchronous = FULL")
         if self._one("PRAGMA user_version") != FORMAT:
             self._create()
@@ -95,6 +95,21 @@ class SqliteFile:
         if self._one(f"SELECT count(*) FROM facts WHERE {old}", horizon_ms):  # noqa: S608 -- a constant
             with self._transaction():
                 self._db.execute(f"DELETE FROM facts WHERE {old}", (horizon_ms,))  # noqa: S608 -- a constant
+
+    def _use_wal(self) -> None:
+        """Switch a new file to WAL mode; SQLite does not wait when two processes do it at once."""
+        attempts_left = self._busy_timeout_ms // _WAL_RETRY_MS
+        mode = None
+        while mode is None:
+            try:
+                mode = self._one("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or attempts_left <= 0:
+                    raise
+                attempts_left -= 1
+                time.sleep(_WAL_RETRY_MS / 1000)
+        if mode != "wal":
+            raise MetadataUnavailable(f"{self._path} can only be journaled as {mode}: move it")
 
     def _create(self) -> None:
         with self._transaction():
