@@ -1,0 +1,1 @@
+"""The jobs of the pipeline: plain functions with typed configs that the CLI calls."""

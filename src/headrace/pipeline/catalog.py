@@ -1,0 +1,132 @@
+"""Iceberg tables without a JVM: the catalog in SQLite, a table's last offsets, the lease.
+
+Rules of the room: pyiceberg reads what Spark writes; both name the catalog alike. What a table
+says of its own progress is the only memory of an archive: there is no checkpoint to lose.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.pipeline.errors import LeaseHeld, OptionInvalid
+from headrace.pipeline.planning import Offsets, larger
+from headrace.pipeline.session import CATALOG, Warehouse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OFFSETS_PROPERTY = "headrace.offsets"  # do not change: stored
+
+
+class TableName(NamedTuple):
+    """A table in a namespace of the catalog."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """`namespace.name`. Raises OptionInvalid."""
+        namespace, dot, name = text.partition(".")
+        words = (namespace, name)
+        if not dot or not all(word.replace("_", "").isalnum() for word in words):
+            raise OptionInvalid(f"A table is named namespace.name, not {text!r}.")
+        return cls(namespace, name)
+
+    @property
+    def in_spark(self) -> str:
+        """The name in Spark's SQL."""
+        return f"{CATALOG}.{self.namespace}.{self.name}"
+
+
+class Progress(NamedTuple):
+    """How far a table has come, and at which snapshot that was read."""
+
+    offsets: Offsets
+    snapshot_id: int | None
+
+
+def open_catalog(warehouse: Warehouse) -> Any:
+    """The shared catalog as pyiceberg sees it."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    warehouse.folder.mkdir(parents=True, exist_ok=True)
+    return SqlCatalog(
+        CATALOG,
+        uri=f"sqlite:///{warehouse.catalog_file.resolve()}?timeout=30",
+        warehouse=f"file://{warehouse.folder.resolve()}",
+    )
+
+
+def load_table_or_none(catalog: Any, table: TableName) -> Any:
+    """The table, or None where there is none yet."""
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    try:
+        return catalog.load_table(tuple(table))
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+def read_progress(table: Any) -> Progress:
+    """The next offset of each partition: from its files, its snapshots, its properties.
+
+    Files know what they hold; where offsets have holes the recorded ends know more; the largest
+    of all is true, for each is written only after the records below it.
+    """
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return Progress(_recorded(table.properties), None)
+    offsets = larger(_from_files(table), _recorded(table.properties))
+    for each in table.metadata.snapshots:
+        offsets = larger(offsets, _recorded(each.summary.additional_properties))
+    return Progress(offsets, snapshot.snapshot_id)
+
+
+def _recorded(properties: Any) -> Offsets:
+    text = (properties or {}).get(OFFSETS_PROPERTY)
+    return {} if text is None else dict(json.loads(text))
+
+
+def _from_files(table: Any) -> Offsets:
+    offset_field = table.schema().find_field("offset").field_id
+    offsets: Offsets = {}
+    for task in table.scan().plan_files():
+        data = task.file
+        bound = (data.upper_bounds or {}).get(offset_field)
+        assert bound is not None, f"{data.file_path} has no bound of offset"
+        topic, partition = data.partition[0], data.partition[1]
+        end = int.from_bytes(bound, "little", signed=True) + 1
+        offsets = larger(offsets, {topic: {str(partition): end}})
+    return offsets
+
+
+@contextmanager
+def lease(warehouse: Warehouse, table: TableName) -> Iterator[None]:
+    """Be the one writer of `table` on this machine. Raises LeaseHeld at once.
+
+    The kernel lets go of it when the process dies, however it dies. It spares work; that two
+    writers cannot both succeed is the table's own compare-and-set (see jobs/archive.py).
+    """
+    folder = warehouse.folder / ".leases"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{table.namespace}.{table.name}"
+    with path.open("a+") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            stream.seek(0)
+            holder = stream.read().strip() or "unknown"
+            raise LeaseHeld(
+                f"{table.namespace}.{table.name} is being written by process {holder}. "
+                "Wait for it, or stop it.",
+                holder=holder,
+            ) from error
+        stream.truncate(0)
+        stream.write(str(os.getpid()))
+        stream.flush()
+        yield

@@ -1,0 +1,146 @@
+"""What a broker says about topics: partitions, watermarks, offsets by time.
+
+Rules of the room: one admin client, few requests (all partitions in one), answers as plain
+Offsets. confluent_kafka is imported when the first question is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from headrace.pipeline.errors import OptionInvalid, RecordsLost
+from headrace.pipeline.options import EARLIEST, LATEST, Boundary, SourceOptions
+from headrace.pipeline.planning import Offsets, build, offset_of, walk
+
+REQUEST_TIMEOUT_S = 30.0
+_QUIET = {"log_level": "2", "socket.timeout.ms": "20000"}
+# A consumer's settings that an admin client would warn about.
+_CONSUMER_ONLY = ("isolation.level", "group.id", "fetch.", "queued.", "auto.", "enable.", "check.")
+
+
+class Cluster:
+    """The questions that planning asks."""
+
+    def __init__(self, client: dict[str, str]) -> None:
+        self._client = client
+        self._admin: Any = None
+
+    @property
+    def admin(self) -> Any:
+        """The admin client, made on first use."""
+        if self._admin is None:
+            from confluent_kafka.admin import AdminClient
+
+            plain = {
+                name: value
+                for name, value in self._client.items()
+                if not name.startswith(_CONSUMER_ONLY)
+            }
+            self._admin = AdminClient({**_QUIET, **plain})
+        return self._admin
+
+    def partitions_of(self, topics: tuple[str, ...], pattern: str | None) -> Offsets:
+        """The subscribed partitions, each with offset 0. Raises OptionInvalid on no such topic."""
+        listed = self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        names = sorted(topics)
+        if pattern is not None:
+            names = [name for name in sorted(listed) if re.fullmatch(pattern, name)]
+        for name in names:
+            if name not in listed or listed[name].error is not None:
+                raise OptionInvalid(f"There is no topic {name!r} on this broker.", topic=name)
+        return build([(name, number, 0) for name in names for number in listed[name].partitions])
+
+    def earliest(self, partitions: Offsets) -> Offsets:
+        """The log start offset of each."""
+        spec = _offset_specs().earliest()
+        return self._list({(t, p): spec for t, p, _ in walk(partitions)})
+
+    def latest(self, partitions: Offsets) -> Offsets:
+        """The high watermark of each, or the last stable offset when reading committed."""
+        spec = _offset_specs().latest()
+        return self._list({(t, p): spec for t, p, _ in walk(partitions)})
+
+    def at_time(self, partitions: Offsets, timestamp_ms: int) -> Offsets:
+        """The first offset whose timestamp is at least `timestamp_ms`; the latest if none is."""
+        spec = _offset_specs().for_timestamp(timestamp_ms)
+        found = self._list({(t, p): spec for t, p, _ in walk(partitions)})
+        latest = self.latest(partitions)
+        return build(
+            [
+                (t, p, offset if offset >= 0 else offset_of(latest, t, p, 0))
+                for t, p, offset in walk(found)
+            ]
+        )
+
+    def _list(self, wanted: dict[tuple[str, int], Any]) -> Offsets:
+        from confluent_kafka import IsolationLevel, TopicPartition
+
+        if not wanted:
+            return {}
+        committed = self._client.get("isolation.level", "read_committed") == "read_committed"
+        answers = self.admin.list_offsets(
+            {TopicPartition(t, p): spec for (t, p), spec in wanted.items()},
+            isolation_level=IsolationLevel.READ_COMMITTED
+            if committed
+            else IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=REQUEST_TIMEOUT_S,
+        )
+        return build([(tp.topic, tp.partition, f.result().offset) for tp, f in answers.items()])
+
+
+def _offset_specs() -> Any:
+    from confluent_kafka import admin
+
+    return vars(admin)["OffsetSpec"]
+
+
+def resolve_start(cluster: Cluster, options: SourceOptions, partitions: Offsets) -> Offsets:
+    """Where a read begins."""
+    if options.starting_timestamp_ms is not None:
+        return cluster.at_time(partitions, options.starting_timestamp_ms)
+    return _resolve(cluster, options.starting, partitions, unnamed=EARLIEST)
+
+
+def resolve_end(cluster: Cluster, options: SourceOptions, partitions: Offsets) -> Offsets:
+    """Where a batch read ends."""
+    if options.ending_timestamp_ms is not None:
+        return cluster.at_time(partitions, options.ending_timestamp_ms)
+    return _resolve(cluster, options.ending, partitions, unnamed=LATEST)
+
+
+def _resolve(cluster: Cluster, boundary: Boundary, partitions: Offsets, *, unnamed: int) -> Offsets:
+    if boundary == "earliest":
+        return cluster.earliest(partitions)
+    if boundary == "latest":
+        return cluster.latest(partitions)
+    for topic, partition, _ in walk(boundary):
+        if offset_of(partitions, topic, partition, -1) < 0:
+            raise OptionInvalid(f"Offsets name {topic}-{partition}, which is not subscribed to.")
+    asked = build([(t, p, offset_of(boundary, t, p, unnamed)) for t, p, _ in walk(partitions)])
+    first = cluster.earliest(partitions) if _has(asked, EARLIEST) else {}
+    last = cluster.latest(partitions) if _has(asked, LATEST) else {}
+    named = {EARLIEST: first, LATEST: last}
+    return build([(t, p, offset_of(named.get(o, {}), t, p, o)) for t, p, o in walk(asked)])
+
+
+def _has(offsets: Offsets, mark: int) -> bool:
+    return any(offset == mark for *_, offset in walk(offsets))
+
+
+def check_present(cluster: Cluster, start: Offsets, end: Offsets) -> None:
+    """Raise RecordsLost when some of [start, end) is not in the log (any more)."""
+    touched = build([(t, p, o) for t, p, o in walk(end) if o != offset_of(start, t, p, 0)])
+    first, last = cluster.earliest(touched), cluster.latest(touched)
+    for topic, partition, until in walk(touched):
+        begin = offset_of(start, topic, partition, 0)
+        low = offset_of(first, topic, partition, 0)
+        high = offset_of(last, topic, partition, 0)
+        if begin < low or until > high or begin > until:
+            raise RecordsLost(
+                f"{topic}-{partition}: offsets {begin} to {until} were asked for, the log holds "
+                f"{low} to {high}. Retention was faster than this reader, or the topic was made "
+                "anew. Set failOnDataLoss=false to read what is left, or start from a new place.",
+                topic=topic,
+                partition=partition,
+            )

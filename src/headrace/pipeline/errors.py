@@ -1,0 +1,48 @@
+"""The errors of the pipeline, of the four kinds in `headrace.errors`.
+
+Rules of the room: a message names cause, effect and next step; imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from headrace.errors import Fatal, Fenced, Rejected, Retriable
+
+
+class OptionInvalid(Rejected):
+    """An option of the data source or of a job is unknown, missing or contradicts another."""
+
+
+class RecordsLost(Fatal):
+    """Records between two offsets are gone: retention, or a topic made anew under its name."""
+
+
+class ReadStalled(Retriable):
+    """The broker sent nothing for too long although the log has more."""
+
+
+class RowsChanged(Fatal):
+    """A replayed micro-batch brought other rows than the first time: it cannot be written once."""
+
+
+class DeliveryFailed(Retriable):
+    """The broker did not acknowledge a record of the sink."""
+
+
+class LeaseHeld(Retriable):
+    """Another process writes this table."""
+
+
+class TableMoved(Fenced):
+    """Somebody else committed these offsets to the table while this round ran."""
+
+
+class JavaMissing(Rejected):
+    """No Java that Spark runs with was found."""
+
+
+class JarUnavailable(Retriable):
+    """A jar could not be fetched."""
+
+
+class JarCorrupt(Fatal):
+    """A jar's SHA-256 is not the pinned one."""

@@ -1,0 +1,255 @@
+"""A topic into an Iceberg table, exactly once, with no checkpoint.
+
+Rules of the room: the table is the only memory. A round reads how far the table has come, reads
+the topic from there, and commits rows and ends in one snapshot. A kill at any moment leaves
+either the snapshot before or the one after.
+How two writers are kept apart: the commit is an overwrite of "these partitions from these
+offsets on", validated serializably against the snapshot that the progress was read from. It
+deletes nothing (nothing is there), but fails when somebody else has put files there since: an
+orphaned JVM of a killed archive, for one. The lease only spares the work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic_ns, sleep
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.pipeline.catalog import (
+    OFFSETS_PROPERTY,
+    Progress,
+    TableName,
+    lease,
+    load_table_or_none,
+    open_catalog,
+    read_progress,
+)
+from headrace.pipeline.cluster import Cluster
+from headrace.pipeline.errors import RecordsLost, TableMoved
+from headrace.pipeline.options import offsets_to_json
+from headrace.pipeline.planning import Offsets, build, limited, offset_of, total, walk
+from headrace.pipeline.session import SessionConfig, Warehouse, make_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ArchiveConfig:
+    """What to archive, where to, in which portions.
+
+    `mode` available-now ends when the high watermarks of the start are reached; continuous
+    goes on until `should_stop` says so or the process is killed.
+    """
+
+    bootstrap_servers: str
+    topics: tuple[str, ...]
+    warehouse: Path
+    table: str = "headrace.archive"
+    mode: Literal["available-now", "continuous"] = "available-now"
+    round_records_max: int = 2_000_000
+    task_records_max: int = 500_000
+    poll_interval_ms: int = 1_000
+    fail_on_data_loss: bool = True
+    compression: Literal["zstd", "snappy"] = "zstd"
+    client: dict[str, str] = field(default_factory=dict)
+    session: SessionConfig = field(default_factory=SessionConfig)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One commit."""
+
+    number: int
+    record_count: int
+    elapsed_ms: int
+    offsets: Offsets
+    remaining: int
+
+    @property
+    def rate_per_s(self) -> int:
+        """Records a second."""
+        return int(self.record_count * 1000 / max(1, self.elapsed_ms))
+
+
+@dataclass(frozen=True)
+class ArchiveReport:
+    """What a run did. `record_count` counts offsets: logs with holes hold fewer records."""
+
+    table: str
+    round_count: int
+    record_count: int
+    elapsed_ms: int
+    offsets: Offsets
+
+    @property
+    def rate_per_s(self) -> int:
+        """Records a second, over the whole run."""
+        return int(self.record_count * 1000 / max(1, self.elapsed_ms))
+
+
+OnRound = Callable[[Round], None]
+
+
+def run_archive(
+    config: ArchiveConfig,
+    *,
+    spark: Any = None,
+    on_round: OnRound | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> ArchiveReport:
+    """Archive until done or told to stop; with `spark` None, in a session of its own.
+
+    Raises LeaseHeld when another process archives into the table, RecordsLost when retention
+    was faster (fail_on_data_loss), TableMoved when somebody else commits all the time.
+    """
+    warehouse = Warehouse(config.warehouse)
+    table = TableName.parse(config.table)
+    with lease(warehouse, table):
+        own = spark is None
+        if own:
+            settings = {**config.session.__dict__, "warehouse": warehouse}
+            spark = make_session(SessionConfig(**settings))
+        try:
+            return _Archive(config, spark).run(on_round, should_stop)
+        finally:
+            if own:
+                spark.stop()
+
+
+class _Archive:
+    """The loop of rounds."""
+
+    def __init__(self, config: ArchiveConfig, spark: Any) -> None:
+        self._config = config
+        self._spark = spark
+        self._table = TableName.parse(config.table)
+        self._catalog = open_catalog(Warehouse(config.warehouse))
+        self._client = {**config.client, "bootstrap.servers": config.bootstrap_servers}
+        self._cluster = Cluster(self._client)
+
+    def run(self, on_round: OnRound | None, should_stop: Callable[[], bool]) -> ArchiveReport:
+        begun_ns = monotonic_ns()
+        self._create_table()
+        pinned = None if self._config.mode == "continuous" else self._latest()
+        rounds = records = lost_races = 0
+        while True:
+            round_ns = monotonic_ns()
+            progress = self._progress()
+            target = self._latest() if pinned is None else pinned
+            start = self._start(progress, target)
+            end = limited(start, target, self._config.round_records_max)
+            size = total(start, end)
+            if size and not should_stop():
+                try:
+                    self._commit(progress, start, end)
+                except TableMoved:
+                    lost_races += 1
+                    if lost_races > 5:
+                        raise
+                    continue
+                rounds, records = rounds + 1, records + size
+                if on_round is not None:
+                    elapsed_ms = (monotonic_ns() - round_ns) // 1_000_000
+                    on_round(Round(rounds, size, elapsed_ms, end, total(end, target)))
+            elif pinned is not None or should_stop():
+                elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
+                return ArchiveReport(self._config.table, rounds, records, elapsed_ms, start)
+            else:
+                sleep(self._config.poll_interval_ms / 1000)
+
+    def _create_table(self) -> None:
+        if load_table_or_none(self._catalog, self._table) is not None:
+            return
+        self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS headrace.{self._table.namespace}")
+        # Bounds of offset are what a resume reads; those of the payload would only cost.
+        metrics = "write.metadata.metrics.column"
+        self._spark.sql(
+            f"""CREATE TABLE IF NOT EXISTS {self._table.in_spark} (
+                topic string, partition int, offset bigint, timestamp timestamp, key binary,
+                headers array<struct<key: string, value: binary>>, value binary)
+            USING iceberg PARTITIONED BY (topic, partition)
+            TBLPROPERTIES ('format-version'='2', 'write.distribution-mode'='none',
+                'write.spark.fanout.enabled'='true', 'commit.retry.num-retries'='20',
+                'write.parquet.compression-codec'='{self._config.compression}',
+                'write.metadata.delete-after-commit.enabled'='true',
+                'write.metadata.previous-versions-max'='20',
+                '{metrics}.offset'='full', '{metrics}.timestamp'='full',
+                '{metrics}.key'='none', '{metrics}.value'='none')"""
+        )
+
+    def _progress(self) -> Progress:
+        return read_progress(self._catalog.load_table(tuple(self._table)))
+
+    def _latest(self) -> Offsets:
+        return self._cluster.latest(self._cluster.partitions_of(self._config.topics, None))
+
+    def _start(self, progress: Progress, target: Offsets) -> Offsets:
+        """Where each partition goes on: after the table's last offset, else where its log starts.
+
+        Raises RecordsLost when the log starts later than the table ends, or ends before it.
+        """
+        first = self._cluster.earliest(target)
+        entries = []
+        for topic, partition, high in walk(target):
+            low = offset_of(first, topic, partition, 0)
+            stands = offset_of(progress.offsets, topic, partition, low)
+            if (stands < low or stands > high) and self._config.fail_on_data_loss:
+                raise RecordsLost(
+                    f"{topic}-{partition}: the table ends at offset {stands}, the log holds {low} "
+                    f"to {high}. Retention was faster than the archive, or the topic was made "
+                    "anew. Archive into a new table, or set fail_on_data_loss to false.",
+                    topic=topic,
+                    partition=partition,
+                )
+            entries.append((topic, partition, max(low, stands)))
+        return build(entries)
+
+    def _commit(self, progress: Progress, start: Offsets, end: Offsets) -> None:
+        """Write [start, end) and say so, in one snapshot. Raises TableMoved."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+        from pyspark.sql.functions import expr
+
+        reader = self._spark.read.format("headrace").option(
+            "subscribe", ",".join(self._config.topics)
+        )
+        for name, value in self._client.items():
+            reader = reader.option(f"kafka.{name}", value)
+        # Partitions outside the round (deleted topics in the table) do not matter here.
+        frame = (
+            reader.option("startingOffsets", offsets_to_json(start))
+            .option("endingOffsets", offsets_to_json(end))
+            .option("failOnDataLoss", str(self._config.fail_on_data_loss).lower())
+            .option("maxRecordsPerTask", str(self._config.task_records_max))
+            .load()
+            .drop("timestampType")
+        )
+        recorded = json.dumps(end, sort_keys=True)
+        writer = (
+            frame.writeTo(self._table.in_spark)
+            .option(f"snapshot-property.{OFFSETS_PROPERTY}", recorded)
+            .option("isolation-level", "serializable")
+        )
+        if progress.snapshot_id is not None:
+            writer = writer.option("validate-from-snapshot-id", str(progress.snapshot_id))
+        try:
+            writer.overwrite(expr(_beyond(start, end)))
+        except (Py4JJavaError, PySparkException) as error:
+            if "conflicting files" in str(error) or "ValidationException" in str(error):
+                raise TableMoved(
+                    f"{self._config.table}: somebody else committed these offsets."
+                ) from error
+            raise
+
+
+def _beyond(start: Offsets, end: Offsets) -> str:
+    """The condition "partitions of this round, from its offsets on" in SQL."""
+    return " OR ".join(
+        f"(topic = '{topic}' AND partition = {partition} "
+        f"AND offset >= {offset_of(start, topic, partition, 0)})"
+        for topic, partition, offset in walk(end)
+        if offset > offset_of(start, topic, partition, 0)
+    )

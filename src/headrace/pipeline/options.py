@@ -1,0 +1,175 @@
+"""What the data source `headrace` may be told, read from Spark's options into typed values.
+
+Rules of the room: pure; every unknown or contradicting option is an OptionInvalid that names
+it. Spark hands options over with names in any case; `kafka.*` go to the client as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from headrace.pipeline.errors import OptionInvalid
+from headrace.pipeline.planning import Offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EARLIEST, LATEST = -2, -1  # Kafka's own numbers, also in the JSON of offsets
+
+Boundary = Literal["earliest", "latest"] | Offsets
+
+_SOURCE_OPTIONS = {
+    "bootstrap.servers", "subscribe", "subscribepattern", "startingoffsets", "endingoffsets",
+    "startingtimestamp", "endingtimestamp", "includeheaders", "maxoffsetspertrigger",
+    "minpartitions", "maxrecordspertask", "failondataloss", "pinend", "batchrows",
+    "stalltimeoutms",
+}  # fmt: skip
+_SINK_OPTIONS = {"bootstrap.servers", "topic", "writeid", "sortrows", "deliverytimeoutms"}
+# Spark adds these to what the user said.
+_SPARK_OPTIONS = {"path", "checkpointlocation", "queryname"}
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """A subscription, its boundaries, its limits. Counts are records; times ms since 1970."""
+
+    client: dict[str, str]
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    starting: Boundary = "earliest"
+    ending: Boundary = "latest"
+    starting_timestamp_ms: int | None = None
+    ending_timestamp_ms: int | None = None
+    include_headers: bool = True
+    offsets_per_trigger_max: int | None = None
+    partitions_min: int | None = None
+    records_per_task_max: int | None = None
+    fail_on_data_loss: bool = True
+    pin_end: bool = False
+    batch_rows: int = 10_000
+    stall_timeout_ms: int = 60_000
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Where rows go when they do not say so themselves, and under which name."""
+
+    client: dict[str, str]
+    topic: str | None = None
+    write_id: str | None = None
+    sort_rows: bool = False
+    delivery_timeout_ms: int = 60_000
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+def parse_source(raw: Mapping[str, str]) -> SourceOptions:
+    """The options of a read. Raises OptionInvalid."""
+    options = _lower(raw, _SOURCE_OPTIONS)
+    topics = tuple(name.strip() for name in options.get("subscribe", "").split(",") if name.strip())
+    pattern = options.get("subscribepattern")
+    if bool(topics) == (pattern is not None):
+        raise OptionInvalid("Say which topics: exactly one of subscribe and subscribePattern.")
+    for boundary in ("starting", "ending"):
+        if f"{boundary}timestamp" in options and f"{boundary}offsets" in options:
+            raise OptionInvalid(f"Give {boundary}Offsets or {boundary}Timestamp, not both.")
+    return SourceOptions(
+        client=_client(raw, options),
+        topics=topics,
+        pattern=pattern,
+        starting=_boundary(options.get("startingoffsets", "earliest")),
+        ending=_boundary(options.get("endingoffsets", "latest")),
+        starting_timestamp_ms=_count(options, "startingtimestamp", least=0),
+        ending_timestamp_ms=_count(options, "endingtimestamp", least=0),
+        include_headers=_flag(options, "includeheaders", default=True),
+        offsets_per_trigger_max=_count(options, "maxoffsetspertrigger"),
+        partitions_min=_count(options, "minpartitions"),
+        records_per_task_max=_count(options, "maxrecordspertask"),
+        fail_on_data_loss=_flag(options, "failondataloss", default=True),
+        pin_end=_flag(options, "pinend", default=False),
+        batch_rows=_count(options, "batchrows") or 10_000,
+        stall_timeout_ms=_count(options, "stalltimeoutms") or 60_000,
+    )
+
+
+def parse_sink(raw: Mapping[str, str]) -> SinkOptions:
+    """The options of a write. Raises OptionInvalid."""
+    options = _lower(raw, _SINK_OPTIONS)
+    return SinkOptions(
+        client=_client(raw, options),
+        topic=options.get("topic"),
+        write_id=options.get("writeid"),
+        sort_rows=_flag(options, "sortrows", default=False),
+        delivery_timeout_ms=_count(options, "deliverytimeoutms") or 60_000,
+    )
+
+
+def offsets_to_json(offsets: Offsets) -> str:
+    """Offsets as option text; `_boundary` reads it back."""
+    return json.dumps(offsets, sort_keys=True, separators=(",", ":"))
+
+
+def _lower(raw: Mapping[str, str], known: set[str]) -> dict[str, str]:
+    options = {name.lower(): str(value) for name, value in dict(raw).items()}
+    for name in sorted(options):
+        if name not in known and name not in _SPARK_OPTIONS and not name.startswith("kafka."):
+            raise OptionInvalid(
+                f"Unknown option {name!r} (known: {', '.join(sorted(known))}, kafka.*).",
+                option=name,
+            )
+    return options
+
+
+def _client(raw: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
+    client = {
+        name[len("kafka.") :]: str(value)
+        for name, value in dict(raw).items()
+        if name.lower().startswith("kafka.")
+    }
+    if "bootstrap.servers" in options:
+        client["bootstrap.servers"] = options["bootstrap.servers"]
+    if not client.get("bootstrap.servers"):
+        raise OptionInvalid("The option bootstrap.servers is missing: host:port of a broker.")
+    return client
+
+
+def _boundary(text: str) -> Boundary:
+    word = text.strip()
+    if word.lower() == "earliest":
+        return "earliest"
+    if word.lower() == "latest":
+        return "latest"
+    try:
+        parsed = json.loads(word)
+        return {
+            str(topic): {str(int(number)): int(offset) for number, offset in by_number.items()}
+            for topic, by_number in parsed.items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise OptionInvalid(
+            f'Offsets are "earliest", "latest" or JSON like {{"topic":{{"0":23,"1":-2}}}}, '
+            f"not {text!r}."
+        ) from error
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    word = options.get(name, str(default)).lower()
+    if word not in ("true", "false"):
+        raise OptionInvalid(f"Option {name} is true or false, not {word!r}.", option=name)
+    return word == "true"
+
+
+def _count(options: Mapping[str, str], name: str, *, least: int = 1) -> int | None:
+    if name not in options:
+        return None
+    try:
+        value = int(options[name])
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise OptionInvalid(
+            f"Option {name} is a whole number of at least {least}, not {options[name]!r}.",
+            option=name,
+        )
+    return value

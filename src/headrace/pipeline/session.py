@@ -1,0 +1,178 @@
+"""One quiet SparkSession, with the Iceberg catalog that Spark and pyiceberg share.
+
+Rules of the room: loopback addresses and this interpreter for the workers unless a master is
+given; nothing is printed but warnings of ours. The catalog's name is part of its rows, so it
+is the same on both sides.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.pipeline.jars import cache_folder, ensure_jars
+from headrace.pipeline.java import find_java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CATALOG = "headrace"
+
+_LOG4J = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %p %c{1}: %m%n
+# A killed or retried task tells its story in the exception that Python raises.
+logger.quiet.name = org.apache.spark
+logger.quiet.level = fatal
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+"""
+_LOG_BYTES_MAX = 10 << 20
+_TASK_FAILURES_MAX = 4
+
+
+@dataclass(frozen=True)
+class Warehouse:
+    """Where tables live: data files under `folder`, their catalog in one SQLite file."""
+
+    folder: Path
+
+    @property
+    def catalog_file(self) -> Path:
+        """The SQLite file of the JDBC catalog."""
+        return self.folder / "catalog.db"
+
+
+@dataclass(frozen=True)
+class SessionConfig:
+    """What a session needs to know.
+
+    `short_run` trades peak speed for a quick start. What Java and the workers print goes to
+    `log_file` (spark.log in the cache folder unless named).
+    """
+
+    master: str = "local[*]"
+    app_name: str = "headrace"
+    warehouse: Warehouse | None = None
+    memory_mb: int = 1024
+    shuffle_partitions: int = 2
+    short_run: bool = False
+    log_file: Path | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+def make_session(config: SessionConfig) -> Any:
+    """The SparkSession of this process, with the data source `headrace` registered.
+
+    Raises JavaMissing, JarUnavailable or JarCorrupt. `stop()` it when done.
+    """
+    java_home = find_java_home(cache_folder())
+    os.environ["JAVA_HOME"] = str(java_home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if config.master.startswith("local"):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Spark's launcher script warns and searches where this is set to another installation.
+    os.environ.pop("SPARK_HOME", None)
+    from pyspark.sql import SparkSession
+
+    from headrace.pipeline.source import HeadraceDataSource
+
+    builder: Any = SparkSession.builder
+    for name, value in settings_of(config, ensure_jars(java_home)).items():
+        builder = builder.config(name, value)
+    with _stderr_to(config.log_file or cache_folder() / "spark.log"):
+        spark = builder.getOrCreate()
+    spark.dataSource.register(HeadraceDataSource)
+    return spark
+
+
+@contextmanager
+def _stderr_to(log_file: Path) -> Iterator[None]:
+    """Lend file descriptor 2 to a log while Java starts: it keeps what it is born with."""
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    is_long = log_file.is_file() and log_file.stat().st_size > _LOG_BYTES_MAX
+    with log_file.open("w" if is_long else "a") as log:
+        sys.stderr.flush()
+        own = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
+
+
+def settings_of(config: SessionConfig, jars: list[Path]) -> dict[str, str]:
+    """The Spark settings of a session, `config.settings` last so that they win."""
+    flags = [f"-Dlog4j2.configurationFile={_log4j_file()}", "-XX:+UseSerialGC", "-Xss4m"]
+    if config.short_run:
+        # A third less CPU in a run of a minute; slower by half in one of an hour.
+        flags.append("-XX:TieredStopAtLevel=1")
+    settings = {
+        "spark.master": with_retries(config.master),
+        "spark.app.name": config.app_name,
+        "spark.driver.memory": f"{config.memory_mb}m",
+        "spark.driver.extraJavaOptions": " ".join(flags),
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(config.shuffle_partitions),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.streaming.metricsEnabled": "false",
+        "spark.speculation": "false",  # two attempts at a time would write a row twice
+        "spark.python.worker.reuse": "true",
+    }
+    if config.master.startswith("local"):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+        }
+    if config.warehouse is not None:
+        settings |= _catalog_settings(config.warehouse)
+    return settings | config.settings
+
+
+def with_retries(master: str) -> str:
+    """`local[n]` fails at a task's first failure; under load a worker may start too late."""
+    found = re.fullmatch(r"local\[(\*|\d+)\]", master)
+    return f"local[{found.group(1)},{_TASK_FAILURES_MAX}]" if found else master
+
+
+def _catalog_settings(warehouse: Warehouse) -> dict[str, str]:
+    warehouse.folder.mkdir(parents=True, exist_ok=True)
+    prefix = f"spark.sql.catalog.{CATALOG}"
+    return {
+        "spark.sql.extensions": (
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+        ),
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.type": "jdbc",
+        # Several processes share the file: wait for its lock instead of failing.
+        f"{prefix}.uri": f"jdbc:sqlite:{warehouse.catalog_file.resolve()}?busy_timeout=30000",
+        f"{prefix}.jdbc.schema-version": "V1",
+        f"{prefix}.warehouse": f"file://{warehouse.folder.resolve()}",
+        f"{prefix}.cache-enabled": "false",
+    }
+
+
+def _log4j_file() -> str:
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "log4j2.properties"
+    if not target.is_file() or target.read_text() != _LOG4J:
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as partial:
+            partial.write(_LOG4J)
+        Path(partial.name).replace(target)
+    return str(target)
