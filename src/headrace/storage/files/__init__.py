@@ -1,0 +1,5 @@
+"""Ledgers in files of one machine: a shared write-ahead log and one segment per ledger."""
+
+from headrace.storage.files.store import FileLedgerStore
+
+__all__ = ["FileLedgerStore"]

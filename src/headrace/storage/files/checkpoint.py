@@ -1,0 +1,164 @@
+"""Checkpoints: what the segments hold for certain, so that the WAL before it can go.
+
+Rules of the room: a snapshot is taken in the loop's thread (nothing waits there), written in
+another, finished in the loop's thread again. Order is everything: segments, footers and their
+folders first; then the checkpoint file (temporary name, sync, rename, sync of the folder); only
+then are WAL files recycled. A segment whose sync failed is written again from the WAL before it
+is synced once more: after a failed sync the page cache may have dropped what it held.
+"""
+
+from __future__ import annotations
+
+from headrace.errors import DataCorrupt
+from headrace.runtime.disk import (
+    CREATE_EMPTY,
+    READ_ONLY,
+    READ_WRITE,
+    Disk,
+    read_fully,
+    write_fully,
+)
+from headrace.storage.files.format import (
+    APPEND,
+    Checkpoint,
+    LedgerRow,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from headrace.storage.files.group import Catalog, Ledger
+from headrace.storage.files.segments import Segments
+from headrace.storage.files.wal_reader import WalReader
+
+
+class Snapshot:
+    """What one checkpoint covers."""
+
+    __slots__ = ("dirty", "folders", "footers", "next_ledger", "rows", "sequence", "wal_number")
+
+    def __init__(
+        self,
+        segments: Segments,
+        catalog: Catalog,
+        sequence: int,
+        wal_number: int,
+    ) -> None:
+        self.sequence = sequence
+        self.wal_number = wal_number
+        self.next_ledger = catalog.next_ledger
+        # Tuples, sorted and packed later in the thread: 1.5 ms for 10,000 ledgers here.
+        self.rows = [
+            (ledger.id, ledger.readable, ledger.is_sealed) for ledger in catalog.ledgers.values()
+        ]
+        self.dirty = segments.dirty
+        self.folders = segments.unsynced_folders
+        self.footers = segments.unsynced_footers
+        segments.dirty = {}
+        segments.unsynced_folders = {}
+        segments.unsynced_footers = {}
+        for ledger in self.dirty.values():
+            ledger.is_dirty = False
+
+    def give_back(self, segments: Segments) -> None:
+        """The checkpoint failed: what it should have synced is unsynced as before."""
+        for ledger in self.dirty.values():
+            ledger.is_dirty = True
+        segments.dirty = {**self.dirty, **segments.dirty}
+        for forgotten in segments.forgotten:
+            segments.dirty.pop(forgotten, None)
+        segments.unsynced_folders = {**self.folders, **segments.unsynced_folders}
+        segments.unsynced_footers = {**self.footers, **segments.unsynced_footers}
+
+
+class CheckpointWriter:
+    """Writes the `checkpoint` file of a folder. For one thread at a time."""
+
+    def __init__(self, disk: Disk, folder: str, segments: Segments, reader: WalReader) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._segments = segments
+        self._reader = reader
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Make everything that `snapshot` covers durable, and the checkpoint itself.
+
+        Raises OSError: then the former checkpoint holds, and what failed is marked.
+        """
+        segments = self._segments
+        lengths = {ledger: length for ledger, length, _ in snapshot.rows}
+        self._rewrite(
+            [ledger for ledger in snapshot.dirty.values() if ledger.must_rewrite], lengths
+        )
+        for ledger in snapshot.dirty.values():
+            try:
+                segments.sync(segments.path(ledger.id))
+            except OSError:
+                ledger.must_rewrite = True
+                raise
+            ledger.must_rewrite = False
+        for path in snapshot.footers:
+            segments.sync(path)
+        for folder in snapshot.folders:
+            self._disk.sync_folder(folder)
+        rows = tuple(LedgerRow(*row) for row in sorted(snapshot.rows))
+        write_checkpoint(
+            self._disk,
+            self._folder,
+            Checkpoint(snapshot.wal_number, snapshot.sequence, snapshot.next_ledger, rows),
+        )
+
+    def _rewrite(self, ledgers: list[Ledger], lengths: dict[int, int]) -> None:
+        """Write again, from the WAL, what failed syncs may have dropped from the segments."""
+        if not ledgers:
+            return
+        wanted = {ledger.id for ledger in ledgers}
+        former = read_checkpoint(self._disk, self._folder)
+        fds = {
+            ledger: self._disk.open(self._segments.path(ledger), READ_WRITE) for ledger in wanted
+        }
+        try:
+            for frame in self._reader.frames(former.wal_number, former.sequence):
+                for entry in frame.entries():
+                    if entry.kind != APPEND or entry.ledger not in wanted:
+                        continue
+                    size = min(len(entry.payload), lengths[entry.ledger] - entry.position)
+                    if size > 0:
+                        part = entry.payload[:size]
+                        write_fully(self._disk, fds[entry.ledger], part, entry.position)
+        finally:
+            for fd in fds.values():
+                self._disk.close(fd)
+
+
+def write_checkpoint(disk: Disk, folder: str, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint file; durable on return. Raises OSError."""
+    write_durable_file(disk, folder, "checkpoint", encode_checkpoint(checkpoint))
+
+
+def write_durable_file(disk: Disk, folder: str, name: str, data: bytes) -> None:
+    """Replace a file of `folder` as a whole; durable on return. Raises OSError."""
+    temporary = f"{folder}/{name}.tmp"
+    fd = disk.open(temporary, CREATE_EMPTY)
+    try:
+        write_fully(disk, fd, data, 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    disk.rename(temporary, f"{folder}/{name}")
+    disk.sync_folder(folder)
+
+
+def read_checkpoint(disk: Disk, folder: str) -> Checkpoint:
+    """Raises DataCorrupt if it is missing or damaged."""
+    path = f"{folder}/checkpoint"
+    try:
+        fd = disk.open(path, READ_ONLY)
+    except FileNotFoundError:
+        raise DataCorrupt(
+            f"{path} is missing, so the ledgers' lengths are unknown; restore the folder "
+            "from a copy",
+            path=path,
+        ) from None
+    try:
+        return decode_checkpoint(read_fully(disk, fd, disk.size(fd), 0), path)
+    finally:
+        disk.close(fd)

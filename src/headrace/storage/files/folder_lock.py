@@ -1,0 +1,35 @@
+"""One process per data folder.
+
+Rules of the room: the lock is the operating system's (flock), so it ends with the process however
+that dies; the pid in the file is there for the message alone.
+"""
+
+from __future__ import annotations
+
+import os
+
+from headrace.errors import FolderInUse
+from headrace.runtime.disk import CREATE, Disk, write_fully
+
+_PID_BYTES_MAX = 32
+
+
+def lock_folder(disk: Disk, folder: str) -> int:
+    """Take the folder; the lock lasts until the returned descriptor is closed.
+
+    Raises FolderInUse, naming the process that holds it.
+    """
+    path = f"{folder}/lock"
+    fd = disk.open(path, CREATE)
+    if not disk.lock(fd):
+        holder = disk.pread(fd, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
+        disk.close(fd)
+        raise FolderInUse(
+            f"{folder} is in use by process {holder or 'unknown'}: "
+            "stop that process or choose another data folder",
+            folder=folder,
+            pid=holder,
+        )
+    disk.truncate(fd, 0)
+    write_fully(disk, fd, f"{os.getpid()}\n".encode(), 0)
+    return fd

@@ -1,0 +1,231 @@
+"""The bytes on disk (docs/FORMAT.md describes them in words).
+
+Rules of the room: pure. Knows layouts and checksums, not files. Everything is little-endian, and
+every byte that is trusted later is covered by a CRC-32C. A WAL frame's checksum starts from the
+folder's own random salt, so bytes that a client sends never look like a frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from headrace.errors import DataCorrupt, FormatUnsupported
+
+Buffer = bytes | bytearray | memoryview
+
+FORMAT_VERSION = 1  # do not change: stored
+FOLDER_MAGIC = b"headrace"  # do not change: stored
+FRAME_MAGIC = b"HRWF"  # do not change: stored
+CHECKPOINT_MAGIC = b"HRCP"  # do not change: stored
+FOOTER_MAGIC = b"HRFT"  # do not change: stored
+
+# Entry kinds: do not change, stored.
+APPEND = 1
+CREATE = 2
+SEAL = 3
+DELETE = 4
+
+SECTOR_BYTES = 512
+"""A disk writes at least this much at once; a synced frame never shares one with a later frame."""
+
+FRAME_HEAD = struct.Struct("<4sIIIQQQ")  # magic, crc, body bytes, entries, generation, seq, synced
+FRAME_CHECKED = struct.Struct("<IIQQQ")  # the head behind its crc
+ENTRY = struct.Struct("<IIQQ")  # kind, length, ledger, position
+FOLDER = struct.Struct("<8sIII")  # magic, version, salt, crc
+CHECKPOINT_HEAD = struct.Struct("<4sIIIQQQQ")  # magic, crc, version, 0, wal, seq, next, ledgers
+CHECKPOINT_LEDGER = struct.Struct("<QQII")  # ledger, length, flags, 0
+FOOTER_HEAD = struct.Struct("<4sIQQ")  # magic, crc, ledger, end
+
+FLAG_SEALED = 1  # do not change: stored
+
+FRAME_BYTES_MAX = (1 << 32) - 1
+_CRC_AT = 4
+_CRC_END = 8
+
+
+class Entry(NamedTuple):
+    """One change in a WAL frame."""
+
+    kind: int
+    ledger: int
+    position: int
+    payload: memoryview
+
+
+class Frame(NamedTuple):
+    """One group commit, as read back."""
+
+    start: int
+    end: int
+    sequence: int
+    synced_sequence: int
+    entry_count: int
+    body: memoryview
+
+    def entries(self) -> Iterator[Entry]:
+        """The changes in order. Raises DataCorrupt if they do not fill the frame."""
+        at = self.entry_count * ENTRY.size
+        for index in range(self.entry_count):
+            kind, length, ledger, position = ENTRY.unpack_from(self.body, index * ENTRY.size)
+            payload = self.body[at : at + length]
+            at += length
+            yield Entry(kind, ledger, position, payload)
+        if at != len(self.body):
+            raise DataCorrupt(f"WAL frame {self.sequence}: its entries do not fill it")
+
+
+class LedgerRow(NamedTuple):
+    """One ledger in a checkpoint."""
+
+    ledger: int
+    length: int
+    is_sealed: bool
+
+
+class Checkpoint(NamedTuple):
+    """What is in the segments for certain, and where the WAL goes on."""
+
+    wal_number: int
+    """The first WAL file that recovery reads."""
+    sequence: int
+    """The last frame that the segments hold already."""
+    next_ledger: int
+    ledgers: tuple[LedgerRow, ...]
+
+
+def encode_frame_head(
+    salt: int,
+    generation: int,
+    sequence: int,
+    synced_sequence: int,
+    entries: bytes,
+    body: list[Buffer],
+) -> bytes:
+    """The head and the entries of a frame; `body` are the entries' payloads, in order."""
+    size = len(entries)
+    for part in body:
+        size += len(part)
+    checked = FRAME_CHECKED.pack(
+        size, len(entries) // ENTRY.size, generation, sequence, synced_sequence
+    )
+    head = checked + entries
+    crc = crc32c(head, salt)
+    for part in body:
+        crc = crc32c(part, crc)
+    return FRAME_MAGIC + crc.to_bytes(4, "little") + head
+
+
+def decode_frame(data: memoryview, start: int, salt: int, generation: int) -> Frame | None:
+    """The frame of this generation at `start`, or None: nothing valid begins there."""
+    if start + FRAME_HEAD.size > len(data):
+        return None
+    magic, crc, size, count, found, sequence, synced = FRAME_HEAD.unpack_from(data, start)
+    if magic != FRAME_MAGIC or found != generation:
+        return None
+    body_start = start + FRAME_HEAD.size
+    end = body_start + size
+    if end > len(data) or count * ENTRY.size > size:
+        return None
+    if crc32c(data[start + _CRC_END : end], salt) != crc:
+        return None
+    return Frame(start, end, sequence, synced, count, data[body_start:end])
+
+
+def encode_folder(salt: int) -> bytes:
+    """The file `format`."""
+    head = FOLDER.pack(FOLDER_MAGIC, FORMAT_VERSION, salt, 0)[:-4]
+    return head + crc32c(head).to_bytes(4, "little")
+
+
+def decode_folder(data: bytes, path: str) -> int:
+    """The folder's salt. Raises FormatUnsupported, DataCorrupt."""
+    if len(data) != FOLDER.size or not data.startswith(FOLDER_MAGIC):
+        raise FormatUnsupported(
+            f"{path} is not a Headrace format file: choose another data folder", path=path
+        )
+    _magic, version, salt, crc = FOLDER.unpack(data)
+    if crc32c(data[:-4]) != crc:
+        raise DataCorrupt(f"{path}: checksum wrong; restore this 20-byte file", path=path)
+    if version != FORMAT_VERSION:
+        raise FormatUnsupported(
+            f"{path} has format {version}, this version reads {FORMAT_VERSION}: "
+            "use the version of Headrace that wrote it",
+            version=version,
+            path=path,
+        )
+    return int(salt)
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The file `checkpoint`."""
+    head = CHECKPOINT_HEAD.pack(
+        CHECKPOINT_MAGIC,
+        0,
+        FORMAT_VERSION,
+        0,
+        checkpoint.wal_number,
+        checkpoint.sequence,
+        checkpoint.next_ledger,
+        len(checkpoint.ledgers),
+    )
+    rows = b"".join(
+        CHECKPOINT_LEDGER.pack(ledger, length, FLAG_SEALED if is_sealed else 0, 0)
+        for ledger, length, is_sealed in checkpoint.ledgers
+    )
+    return _with_crc(head + rows)
+
+
+def decode_checkpoint(data: bytes, path: str) -> Checkpoint:
+    """Raises DataCorrupt, FormatUnsupported."""
+    if len(data) < CHECKPOINT_HEAD.size or not _crc_is_right(data, CHECKPOINT_MAGIC):
+        raise DataCorrupt(
+            f"{path}: checksum wrong, so the ledgers' lengths are unknown; "
+            "restore the folder from a copy",
+            path=path,
+        )
+    head = CHECKPOINT_HEAD.unpack_from(data)
+    _magic, _crc, version, _zero, wal_number, sequence, next_ledger, count = head
+    if version != FORMAT_VERSION:
+        raise FormatUnsupported(f"{path} has format {version}", version=version, path=path)
+    if len(data) != CHECKPOINT_HEAD.size + count * CHECKPOINT_LEDGER.size:
+        raise DataCorrupt(f"{path}: {len(data)} bytes do not hold {count} ledgers", path=path)
+    rows = tuple(
+        LedgerRow(ledger, length, bool(flags & FLAG_SEALED))
+        for ledger, length, flags, _zero in CHECKPOINT_LEDGER.iter_unpack(
+            data[CHECKPOINT_HEAD.size :]
+        )
+    )
+    return Checkpoint(wal_number, sequence, next_ledger, rows)
+
+
+def encode_footer(ledger: int, end: int, footer: Buffer) -> bytes:
+    """The file beside a sealed segment."""
+    return _with_crc(FOOTER_HEAD.pack(FOOTER_MAGIC, 0, ledger, end) + footer)
+
+
+def decode_footer(data: bytes, ledger: int, end: int, path: str) -> bytes:
+    """What was given to `seal`. Raises DataCorrupt."""
+    if len(data) >= FOOTER_HEAD.size and _crc_is_right(data, FOOTER_MAGIC):
+        _magic, _crc, found_ledger, found_end = FOOTER_HEAD.unpack_from(data)
+        if found_ledger == ledger and found_end == end:
+            return data[FOOTER_HEAD.size :]
+    raise DataCorrupt(
+        f"{path}: the footer of ledger {ledger} does not match its checksum; "
+        "restore it or rebuild it from the segment",
+        path=path,
+        ledger=ledger,
+    )
+
+
+def _with_crc(data: bytes) -> bytes:
+    crc = crc32c(data[_CRC_END:]).to_bytes(4, "little")
+    return data[:_CRC_AT] + crc + data[_CRC_END:]
+
+
+def _crc_is_right(data: bytes, magic: bytes) -> bool:
+    found = int.from_bytes(data[_CRC_AT:_CRC_END], "little")
+    return data[:_CRC_AT] == magic and crc32c(data[_CRC_END:]) == found

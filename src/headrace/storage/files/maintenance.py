@@ -1,0 +1,203 @@
+"""What the store does beside the appends: checkpoints, spare WAL files, the way out of an outage.
+
+Rules of the room: one task; all that blocks happens in one thread of its own, while appends go on.
+An outage ends only when a checkpoint that leaves out everything unacknowledged is durable and the
+WAL goes on in a file that no failed frame has touched: until then no position is reused, so bytes
+that linger in the old files never come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from headrace.runtime.disk import Disk
+from headrace.storage.files.checkpoint import CheckpointWriter, Snapshot
+from headrace.storage.files.group import Catalog
+from headrace.storage.files.group_commit import GroupCommit
+from headrace.storage.files.segments import Segments
+from headrace.storage.files.write_ahead_log import WalFile, WriteAheadLog
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_FILE_BYTES = 4 << 20
+"""The first WAL file of a run is made while the opener waits, so it is small."""
+
+
+class Maintenance:
+    """The keeper of one folder."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        commit: GroupCommit,
+        wal: WriteAheadLog,
+        segments: Segments,
+        catalog: Catalog,
+        writer: CheckpointWriter,
+        retry_ms: int,
+    ) -> None:
+        self._commit = commit
+        self._wal = wal
+        self._segments = segments
+        self._catalog = catalog
+        self._writer = writer
+        self._retry_ms = retry_ms
+        self._thread = disk.threads("headrace-checkpoint", 1)
+
+    async def start(self, sequence: int, old_numbers: list[int]) -> None:
+        """Checkpoint what recovery has found, and begin the WAL. Raises OSError.
+
+        With a full disk this is an outage like any other: reads work, appends wait for room.
+        """
+        commit, wal = self._commit, self._wal
+        commit.next_sequence = sequence + 1
+        wal.finished = await self._run(lambda: [wal.open_old(number) for number in old_numbers])
+        try:
+            await self._start_afresh(min(FIRST_FILE_BYTES, wal.file_bytes))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            log.warning("no room for the WAL: reading only until there is (%s)", error)
+            commit.fail(error, "making a WAL file")
+
+    async def run(self) -> None:
+        """Keep the folder until cancelled."""
+        commit, wal = self._commit, self._wal
+        if not wal.spares:
+            await self._make_spare()
+        while True:
+            await commit.attention.wait()
+            commit.attention.clear()
+            try:
+                if commit.outage is not None:
+                    await self._end_outage()
+                elif self._is_checkpoint_due():
+                    await self.checkpoint()
+                if not wal.spares and commit.outage is None:
+                    await self._make_spare()
+            except OSError as error:
+                commit.counters.errors += 1
+                log.warning("storage maintenance failed, trying again: %s", error)
+                await asyncio.sleep(self._retry_ms / 1000)
+                commit.attention.set()
+
+    async def checkpoint(self) -> None:
+        """Make the segments durable as far as the WAL is, and recycle WAL files. Raises OSError."""
+        commit, wal, segments = self._commit, self._wal, self._segments
+        covered = [file for file in wal.finished if file.last_sequence <= commit.synced_sequence]
+        rest = wal.finished[len(covered) :]
+        first = rest[0].number if rest else wal.number
+        snapshot = Snapshot(segments, self._catalog, commit.synced_sequence, first)
+        left = commit.bytes_since_checkpoint
+        commit.bytes_since_checkpoint = 0
+        try:
+            await self._run(lambda: self._writer.write(snapshot))
+        except OSError:
+            snapshot.give_back(segments)
+            commit.bytes_since_checkpoint += left
+            raise
+        commit.counters.checkpoints += 1
+        wal.finished = [file for file in wal.finished if file not in covered]
+        await self._recycle(covered)
+
+    async def close(self) -> None:
+        """Checkpoint what is acknowledged, so that the next open has nothing to replay."""
+        try:
+            if self._commit.outage is None:
+                await self.checkpoint()
+        except OSError as error:
+            log.warning("no checkpoint on close (%s): the next open replays the WAL", error)
+        self._thread.shutdown(wait=True)
+
+    def _is_checkpoint_due(self) -> bool:
+        commit = self._commit
+        return commit.bytes_since_checkpoint > commit.checkpoint_bytes
+
+    async def _end_outage(self) -> None:
+        commit = self._commit
+        if commit.is_syncing:
+            return  # its end sets `attention`: only then the old files may be closed
+        await self._start_afresh(self._wal.file_bytes)
+        log.warning("storage works again")
+
+    async def _start_afresh(self, file_bytes: int) -> None:
+        """Checkpoint all that is acknowledged and go on in a new WAL file. Raises OSError."""
+        commit, wal, segments = self._commit, self._wal, self._segments
+        old = [*wal.finished, *wal.spares]
+        if wal.current is not None:
+            old.append(wal.current)
+        number = wal.take_number()
+        snapshot = Snapshot(segments, self._catalog, commit.next_sequence - 1, number)
+
+        def write() -> WalFile:
+            self._writer.write(snapshot)
+            return self._new_file(number, file_bytes, old)
+
+        try:
+            fresh = await self._run(write)
+        except OSError:
+            snapshot.give_back(segments)
+            raise
+        commit.counters.checkpoints += 1
+        wal.start_afresh(fresh)
+        commit.bytes_since_checkpoint = 0
+        commit.resume()
+        await self._recycle([file for file in old if file.fd != fresh.fd])
+
+    def _new_file(self, number: int, size: int, old: list[WalFile]) -> WalFile:
+        """Recycle a whole old file if there is one: its blocks are there and were written."""
+        wal = self._wal
+        for file in old:
+            if file.size == wal.file_bytes:
+                return wal.recycle(file, number)
+        try:
+            return wal.make_numbered_file(number, size, is_zeroed=True)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) and old:
+                return wal.recycle(max(old, key=lambda file: file.size), number)
+            raise
+
+    async def _make_spare(self) -> None:
+        wal = self._wal
+        number = wal.take_number()
+        try:
+            spare = await self._run(
+                lambda: wal.make_numbered_file(number, wal.file_bytes, is_zeroed=True)
+            )
+        except OSError as error:
+            # Not an outage: the current file may last until there is room.
+            log.warning("no spare WAL file: %s", error)
+            return
+        self._keep_spare(spare)
+
+    async def _recycle(self, files: list[WalFile]) -> None:
+        wal = self._wal
+        for file in files:
+            if file.size == wal.file_bytes and len(wal.spares) < SPARES_MAX:
+                number = wal.take_number()
+                spare = await self._run(partial(wal.recycle, file, number))
+                self._keep_spare(spare)
+            else:
+                await self._run(partial(wal.remove, file))
+
+    def _keep_spare(self, spare: WalFile) -> None:
+        """Keep it unless the log has gone past its number meanwhile."""
+        wal = self._wal
+        if spare.number > wal.number:
+            wal.spares.append(spare)
+        else:
+            wal.remove(spare)
+
+    async def _run(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+
+SPARES_MAX = 3
+"""As many files as a checkpoint frees in the steady state."""

@@ -1,0 +1,162 @@
+"""Opening a folder: replay the WAL onto the segments, by position.
+
+Rules of the room: recovery may itself be cut short at any point and run again, so it changes
+nothing that the checkpoint vouches for: it writes only what the WAL holds beyond, and only a new
+checkpoint (which the store writes next) moves on. A segment that is shorter than the checkpoint
+says is quarantined alone; a WAL or checkpoint that is damaged stops the opening.
+"""
+
+from __future__ import annotations
+
+from headrace.errors import DataCorrupt, FormatUnsupported
+from headrace.runtime.disk import READ_ONLY, Disk, read_fully
+from headrace.storage.files.checkpoint import (
+    read_checkpoint,
+    write_checkpoint,
+    write_durable_file,
+)
+from headrace.storage.files.format import (
+    APPEND,
+    CREATE,
+    DELETE,
+    SEAL,
+    Checkpoint,
+    Entry,
+    decode_folder,
+    encode_folder,
+)
+from headrace.storage.files.group import Catalog, Ledger
+from headrace.storage.files.segments import Segments
+from headrace.storage.files.wal_reader import WalReader
+
+_NAMES_OF_A_NEW_FOLDER = {"lock", "wal", "ledgers", "checkpoint", "checkpoint.tmp", "format.tmp"}
+
+
+class Recovered:
+    """What a folder holds."""
+
+    __slots__ = ("catalog", "next_wal_number", "old_wal_numbers", "sequence")
+
+    def __init__(self) -> None:
+        self.catalog = Catalog()
+        self.sequence = 0
+        """The last frame of the WAL."""
+        self.next_wal_number = 1
+        self.old_wal_numbers: list[int] = []
+
+
+def prepare_folder(disk: Disk, folder: str, new_salt: int) -> int:
+    """Read the folder's format, or lay out a new folder; returns its salt.
+
+    Raises FormatUnsupported, DataCorrupt, OSError.
+    """
+    path = f"{folder}/format"
+    try:
+        fd = disk.open(path, READ_ONLY)
+    except FileNotFoundError:
+        _lay_out(disk, folder, new_salt)
+        return new_salt
+    try:
+        return decode_folder(read_fully(disk, fd, disk.size(fd), 0), path)
+    finally:
+        disk.close(fd)
+
+
+def _lay_out(disk: Disk, folder: str, salt: int) -> None:
+    """The file `format` comes last: until it is there, the folder holds nothing."""
+    foreign = [name for name in disk.list(folder) if name not in _NAMES_OF_A_NEW_FOLDER]
+    disk.make_folder(f"{folder}/wal")
+    disk.make_folder(f"{folder}/ledgers")
+    if foreign or disk.list(f"{folder}/ledgers"):
+        raise FormatUnsupported(
+            f"{folder} has no file `format` but is not empty: choose an empty data folder, "
+            "or restore that file",
+            path=folder,
+        )
+    for name in disk.list(f"{folder}/wal"):
+        disk.unlink(f"{folder}/wal/{name}")
+    write_checkpoint(disk, folder, Checkpoint(1, 0, 1, ()))
+    write_durable_file(disk, folder, "format", encode_folder(salt))
+
+
+def recover(disk: Disk, folder: str, segments: Segments, reader: WalReader) -> Recovered:
+    """Bring the segments to what the WAL says. Raises DataCorrupt, OSError."""
+    checkpoint = read_checkpoint(disk, folder)
+    found = Recovered()
+    found.sequence = checkpoint.sequence
+    found.catalog.next_ledger = checkpoint.next_ledger
+    found.old_wal_numbers = reader.numbers()
+    found.next_wal_number = max([checkpoint.wal_number, *found.old_wal_numbers]) + 1
+    for number, length, is_sealed in checkpoint.ledgers:
+        ledger = found.catalog.ledgers[number] = Ledger(number, length)
+        if is_sealed:
+            ledger.seal()
+        size = segments.size(number)
+        if size < length:
+            ledger.corrupt = ledger.blocked = _too_short(segments, number, size, length)
+    for frame in reader.frames(checkpoint.wal_number, checkpoint.sequence):
+        for entry in frame.entries():
+            _replay(entry, found, segments)
+        found.sequence = frame.sequence
+    segments.remove_unknown(found.catalog.ledgers)
+    for ledger in found.catalog.ledgers.values():
+        if ledger.corrupt is None and segments.size(ledger.id) > ledger.end:
+            segments.cut(ledger)
+    return found
+
+
+def _replay(entry: Entry, found: Recovered, segments: Segments) -> None:
+    if entry.kind == CREATE:
+        found.catalog.ledgers.setdefault(entry.ledger, Ledger(entry.ledger))
+        found.catalog.next_ledger = max(found.catalog.next_ledger, entry.ledger + 1)
+        return
+    ledger = found.catalog.ledgers.get(entry.ledger)
+    if ledger is None:
+        if entry.kind == DELETE:
+            return
+        raise DataCorrupt(
+            f"the WAL writes to ledger {entry.ledger}, which was never made; "
+            "restore the folder from a copy",
+            ledger=entry.ledger,
+        )
+    if entry.kind == DELETE:
+        segments.close(ledger)
+        segments.dirty.pop(ledger.id, None)
+        del found.catalog.ledgers[entry.ledger]
+    elif ledger.corrupt is not None:
+        return
+    elif entry.kind == APPEND:
+        _replay_append(entry, ledger, segments)
+    elif entry.kind == SEAL:
+        segments.write_footer(ledger.id, entry.position, entry.payload)
+        ledger.seal()
+    else:
+        raise FormatUnsupported(f"the WAL holds an entry of unknown kind {entry.kind}")
+
+
+def _replay_append(entry: Entry, ledger: Ledger, segments: Segments) -> None:
+    skipped = ledger.end - entry.position
+    if skipped < 0:
+        ledger.corrupt = ledger.blocked = DataCorrupt(
+            f"ledger {ledger.id}: the WAL goes on at {entry.position}, the segment ends at "
+            f"{ledger.end}; restore the folder from a copy",
+            ledger=ledger.id,
+            position=ledger.end,
+        )
+    elif skipped < len(entry.payload):
+        part = entry.payload[skipped:]
+        segments.write(ledger, part, ledger.end)
+        ledger.end += len(part)
+        ledger.readable = ledger.end
+
+
+def _too_short(segments: Segments, ledger: int, size: int, length: int) -> DataCorrupt:
+    path = segments.path(ledger)
+    return DataCorrupt(
+        f"{path} holds {size} bytes where {length} were durable: ledger {ledger} is quarantined. "
+        "Restore the file from a copy",
+        path=path,
+        ledger=ledger,
+        size=size,
+        length=length,
+    )

@@ -1,0 +1,225 @@
+"""The segments: one file of raw bytes per ledger, written through the page cache.
+
+Rules of the room: knows files and positions, not groups or the WAL. A segment is never trusted
+beyond the length that a checkpoint or the WAL gives it. At most `open_max` files are open; which
+one to close is found by second chance, so that a hit costs one attribute.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from headrace.errors import DataCorrupt
+from headrace.runtime.disk import (
+    CREATE,
+    CREATE_EMPTY,
+    READ_ONLY,
+    READ_WRITE,
+    Disk,
+    read_fully,
+    write_fully,
+)
+from headrace.storage.files.format import FOOTER_HEAD, decode_footer, encode_footer
+from headrace.storage.files.group import Ledger
+from headrace.storage.ledger import Buffer
+
+FOOTER_BYTES_MAX = 16 << 20
+
+
+class Segments:
+    """The files under `ledgers/`."""
+
+    def __init__(self, disk: Disk, folder: str, open_max: int) -> None:
+        self._disk = disk
+        self._folder = f"{folder}/ledgers"
+        self._open_max = open_max
+        self._open: deque[Ledger] = deque()
+        self.dirty: dict[int, Ledger] = {}
+        """Written since the last checkpoint began."""
+        self.unsynced_folders: dict[str, None] = {}
+        """Folders that got a new name since the last checkpoint began."""
+        self.unsynced_footers: dict[str, None] = {}
+        self.forgotten: list[int] = []
+        """Deleted ledgers whose files are still there."""
+
+    def path(self, ledger: int) -> str:
+        """Where the bytes of the ledger are."""
+        return f"{self._folder}/{ledger & 0xFF:02x}/{ledger:016x}.ledger"
+
+    def footer_path(self, ledger: int) -> str:
+        """Where its footer is, once it is sealed."""
+        return f"{self._folder}/{ledger & 0xFF:02x}/{ledger:016x}.footer"
+
+    def write(self, ledger: Ledger, data: Buffer, position: int) -> None:
+        """Hand `data` to the operating system. Raises OSError; then a part may be there."""
+        fd = ledger.fd
+        if fd < 0:
+            fd = self._open_segment(ledger)
+        ledger.is_recent = True
+        if not ledger.is_dirty:
+            ledger.is_dirty = True
+            self.dirty[ledger.id] = ledger
+        if self._disk.pwrite(fd, data, position) != len(data):
+            write_fully(self._disk, fd, data, position)
+
+    def write_parts(
+        self, ledger: Ledger, parts: Sequence[Buffer], position: int, size: int
+    ) -> None:
+        """Like write, of parts that lie next to each other: saves joining them."""
+        fd = ledger.fd
+        if fd < 0:
+            fd = self._open_segment(ledger)
+        ledger.is_recent = True
+        if not ledger.is_dirty:
+            ledger.is_dirty = True
+            self.dirty[ledger.id] = ledger
+        if self._disk.pwritev(fd, parts, position) != size:
+            write_fully(self._disk, fd, b"".join(parts), position)
+
+    def read_cached(self, ledger: Ledger, position: int, size: int) -> Buffer | None:
+        """Exactly `size` bytes if memory holds them. Raises OSError."""
+        fd = ledger.fd
+        if fd < 0:
+            fd = self._open_segment(ledger)
+        ledger.is_recent = True
+        buffer = bytearray(size)
+        if self._disk.pread_cached(fd, buffer, position) != size:
+            return None
+        return buffer
+
+    def read(self, ledger: int, position: int, size: int) -> bytes:
+        """Like read_cached, from the disk; for any thread, so it opens the file anew."""
+        fd = self._disk.open(self.path(ledger), READ_ONLY)
+        try:
+            return read_fully(self._disk, fd, size, position)
+        finally:
+            self._disk.close(fd)
+
+    def size(self, ledger: int) -> int:
+        """Bytes in the file, 0 without one."""
+        try:
+            fd = self._disk.open(self.path(ledger), READ_ONLY)
+        except FileNotFoundError:
+            return 0
+        try:
+            return self._disk.size(fd)
+        finally:
+            self._disk.close(fd)
+
+    def cut(self, ledger: Ledger) -> None:
+        """Remove what lies behind the ledger's end."""
+        fd = ledger.fd if ledger.fd >= 0 else self._open_segment(ledger)
+        self._disk.truncate(fd, ledger.end)
+        self._mark_dirty(ledger)
+
+    def sync(self, path: str) -> None:
+        """Make a file durable, unless it was deleted. For any thread. Raises OSError."""
+        try:
+            fd = self._disk.open(path, READ_WRITE)
+        except FileNotFoundError:
+            return
+        try:
+            self._disk.fdatasync(fd)
+        finally:
+            self._disk.close(fd)
+
+    def write_footer(self, ledger: int, end: int, footer: Buffer) -> None:
+        """Put the footer beside the segment, not yet durable. Raises OSError."""
+        path = self.footer_path(ledger)
+        fd = self._open_new(path, CREATE_EMPTY)
+        try:
+            write_fully(self._disk, fd, encode_footer(ledger, end, footer), 0)
+        finally:
+            self._disk.close(fd)
+        self.unsynced_footers[path] = None
+
+    def read_footer(self, ledger: int, end: int) -> bytes:
+        """What was given to `seal`. Raises DataCorrupt."""
+        path = self.footer_path(ledger)
+        try:
+            fd = self._disk.open(path, READ_ONLY)
+        except FileNotFoundError:
+            raise DataCorrupt(
+                f"{path} is missing: restore it from a copy", path=path, ledger=ledger
+            ) from None
+        try:
+            size = FOOTER_HEAD.size + FOOTER_BYTES_MAX + 1
+            data = read_fully(self._disk, fd, min(size, self._disk.size(fd)), 0)
+        finally:
+            self._disk.close(fd)
+        return decode_footer(data, ledger, end, path)
+
+    def forget(self, ledger: Ledger) -> None:
+        """The ledger is deleted: `unlink_forgotten` will remove its files."""
+        self.close(ledger)
+        self.dirty.pop(ledger.id, None)
+        self.unsynced_footers.pop(self.footer_path(ledger.id), None)
+        self.forgotten.append(ledger.id)
+
+    def unlink_forgotten(self) -> None:
+        """Remove the files of deleted ledgers; for any thread. Recovery does it otherwise."""
+        while self.forgotten:
+            ledger = self.forgotten.pop()
+            for path in (self.path(ledger), self.footer_path(ledger)):
+                try:
+                    self._disk.unlink(path)
+                except OSError:  # gone already, or left for recovery, which looks for such files
+                    continue
+
+    def remove_unknown(self, known: dict[int, Ledger]) -> int:
+        """Remove the files of ledgers that are not `known` and say how many there were."""
+        count = 0
+        for folder in self._disk.list(self._folder):
+            for name in self._disk.list(f"{self._folder}/{folder}"):
+                ledger = known.get(int(name[:16], 16))
+                if ledger is None or (name.endswith(".footer") and not ledger.is_sealed):
+                    self._disk.unlink(f"{self._folder}/{folder}/{name}")
+                    count += 1
+        return count
+
+    def close(self, ledger: Ledger) -> None:
+        """Give its descriptor back, if it has one."""
+        if ledger.fd >= 0:
+            self._disk.close(ledger.fd)
+            ledger.fd = -1
+            self._open.remove(ledger)
+
+    def close_all(self) -> None:
+        """Give all descriptors back."""
+        for ledger in self._open:
+            self._disk.close(ledger.fd)
+            ledger.fd = -1
+        self._open.clear()
+
+    def _mark_dirty(self, ledger: Ledger) -> None:
+        ledger.is_dirty = True
+        self.dirty[ledger.id] = ledger
+
+    def _open_segment(self, ledger: Ledger) -> int:
+        while len(self._open) >= self._open_max:
+            oldest = self._open.popleft()
+            if oldest.is_recent:
+                oldest.is_recent = False
+                self._open.append(oldest)
+            else:
+                self._disk.close(oldest.fd)
+                oldest.fd = -1
+        path = self.path(ledger.id)
+        ledger.fd = (
+            self._disk.open(path, CREATE) if ledger.has_file else self._open_new(path, CREATE)
+        )
+        ledger.has_file = True
+        self._open.append(ledger)
+        return ledger.fd
+
+    def _open_new(self, path: str, flags: int) -> int:
+        parent = path.rpartition("/")[0]
+        try:
+            fd = self._disk.open(path, flags)
+        except FileNotFoundError:
+            if self._disk.make_folder(parent):
+                self.unsynced_folders[self._folder] = None
+            fd = self._disk.open(path, flags)
+        self.unsynced_folders[parent] = None
+        return fd

@@ -1,0 +1,294 @@
+"""The ledger store on one machine's disk.
+
+Rules of the room: this class is the face of the folder; what it promises is LedgerStore's
+contract. Appends go to `group_commit`, reads to `segments`; checkpoints and the way out of an
+outage run in the one task of `maintenance`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TypeVar
+
+from headrace.errors import (
+    DataCorrupt,
+    LedgerSealed,
+    LedgerUnknown,
+    Rejected,
+    Retriable,
+    StorageUnavailable,
+)
+from headrace.runtime.clock import Clock
+from headrace.runtime.completion import Completion
+from headrace.runtime.disk import Disk, SystemDisk
+from headrace.runtime.randomness import Randomness, SystemRandomness
+from headrace.runtime.tasks import Tasks
+from headrace.storage.files.checkpoint import CheckpointWriter
+from headrace.storage.files.folder_lock import lock_folder
+from headrace.storage.files.format import CREATE, DELETE, SEAL
+from headrace.storage.files.group import Catalog, Ledger, fresh, ledger_sealed
+from headrace.storage.files.group_commit import GroupCommit
+from headrace.storage.files.maintenance import Maintenance
+from headrace.storage.files.recovery import Recovered, prepare_folder, recover
+from headrace.storage.files.segments import FOOTER_BYTES_MAX, Segments
+from headrace.storage.files.wal_reader import WalReader
+from headrace.storage.files.write_ahead_log import WriteAheadLog
+from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+READ_THREADS = 4
+
+
+class FileLedgerStore:
+    """See LedgerStore. Made by `open`, ended by `close`."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        commit: GroupCommit,
+        catalog: Catalog,
+        maintenance: Maintenance,
+        threads: Executor,
+        release: Callable[[], None],
+    ) -> None:
+        self._segments = segments
+        self._commit = commit
+        self._catalog = catalog
+        self._ledgers = catalog.ledgers
+        self._maintenance = maintenance
+        self._threads = threads
+        self._release = release
+        self._tasks = Tasks()
+        self._closed: LedgerUnknown | None = None
+        self.counters = commit.counters
+        """What has been done since the store was opened, for metrics."""
+
+    @classmethod
+    async def open(
+        cls,
+        folder: Path,
+        clock: Clock,
+        *,
+        wal_file_bytes: int = 64 << 20,
+        checkpoint_bytes: int = 128 << 20,
+        open_files_max: int = 512,
+        retry_ms: int = 1_000,
+        disk: Disk | None = None,
+        randomness: Randomness | None = None,
+    ) -> FileLedgerStore:
+        """Open the folder, making it if it is missing, and recover what the last process left.
+
+        `checkpoint_bytes` of WAL bring a checkpoint; `retry_ms` lie between attempts to end an
+        outage. Raises FolderInUse, FormatUnsupported, DataCorrupt; StorageUnavailable if the
+        disk refuses.
+        """
+        disk = disk or SystemDisk()
+        salt = (randomness or SystemRandomness()).below(1 << 32)
+        threads = disk.threads("headrace-read", READ_THREADS)
+        path = str(folder)
+        descriptors: list[int] = []
+
+        def release() -> None:
+            threads.shutdown(wait=True)
+            for fd in descriptors:
+                disk.close(fd)
+
+        def take() -> tuple[int, Segments, WalReader, Recovered]:
+            _make_folders(disk, path)
+            descriptors.append(lock_folder(disk, path))
+            found_salt = prepare_folder(disk, path, salt)
+            segments = Segments(disk, path, open_files_max)
+            reader = WalReader(disk, path, found_salt)
+            return found_salt, segments, reader, recover(disk, path, segments, reader)
+
+        try:
+            found_salt, segments, reader, found = await _run(threads, take)
+            wal = WriteAheadLog(disk, path, wal_file_bytes)
+            wal.next_number = found.next_wal_number
+            commit = GroupCommit(disk, clock, wal, segments, found.catalog, found_salt)
+            commit.checkpoint_bytes = checkpoint_bytes
+            writer = CheckpointWriter(disk, path, segments, reader)
+            maintenance = Maintenance(disk, commit, wal, segments, found.catalog, writer, retry_ms)
+            await maintenance.start(found.sequence, found.old_wal_numbers)
+        except BaseException as error:
+            release()
+            if isinstance(error, OSError):
+                raise StorageUnavailable(
+                    f"opening {path} failed ({error}): mend the disk or free space, then start "
+                    "again",
+                    path=path,
+                    cause=str(error),
+                ) from error
+            raise
+        store = cls(segments, commit, found.catalog, maintenance, threads, release)
+        _ = store._tasks.start(maintenance.run(), "storage maintenance")
+        return store
+
+    async def close(self) -> None:
+        """Sync and checkpoint what was appended, and give the folder back."""
+        if self._closed is not None:
+            return
+        self._closed = LedgerUnknown("the ledger store is closed: open it again")
+        await self._commit.close()
+        await self._tasks.close()
+        await self._maintenance.close()
+        self._segments.close_all()
+        self._release()
+
+    async def create(self) -> LedgerId:
+        """See LedgerStore."""
+        self._check_open()
+        ledger = Ledger(self._catalog.next_ledger)
+        self._catalog.next_ledger += 1
+        await self._commit.change(CREATE, ledger).wait()
+        return LedgerId(ledger.id)
+
+    def append(
+        self, ledger: LedgerId, parts: Sequence[Buffer], size: int, flush_ms: int | None
+    ) -> tuple[int, Completion]:
+        """See LedgerStore."""
+        found = self._ledgers.get(ledger)
+        if found is None or self._closed is not None:
+            raise self._unknown(ledger)
+        if found.blocked is not None:
+            raise fresh(found.blocked)
+        self.counters.appends += 1
+        return self._commit.append(found, parts, size, flush_ms)
+
+    def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
+        """See LedgerStore."""
+        found = self._find(ledger)
+        size = min(size, found.readable - position)
+        if size <= 0:
+            return b""
+        try:
+            return self._segments.read_cached(found, position, size)
+        except OSError:
+            return None  # `read` says what is wrong
+
+    async def read(self, ledger: LedgerId, position: int, size: int) -> Buffer:
+        """See LedgerStore."""
+        found = self._find(ledger)
+        size = min(size, found.readable - position)
+        if size <= 0:
+            return b""
+        try:
+            data = await _run(self._threads, lambda: self._segments.read(found.id, position, size))
+        except FileNotFoundError:
+            self._find(ledger)  # deleted meanwhile: LedgerUnknown
+            raise
+        except OSError as error:
+            raise StorageUnavailable(
+                f"reading ledger {ledger} at {position} failed ({error}): mend the disk, then "
+                "try again",
+                ledger=ledger,
+                position=position,
+                cause=str(error),
+            ) from error
+        if len(data) != size:
+            raise DataCorrupt(
+                f"ledger {ledger} holds fewer bytes than were acknowledged: restore "
+                f"{self._segments.path(ledger)} from a copy",
+                ledger=ledger,
+                position=position,
+            )
+        return data
+
+    async def seal(self, ledger: LedgerId, footer: bytes) -> None:
+        """See LedgerStore. Sealing again with the same footer changes nothing."""
+        found = self._find(ledger)
+        if len(footer) > FOOTER_BYTES_MAX:
+            raise Rejected(
+                f"a footer of {len(footer)} bytes: at most {FOOTER_BYTES_MAX} are kept",
+                limit=FOOTER_BYTES_MAX,
+                actual=len(footer),
+            )
+        if found.is_sealed and self._segments.read_footer(found.id, found.end) == footer:
+            return
+        if found.blocked is not None:
+            raise fresh(found.blocked)
+        found.blocked = ledger_sealed(found.id)
+        await self._commit.change(SEAL, found, bytes(footer)).wait()
+
+    async def recover(self, ledger: LedgerId) -> LedgerInfo:
+        """See LedgerStore. The folder's lock keeps other processes out already."""
+        found = self._find(ledger)
+        if found.end != found.readable:
+            await self._commit.barrier().wait()
+            found = self._find(ledger)
+        return LedgerInfo(ledger, found.readable, found.is_sealed, self._footer(found))
+
+    async def delete(self, ledger: LedgerId) -> None:
+        """See LedgerStore."""
+        self._check_open()
+        found = self._ledgers.get(ledger)
+        if found is None or isinstance(found.blocked, LedgerUnknown):
+            raise self._unknown(ledger)
+        before = found.blocked
+        found.blocked = self._unknown(ledger)
+        try:
+            await self._commit.change(DELETE, found).wait()
+        except Retriable:
+            found.blocked = before
+            raise
+        await _run(self._threads, self._segments.unlink_forgotten)
+
+    def list(self) -> Sequence[LedgerInfo]:
+        """See LedgerStore. Footers are read from their files, not kept in memory.
+
+        A footer that does not match its checksum is None here; `recover` raises DataCorrupt.
+        """
+        self._check_open()
+        infos = []
+        for number, found in sorted(self._ledgers.items()):
+            try:
+                footer = self._footer(found)
+            except (DataCorrupt, OSError) as error:
+                log.warning("ledger %d: %s", number, error)
+                footer = None
+            infos.append(LedgerInfo(LedgerId(number), found.readable, found.is_sealed, footer))
+        return infos
+
+    def _footer(self, found: Ledger) -> bytes | None:
+        return self._segments.read_footer(found.id, found.end) if found.is_sealed else None
+
+    def _find(self, ledger: int) -> Ledger:
+        self._check_open()
+        found = self._ledgers.get(ledger)
+        if found is None:
+            raise self._unknown(ledger)
+        blocked = found.blocked
+        if blocked is not None and not isinstance(blocked, LedgerSealed):
+            raise fresh(blocked)
+        return found
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+
+    def _unknown(self, ledger: int) -> LedgerUnknown:
+        return self._closed or LedgerUnknown(
+            f"ledger {ledger} does not exist: it was deleted or never made", ledger=ledger
+        )
+
+
+def _make_folders(disk: Disk, path: str) -> None:
+    missing = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        disk.make_folder(folder)
+        disk.sync_folder(os.path.dirname(folder) or ".")
+
+
+async def _run(threads: Executor, function: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(threads, function)

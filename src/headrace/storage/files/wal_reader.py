@@ -1,0 +1,104 @@
+"""Reading the WAL back: which frames hold, where it ends, and whether it is damaged.
+
+Rules of the room: reads only. A frame that does not hold ends the log, if it may have been torn;
+it is corruption if a later frame says that it was synced (`synced_sequence`). Nothing is skipped
+to get at what lies behind, except frames that the checkpoint covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.errors import DataCorrupt
+from headrace.runtime.disk import READ_ONLY, Disk, read_fully
+from headrace.storage.files.format import FRAME_MAGIC, SECTOR_BYTES, Frame, decode_frame
+from headrace.storage.files.write_ahead_log import wal_path
+
+
+class WalReader:
+    """The WAL files of a folder."""
+
+    def __init__(self, disk: Disk, folder: str, salt: int) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._salt = salt
+
+    def numbers(self) -> list[int]:
+        """The numbers of the files that are there, ascending."""
+        names = self._disk.list(f"{self._folder}/wal")
+        return sorted(int(name[:-4], 16) for name in names if name.endswith(".wal"))
+
+    def frames(self, first_number: int, covered: int) -> Iterator[Frame]:
+        """The frames behind sequence `covered`, in sequence, up to the log's end.
+
+        Raises DataCorrupt where a frame that was synced does not hold.
+        """
+        expected = covered + 1
+        for number in self.numbers():
+            if number < first_number:
+                continue
+            data = self._read(number)
+            view = memoryview(data)
+            at = 0
+            last_covered = 0
+            while True:
+                frame = self._frame_at(view, at, number)
+                if frame is None and last_covered < covered:
+                    frame = self._next_frame(data, view, at, number, expected)
+                if frame is None or frame.sequence > expected:
+                    break
+                at = frame.end
+                if frame.sequence < expected:
+                    last_covered = frame.sequence
+                    continue
+                last_covered = covered
+                expected += 1
+                yield frame
+            self._check_rest(data, view, at, number, expected)
+
+    def _frame_at(self, view: memoryview, at: int, number: int) -> Frame | None:
+        frame = decode_frame(view, at, self._salt, number)
+        if frame is None:
+            aligned = -(-at // SECTOR_BYTES) * SECTOR_BYTES
+            frame = decode_frame(view, aligned, self._salt, number) if aligned > at else None
+        return frame
+
+    def _valid_frames(self, data: bytes, view: memoryview, at: int, number: int) -> Iterator[Frame]:
+        """All frames from `at` on that hold, wherever they begin."""
+        at = data.find(FRAME_MAGIC, at)
+        while at >= 0:
+            frame = decode_frame(view, at, self._salt, number)
+            if frame is not None:
+                yield frame
+            at = data.find(FRAME_MAGIC, at + 1 if frame is None else frame.end)
+
+    def _next_frame(
+        self, data: bytes, view: memoryview, at: int, number: int, expected: int
+    ) -> Frame | None:
+        """Behind damage that the checkpoint covers: where the log goes on."""
+        for frame in self._valid_frames(data, view, at, number):
+            return frame if frame.sequence <= expected else None
+        return None
+
+    def _check_rest(
+        self, data: bytes, view: memoryview, at: int, number: int, expected: int
+    ) -> None:
+        for frame in self._valid_frames(data, view, at, number):
+            if frame.synced_sequence >= expected:
+                path = wal_path(self._folder, number)
+                raise DataCorrupt(
+                    f"{path}: frame {expected} at byte {at} or before does not match its "
+                    f"checksum, but frame {frame.sequence} at byte {frame.start} says that it "
+                    "was durable: acknowledged data is damaged. Restore the folder from a copy",
+                    path=path,
+                    position=at,
+                    sequence=expected,
+                )
+
+    def _read(self, number: int) -> bytes:
+        path = wal_path(self._folder, number)
+        fd = self._disk.open(path, READ_ONLY)
+        try:
+            return read_fully(self._disk, fd, self._disk.size(fd), 0)
+        finally:
+            self._disk.close(fd)
