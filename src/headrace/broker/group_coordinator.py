@@ -8,15 +8,19 @@ and checks group ids; the rules of groups are in `coordination/groups`, appendin
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
-from headrace.broker.coordinator_shard import ShardLog
+from headrace.broker.coordinator_shard import CoordinatorShard, ShardLog
 from headrace.coordination.groups.commands import (
     CommitCommand,
     CommitReply,
+    DeleteGroupsCommand,
+    DeleteGroupsReply,
     DeleteOffsetsCommand,
     DeleteOffsetsReply,
+    DescribeGroupsCommand,
+    DescribeGroupsReply,
     FetchOffsetsCommand,
     FetchOffsetsReply,
     GroupDescription,
@@ -33,9 +37,32 @@ from headrace.coordination.groups.commands import (
     SyncReply,
 )
 from headrace.coordination.groups.config import GroupConfig
-from headrace.runtime.clock import Clock
-from headrace.runtime.randomness import Randomness
-from headrace.runtime.tasks import Tasks
+from headrace.coordination.groups.group import GroupRecord
+from headrace.coordination.groups.group_machine import GroupMachine
+from headrace.coordination.groups.host_commands import (
+    DoneReply,
+    ForgetTopicsCommand,
+    GroupCommand,
+    GroupReply,
+    LoadedCommand,
+    TickCommand,
+)
+from headrace.errors import (
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    GroupIdInvalid,
+    HeadraceError,
+    NotCoordinator,
+    RebalanceInProgress,
+)
+from headrace.records.identifiers import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.randomness import Randomness
+    from headrace.runtime.tasks import Tasks
 
 
 @dataclass(slots=True)
@@ -47,6 +74,15 @@ class GroupCounters:
     offsets: int = 0
     rebalances_total: int = 0
     commits_total: int = 0
+    skipped_records: int = 0
+
+
+GROUP_ID_LENGTH_MAX = 8_000
+"""Characters; 4 bytes each at most, so that the id fits the int16 length of a stored string."""
+REMEMBERED_GROUPS_MAX = 10_000
+"""Group ids whose partition is remembered: hashing 30 characters costs 3 us."""
+
+GroupShard = CoordinatorShard[GroupCommand, GroupRecord, GroupReply]
 
 
 class GroupCoordinator:
@@ -61,60 +97,207 @@ class GroupCoordinator:
         tasks: Tasks,
         config: GroupConfig | None = None,
     ) -> None:
-        raise NotImplementedError
+        """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
+        HeadraceError, which becomes the reply) when this broker does not own the partition."""
+        assert partition_count > 0
+        self._shard_log = shard_log
+        self._partition_count = partition_count
+        self._clock = clock
+        self._randomness = randomness
+        self._tasks = tasks
+        self._config = config or GroupConfig()
+        self._shards: dict[int, GroupShard] = {}
+        self._partitions: dict[str, int] = {}
+        self._commits_total = 0
+        self._closed_with: HeadraceError | None = None
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that holds the group (FindCoordinator)."""
-        raise NotImplementedError
+        partition = self._partitions.get(group_id)
+        if partition is None:
+            if len(self._partitions) >= REMEMBERED_GROUPS_MAX:
+                self._partitions.clear()
+            partition = self._partitions[group_id] = hash_group(group_id, self._partition_count)
+        return partition
 
     async def join(self, command: JoinCommand) -> JoinReply:
         """JoinGroup: answered when the group's members have met, or the time for it is over."""
-        raise NotImplementedError
+        command.fresh_id = str(self._randomness.uuid())
+        return cast("JoinReply", await self._submit_parkable(command))
 
     async def sync(self, command: SyncCommand) -> SyncReply:
         """SyncGroup: answered when the leader's assignment is durable."""
-        raise NotImplementedError
+        reply = cast("SyncReply", await self._submit_parkable(command))
+        if isinstance(reply.error, CoordinatorLoading):
+            # Kafka's rule: what was under way is lost with the state, so begin with a join.
+            reply.error = RebalanceInProgress("the coordinator was read back: join again")
+        return reply
 
     async def heartbeat(self, command: HeartbeatCommand) -> HeartbeatReply:
-        """Heartbeat."""
-        raise NotImplementedError
+        """Heartbeat. While the coordinator loads, the member is told that all is well."""
+        reply = cast("HeartbeatReply", await self._submit(command))
+        if isinstance(reply.error, CoordinatorLoading):
+            reply.error = None
+        return reply
 
     async def leave(self, command: LeaveCommand) -> LeaveReply:
         """LeaveGroup."""
-        raise NotImplementedError
+        return cast("LeaveReply", await self._submit(command))
 
     async def commit(self, command: CommitCommand) -> CommitReply:
         """OffsetCommit: answered when the offsets are durable. Topics are not looked up."""
-        raise NotImplementedError
+        self._commits_total += 1
+        return cast("CommitReply", await self._submit_offsets(command))
 
     async def fetch_offsets(self, command: FetchOffsetsCommand) -> FetchOffsetsReply:
         """OffsetFetch."""
-        raise NotImplementedError
+        return cast("FetchOffsetsReply", await self._submit_offsets(command))
 
     async def delete_offsets(self, command: DeleteOffsetsCommand) -> DeleteOffsetsReply:
         """OffsetDelete."""
-        raise NotImplementedError
+        return cast("DeleteOffsetsReply", await self._submit_offsets(command))
 
     async def delete_groups(self, group_ids: list[str]) -> list[GroupResult]:
         """DeleteGroups, answered in the order of `group_ids`."""
-        raise NotImplementedError
-
-    async def list_groups(self, command: ListGroupsCommand) -> ListGroupsReply:
-        """ListGroups over the partitions that this broker owns, sorted by group id."""
-        raise NotImplementedError
+        results: dict[str, GroupResult] = {}
+        for ids in self._by_partition(group_ids):
+            command = DeleteGroupsCommand(ids)
+            reply = cast("DeleteGroupsReply", await self._submit_to(ids[0], command))
+            results.update((result.group_id, result) for result in reply.results)
+        return [results[group_id] for group_id in group_ids]
 
     async def describe_groups(self, group_ids: list[str]) -> list[GroupDescription]:
         """DescribeGroups, answered in the order of `group_ids`."""
-        raise NotImplementedError
+        described: dict[str, GroupDescription] = {}
+        for ids in self._by_partition(group_ids):
+            command = DescribeGroupsCommand(ids)
+            reply = cast("DescribeGroupsReply", await self._submit_to(ids[0], command))
+            described.update((group.group_id, group) for group in reply.groups)
+        return [described[group_id] for group_id in group_ids]
+
+    async def list_groups(self, command: ListGroupsCommand) -> ListGroupsReply:
+        """ListGroups over the partitions that this broker owns, sorted by group id."""
+        reply = ListGroupsReply()
+        for shard in self._owned_shards():
+            part = cast("ListGroupsReply", await shard.submit(command))
+            reply.error = reply.error or part.error
+            reply.groups += part.groups
+        reply.groups.sort()
+        return reply
 
     async def topic_deleted(self, names: list[str]) -> None:
-        """Drop what is committed for these topics in every group of this broker."""
-        raise NotImplementedError
+        """Drop what is committed for these topics in every group of this broker.
+
+        Raises the error of the first shard that could not do it; doing it again does no harm.
+        """
+        command = ForgetTopicsCommand(names)
+        for shard in self._owned_shards():
+            reply = cast("DoneReply", await shard.submit(command))
+            if reply.error is not None:
+                raise reply.error
+
+    def resign(self, partition: int) -> None:
+        """This broker no longer owns the partition: its groups are told to look elsewhere."""
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            shard.close(NotCoordinator("another broker coordinates the group now"))
 
     def counters(self) -> GroupCounters:
-        """Figures for metrics; costs a look at each loaded shard."""
-        raise NotImplementedError
+        """Figures for metrics; costs a look at each loaded group."""
+        counters = GroupCounters(commits_total=self._commits_total)
+        for shard in self._shards.values():
+            machine = shard.machine
+            if isinstance(machine, GroupMachine):
+                counters.groups += len(machine.groups)
+                counters.rebalances_total += machine.rebalances_total
+                counters.skipped_records += machine.skipped_count
+                for group in machine.groups.values():
+                    counters.members += len(group.members)
+                    counters.offsets += len(group.offsets)
+        return counters
 
     async def close(self) -> None:
         """Refuse what waits, stop the timers. Replies of durable commands are still given."""
-        raise NotImplementedError
+        self._closed_with = CoordinatorUnavailable("the broker is stopping")
+        for shard in self._shards.values():
+            shard.close(self._closed_with)
+
+    # --- the way to a shard ------------------------------------------------------------------
+
+    def _shard(self, partition: int) -> GroupShard:
+        """The shard of a partition. Raises what `shard_log` raises."""
+        shard = self._shards.get(partition)
+        if shard is None:
+            if self._closed_with is not None:
+                raise self._closed_with
+            shard = self._shards[partition] = CoordinatorShard(
+                f"{OFFSETS_TOPIC}-{partition}",
+                self._shard_log(partition),
+                lambda: GroupMachine(self._config),
+                (LoadedCommand(), TickCommand()),
+                self._clock,
+                self._tasks,
+            )
+        return shard
+
+    def _owned_shards(self) -> list[GroupShard]:
+        """Shards of all partitions whose log can be opened here."""
+        shards: list[GroupShard] = []
+        for partition in range(self._partition_count):
+            try:
+                shards.append(self._shard(partition))
+            except NotCoordinator:
+                continue
+        return shards
+
+    async def _submit(self, command: HeartbeatCommand | LeaveCommand) -> object:
+        if not command.group_id:
+            return command.refused(GroupIdInvalid("a group id must not be empty"))
+        return await self._submit_to(command.group_id, command)
+
+    async def _submit_offsets(
+        self, command: CommitCommand | FetchOffsetsCommand | DeleteOffsetsCommand
+    ) -> object:
+        """As Kafka does, take the empty group id here: old simple consumers commit under it."""
+        return await self._submit_to(command.group_id, command)
+
+    async def _submit_to(self, group_id: str, command: GroupCommand) -> object:
+        if len(group_id) > GROUP_ID_LENGTH_MAX:
+            return command.refused(GroupIdInvalid(limit=GROUP_ID_LENGTH_MAX))
+        try:
+            shard = self._shard(self.partition_for(group_id))
+        except HeadraceError as error:
+            return command.refused(error)
+        return await shard.submit(command)
+
+    async def _submit_parkable(self, command: JoinCommand | SyncCommand) -> object:
+        if not 0 < len(command.group_id) <= GROUP_ID_LENGTH_MAX:
+            return command.refused(GroupIdInvalid(limit=GROUP_ID_LENGTH_MAX))
+        try:
+            shard = self._shard(self.partition_for(command.group_id))
+        except HeadraceError as error:
+            return command.refused(error)
+        return await shard.submit_parkable(command)
+
+    def _by_partition(self, group_ids: list[str]) -> list[list[str]]:
+        """Group ids, each once, those of one partition together; too long ones alone."""
+        parts: dict[int, list[str]] = {}
+        alone: list[list[str]] = []
+        for group_id in dict.fromkeys(group_ids):
+            if len(group_id) > GROUP_ID_LENGTH_MAX:
+                alone.append([group_id])
+            else:
+                parts.setdefault(self.partition_for(group_id), []).append(group_id)
+        return [*parts.values(), *alone]
+
+
+def hash_group(group_id: str, partition_count: int) -> int:
+    """Kafka's `Utils.abs(groupId.hashCode()) % partitions`. Do not change: stored."""
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for index in range(0, len(units), 2):
+        code = (31 * code + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    if code >= 0x80000000:
+        code = 0x100000000 - code
+    # abs of the least int is 0 in Kafka, and 2^31 here
+    return 0 if code == 0x80000000 else code % partition_count

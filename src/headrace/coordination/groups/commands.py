@@ -3,15 +3,17 @@
 Rules of the room: plain slotted dataclasses, no behaviour but `refused`, which makes the reply
 that carries one error. Times are int milliseconds. An error is an instance of a HeadraceError or
 None; where Kafka answers per partition or per member, so do these. Fields that the host fills
-(`ticket`, `fresh_id`) come last and have defaults; a face leaves them alone.
+(`ticket`, `fresh_id`) come last and have defaults; a face leaves them alone. What the host itself
+asks is in `host_commands.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.errors import HeadraceError
+if TYPE_CHECKING:
+    from headrace.errors import HeadraceError
 
 NO_GENERATION = -1
 NO_OFFSET = -1
@@ -351,69 +353,3 @@ class DescribeGroupsCommand:
     def refused(self, error: HeadraceError) -> DescribeGroupsReply:
         """The reply that carries `error` for every group."""
         return DescribeGroupsReply([GroupDescription(g, error) for g in self.group_ids])
-
-
-@dataclass(slots=True)
-class DoneReply:
-    """Answers a command of the host itself."""
-
-    error: HeadraceError | None = None
-
-
-@dataclass(slots=True)
-class ForgetTopicsCommand:
-    """These topics were deleted: drop what is committed for them, in every group."""
-
-    topics: list[str]
-
-    def refused(self, error: HeadraceError) -> DoneReply:
-        """The reply that carries `error`."""
-        return DoneReply(error)
-
-
-@dataclass(slots=True)
-class TickCommand:
-    """Time has passed: the host sends it when `next_deadline_ms` is reached."""
-
-    def refused(self, error: HeadraceError) -> DoneReply:
-        """The reply that carries `error`."""
-        return DoneReply(error)
-
-
-@dataclass(slots=True)
-class LoadedCommand:
-    """The log has been replayed: sessions and rebalances start to count from now."""
-
-    def refused(self, error: HeadraceError) -> DoneReply:
-        """The reply that carries `error`."""
-        return DoneReply(error)
-
-
-GroupCommand = (
-    JoinCommand
-    | SyncCommand
-    | HeartbeatCommand
-    | LeaveCommand
-    | CommitCommand
-    | FetchOffsetsCommand
-    | DeleteOffsetsCommand
-    | DeleteGroupsCommand
-    | ListGroupsCommand
-    | DescribeGroupsCommand
-    | ForgetTopicsCommand
-    | TickCommand
-    | LoadedCommand
-)
-GroupReply = (
-    JoinReply
-    | SyncReply
-    | HeartbeatReply
-    | LeaveReply
-    | CommitReply
-    | FetchOffsetsReply
-    | DeleteOffsetsReply
-    | DeleteGroupsReply
-    | ListGroupsReply
-    | DescribeGroupsReply
-    | DoneReply
-)

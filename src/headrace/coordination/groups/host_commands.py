@@ -1,0 +1,98 @@
+"""What the host of a group machine asks it, and the closed unions of all commands and replies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.coordination.groups.commands import (
+    CommitCommand,
+    CommitReply,
+    DeleteGroupsCommand,
+    DeleteGroupsReply,
+    DeleteOffsetsCommand,
+    DeleteOffsetsReply,
+    DescribeGroupsCommand,
+    DescribeGroupsReply,
+    FetchOffsetsCommand,
+    FetchOffsetsReply,
+    HeartbeatCommand,
+    HeartbeatReply,
+    JoinCommand,
+    JoinReply,
+    LeaveCommand,
+    LeaveReply,
+    ListGroupsCommand,
+    ListGroupsReply,
+    SyncCommand,
+    SyncReply,
+)
+
+if TYPE_CHECKING:
+    from headrace.errors import HeadraceError
+
+
+@dataclass(slots=True)
+class DoneReply:
+    """Answers a command of the host itself."""
+
+    error: HeadraceError | None = None
+
+
+@dataclass(slots=True)
+class ForgetTopicsCommand:
+    """These topics were deleted: drop what is committed for them, in every group."""
+
+    topics: list[str]
+
+    def refused(self, error: HeadraceError) -> DoneReply:
+        """The reply that carries `error`."""
+        return DoneReply(error)
+
+
+@dataclass(slots=True)
+class TickCommand:
+    """Time has passed: the host sends it when `next_deadline_ms` is reached."""
+
+    def refused(self, error: HeadraceError) -> DoneReply:
+        """The reply that carries `error`."""
+        return DoneReply(error)
+
+
+@dataclass(slots=True)
+class LoadedCommand:
+    """The log has been replayed: sessions and rebalances start to count from now."""
+
+    def refused(self, error: HeadraceError) -> DoneReply:
+        """The reply that carries `error`."""
+        return DoneReply(error)
+
+
+GroupCommand = (
+    JoinCommand
+    | SyncCommand
+    | HeartbeatCommand
+    | LeaveCommand
+    | CommitCommand
+    | FetchOffsetsCommand
+    | DeleteOffsetsCommand
+    | DeleteGroupsCommand
+    | ListGroupsCommand
+    | DescribeGroupsCommand
+    | ForgetTopicsCommand
+    | TickCommand
+    | LoadedCommand
+)
+GroupReply = (
+    JoinReply
+    | SyncReply
+    | HeartbeatReply
+    | LeaveReply
+    | CommitReply
+    | FetchOffsetsReply
+    | DeleteOffsetsReply
+    | DeleteGroupsReply
+    | ListGroupsReply
+    | DescribeGroupsReply
+    | DoneReply
+)

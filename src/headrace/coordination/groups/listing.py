@@ -1,0 +1,96 @@
+"""What administrators ask about groups: list, describe, delete.
+
+Rules of the room: pure; list and describe only look. States and types carry Kafka's names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.coordination.groups.commands import (
+    DeleteGroupsCommand,
+    DeleteGroupsReply,
+    DescribeGroupsCommand,
+    DescribeGroupsReply,
+    GroupDescription,
+    GroupListing,
+    GroupResult,
+    ListGroupsCommand,
+    ListGroupsReply,
+    MemberDescription,
+)
+from headrace.coordination.groups.group import (
+    DEAD,
+    EMPTY,
+    STABLE,
+    Group,
+    GroupDecision,
+    GroupRecord,
+)
+from headrace.coordination.groups.offsets import removal
+from headrace.coordination.groups.state_records import OffsetRemoved
+from headrace.coordination.machine import Decision
+from headrace.errors import GroupNotEmpty, GroupUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CLASSIC = "classic"
+
+
+def decide_list(groups: Mapping[str, Group], command: ListGroupsCommand) -> GroupDecision:
+    """List the groups that pass both filters, sorted by id."""
+    states = [state.lower() for state in command.states]
+    types = [name.lower() for name in command.types]
+    listed = [
+        GroupListing(group_id, group.protocol_type, group.state, CLASSIC)
+        for group_id, group in sorted(groups.items())
+        if not states or group.state.lower() in states
+    ]
+    return Decision([], ListGroupsReply(None, listed if not types or CLASSIC in types else []))
+
+
+def decide_describe(groups: Mapping[str, Group], command: DescribeGroupsCommand) -> GroupDecision:
+    """Describe groups, in the order asked for."""
+    described = [_describe(group_id, groups.get(group_id)) for group_id in command.group_ids]
+    return Decision([], DescribeGroupsReply(described))
+
+
+def _describe(group_id: str, group: Group | None) -> GroupDescription:
+    if group is None:
+        return GroupDescription(group_id, GroupUnknown(group=group_id), DEAD)
+    is_stable = group.state == STABLE
+    members = [
+        MemberDescription(
+            m.member_id,
+            m.group_instance_id,
+            m.client_id,
+            m.client_host,
+            m.metadata(group.protocol_name) if is_stable else b"",
+            m.assignment if is_stable else b"",
+        )
+        for m in group.members.values()
+    ]
+    name = (group.protocol_name or "") if is_stable else ""
+    return GroupDescription(group_id, None, group.state, group.protocol_type, name, members)
+
+
+def decide_delete_groups(
+    groups: Mapping[str, Group], command: DeleteGroupsCommand
+) -> GroupDecision:
+    """Delete empty groups with all their offsets. A group named twice is unknown by then."""
+    records: list[GroupRecord] = []
+    results: list[GroupResult] = []
+    deleted: dict[str, None] = {}
+    for group_id in command.group_ids:
+        group = None if group_id in deleted else groups.get(group_id)
+        if group is None:
+            results.append(GroupResult(group_id, GroupUnknown(group=group_id)))
+        elif group.state != EMPTY or group.pending:
+            results.append(GroupResult(group_id, GroupNotEmpty("the group has members")))
+        else:
+            deleted[group_id] = None
+            records += [OffsetRemoved(group_id, t, p) for t, p in group.offsets]
+            records.append(removal(group))
+            results.append(GroupResult(group_id, None))
+    return Decision(records, DeleteGroupsReply(results))

@@ -1,0 +1,210 @@
+"""Committed offsets: commit, fetch, delete, expiry.
+
+Rules of the room: each function decides one command and changes nothing. Offsets change through
+durable records alone; a commit answers per partition. Topics are not looked up here: what exists
+is the face's business. Retention counts from the moment the group became empty; for a consumer
+that never was in a group, from its last commit (KIP-211).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.coordination.groups.classic import check_member, seen
+from headrace.coordination.groups.commands import (
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    CommitCommand,
+    CommitReply,
+    DeleteOffsetsCommand,
+    DeleteOffsetsReply,
+    FetchedOffset,
+    FetchOffsetsCommand,
+    FetchOffsetsReply,
+    PartitionResult,
+)
+from headrace.coordination.groups.group import (
+    COMPLETING,
+    EMPTY,
+    Group,
+    GroupDecision,
+    GroupForgotten,
+    GroupRecord,
+    refused,
+)
+from headrace.coordination.groups.host_commands import DoneReply, ForgetTopicsCommand
+from headrace.coordination.groups.state_records import (
+    STRING_SIZE_MAX,
+    GroupRemoved,
+    OffsetRemoved,
+    OffsetStored,
+    read_subscribed_topics,
+)
+from headrace.coordination.machine import Decision
+from headrace.errors import (
+    GroupNotEmpty,
+    GroupSubscribed,
+    GroupUnknown,
+    HeadraceError,
+    IllegalGeneration,
+    MemberUnknown,
+    OffsetMetadataTooLarge,
+    RebalanceInProgress,
+    TopicUnknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.coordination.groups.config import GroupConfig
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+TOPIC_NAME_LENGTH_MAX = 249
+
+
+def decide_commit(
+    group: Group | None, command: CommitCommand, now_ms: int, config: GroupConfig
+) -> GroupDecision:
+    """Commit: everything or nothing by membership, then partition by partition."""
+    error = _check_commit(group, command)
+    if error is not None:
+        return refused(command, error)
+    records: list[GroupRecord] = []
+    results: list[PartitionResult] = []
+    group_id = command.group_id
+    size_max = config.offset_metadata_size_max
+    for topic, partition, offset, leader_epoch, metadata in command.offsets:
+        text = metadata or ""
+        error = None
+        if len(text) > size_max or len(text) * 4 > STRING_SIZE_MAX < len(text.encode()):
+            error = OffsetMetadataTooLarge(limit=size_max, actual=len(text))
+        elif not 0 < len(topic) <= TOPIC_NAME_LENGTH_MAX:
+            error = TopicUnknown("not a legal topic name", topic=topic)
+        else:
+            records.append(
+                OffsetStored(group_id, topic, partition, offset, leader_epoch, text, now_ms)
+            )
+        results.append(PartitionResult(topic, partition, error))
+    if group is not None:
+        member = group.members.get(command.member_id)
+        if member is not None:
+            records.append(seen(member, now_ms))
+    return Decision(records, CommitReply(results))
+
+
+def _check_commit(group: Group | None, command: CommitCommand) -> HeadraceError | None:
+    generation = command.generation
+    if group is None:
+        # A group of its own making is not ours to know: a simple consumer may always commit.
+        return None if generation < 0 else IllegalGeneration(actual=generation)
+    if generation < 0 and group.state == EMPTY:
+        return None
+    if generation < 0 and not command.member_id and command.group_instance_id is None:
+        return MemberUnknown("the group has members: only they may commit")
+    error = check_member(group, command.member_id, command.group_instance_id)
+    if error is not None:
+        return error
+    if generation != group.generation:
+        return IllegalGeneration(limit=group.generation, actual=generation)
+    if group.state == COMPLETING:
+        return RebalanceInProgress("the generation has no assignment yet: sync first")
+    return None
+
+
+def decide_fetch(group: Group | None, command: FetchOffsetsCommand) -> GroupDecision:
+    """Fetch: unknown groups and partitions have offset -1, which is no error."""
+    stored = group.offsets if group is not None else {}
+    partitions: Iterable[tuple[str, int]] = (
+        sorted(stored) if command.partitions is None else command.partitions
+    )
+    offsets: list[FetchedOffset] = []
+    for topic, partition in partitions:
+        found = stored.get((topic, partition))
+        if found is None:
+            offsets.append(FetchedOffset(topic, partition, NO_OFFSET, NO_LEADER_EPOCH, ""))
+        else:
+            offsets.append(
+                FetchedOffset(topic, partition, found.offset, found.leader_epoch, found.metadata)
+            )
+    return Decision([], FetchOffsetsReply(None, offsets))
+
+
+def decide_delete(group: Group | None, command: DeleteOffsetsCommand) -> GroupDecision:
+    """Delete offsets: of any topic in an empty group, else of topics nobody subscribes to."""
+    if group is None:
+        return refused(command, GroupUnknown(group=command.group_id))
+    topics: dict[str, None] | None = {}
+    if group.state != EMPTY:
+        if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return refused(command, GroupNotEmpty("the group has members"))
+        topics = subscribed_topics(group)
+    records: list[GroupRecord] = []
+    results: list[PartitionResult] = []
+    for topic, partition in command.partitions:
+        if topics is None or topic in topics:
+            error = GroupSubscribed("the group subscribes to the topic", topic=topic)
+            results.append(PartitionResult(topic, partition, error))
+            continue
+        if (topic, partition) in group.offsets:
+            records.append(OffsetRemoved(group.group_id, topic, partition))
+        results.append(PartitionResult(topic, partition, None))
+    return Decision(records, DeleteOffsetsReply(None, results))
+
+
+def subscribed_topics(group: Group) -> dict[str, None] | None:
+    """Every topic that a member subscribes to; None when a member's metadata cannot be read."""
+    topics: dict[str, None] = {}
+    for member in group.members.values():
+        for _, metadata in member.protocols:
+            read = read_subscribed_topics(metadata)
+            if read is None:
+                return None
+            topics.update(dict.fromkeys(read))
+    return topics
+
+
+def decide_forget_topics(groups: Iterable[Group], command: ForgetTopicsCommand) -> GroupDecision:
+    """A deleted topic's offsets must not greet a topic that is made again under its name."""
+    names = dict.fromkeys(command.topics)
+    records: list[GroupRecord] = [
+        OffsetRemoved(group.group_id, topic, partition)
+        for group in groups
+        for topic, partition in group.offsets
+        if topic in names
+    ]
+    return Decision(records, DoneReply())
+
+
+def find_expired(groups: Iterable[Group], now_ms: int, config: GroupConfig) -> list[GroupRecord]:
+    """Tombstones for what retention has ended: offsets of empty groups, then the groups.
+
+    At most `expired_offsets_per_tick_max` records, give or take one group's.
+    """
+    records: list[GroupRecord] = []
+    for group in groups:
+        if group.state != EMPTY or group.pending:
+            continue
+        expired = [
+            OffsetRemoved(group.group_id, topic, partition)
+            for (topic, partition), stored in group.offsets.items()
+            if now_ms - _kept_since_ms(group, stored) >= config.offsets_retention_ms
+        ]
+        records += expired
+        if len(expired) == len(group.offsets):
+            records.append(removal(group))
+        if len(records) >= config.expired_offsets_per_tick_max:
+            break
+    return records
+
+
+def _kept_since_ms(group: Group, stored: OffsetStored) -> int:
+    if group.protocol_type and group.timestamp_ms >= 0:
+        return max(group.timestamp_ms, stored.timestamp_ms)
+    return stored.timestamp_ms
+
+
+def removal(group: Group) -> GroupRecord:
+    """The record that takes the group itself away."""
+    if group.record is not None:
+        return GroupRemoved(group.group_id)
+    return GroupForgotten(group.group_id)

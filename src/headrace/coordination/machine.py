@@ -1,0 +1,71 @@
+"""What a machine is: state that changes by records alone.
+
+Rules of the room (all of `coordination/`): no I/O, no clock, no chance, no asyncio, no logging.
+Time comes in as `now_ms`, fresh ids come in with the command.
+
+- `decide(command, now_ms)` changes nothing. It says which records the command amounts to, and
+  what to answer.
+- `apply(record)` is the only thing that changes state: live, right after the host has handed
+  the records to the log, and on replay alike.
+
+Some state is deliberately not in the log: who waits for whom in a join barrier, when a session
+ends, which tickets are unanswered. It is cheap to lose (clients ask again) and would cost a
+write per heartbeat to keep. So there are two kinds of records. *Durable* ones have bytes
+(`encode` returns them); *volatile* ones have none (`encode` returns None) and carry the rest.
+Both go through `apply`, durable ones first, so a machine still changes in one place only, a
+decision can be looked at before it happens, and a test can throw it away. What durable records
+leave behind is by themselves enough to go on after a crash.
+
+A command that cannot be answered yet (a join that waits for the others) is *parked*: its
+decision has no reply, and a later decision brings (ticket, reply) among its `answers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+Record = TypeVar("Record")
+Reply = TypeVar("Reply")
+Command_contra = TypeVar("Command_contra", contravariant=True)
+
+
+@dataclass(slots=True)
+class Decision(Generic[Record, Reply]):
+    """What a command amounts to.
+
+    `records` are applied in order. `reply` is None when the command is parked. `answers` are
+    replies of commands that were parked earlier, or of this very command, by ticket.
+    """
+
+    records: list[Record]
+    reply: Reply | None = None
+    answers: list[tuple[int, Reply]] = field(default_factory=list)
+
+
+class Machine(Protocol[Command_contra, Record, Reply]):
+    """A state machine whose state is in a log."""
+
+    def decide(self, command: Command_contra, now_ms: int) -> Decision[Record, Reply]:
+        """Say what `command` amounts to at `now_ms`. Changes nothing."""
+        ...
+
+    def apply(self, record: Record) -> None:
+        """Take one record into the state; records of one decision all in the same turn."""
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """When to send the tick command. May be early, never late; None: nothing to wait for."""
+        ...
+
+    def encode(self, record: Record) -> tuple[bytes, bytes | None] | None:
+        """The (key, value) of a durable record (None value: tombstone); None: it is volatile."""
+        ...
+
+    def decode(self, key: bytes | None, value: bytes | None) -> Record | None:
+        """The record that these bytes hold; None (and counted) if they are not understood."""
+        ...
+
+    def state_records(self) -> list[Record]:
+        """Durable records that by themselves rebuild the whole durable state."""
+        ...
