@@ -174,12 +174,29 @@ def _decompress_zstd(data: Buffer, bytes_max: int) -> bytes:
     import zstandard
 
     try:
-        if zstandard.frame_content_size(data) > bytes_max:  # -1 when the frame does not say
+        claimed = zstandard.frame_content_size(data)  # -1 when the frame does not say
+        if claimed > bytes_max:
             raise _too_large(ZSTD, bytes_max)
-        return zstandard.ZstdDecompressor().decompress(
+        plain = zstandard.ZstdDecompressor().decompress(
             data,
             max_output_size=_output_max(data, _ZSTD_RATIO_MAX, bytes_max),
             allow_extra_data=False,
         )
+        # The library forgets to look behind a frame that does not say its size, or says 0.
+        if claimed <= 0 and _zstd_frame_end(data, zstandard.frame_header_size(data)) != len(data):
+            raise _garbage(ZSTD, "it is cut, or something lies behind it")
+        return plain
     except zstandard.ZstdError as error:
         raise _garbage(ZSTD, error) from error
+
+
+def _zstd_frame_end(data: Buffer, position: int) -> int:
+    """Where the frame ends whose blocks start at `position` (RFC 8878, 3.1.1)."""
+    has_checksum = data[4] & 0x04
+    while position + 3 <= len(data):
+        block = int.from_bytes(data[position : position + 3], "little")
+        is_last, kind, size = block & 1, block >> 1 & 3, block >> 3
+        position += 3 + (1 if kind == 1 else size)  # kind 1: one byte, repeated
+        if is_last:
+            return position + (4 if has_checksum else 0)
+    return -1
