@@ -57,7 +57,11 @@ class Ledger:
     def seal(self) -> None:
         """Take no more appends, from now on and for ever."""
         self.is_sealed = True
-        self.blocked = self.corrupt or ledger_sealed(self.id)
+        self.unblock()
+
+    def unblock(self) -> None:
+        """A seal or delete has failed: take appends again, unless something else forbids it."""
+        self.blocked = self.corrupt or (ledger_sealed(self.id) if self.is_sealed else None)
 
 
 def ledger_sealed(ledger: int) -> LedgerSealed:

@@ -392,7 +392,7 @@ class GroupCommit:
                 ledger.run = None
                 ledger.end = max(run.start, ledger.readable)
             for change in group.changes:
-                change.ledger.blocked = change.ledger.corrupt
+                change.ledger.unblock()
         for group in groups:
             if group.written is not None and not group.written.done:
                 group.written.fail(failure)

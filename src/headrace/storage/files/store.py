@@ -20,7 +20,6 @@ from headrace.errors import (
     LedgerSealed,
     LedgerUnknown,
     Rejected,
-    Retriable,
     StorageUnavailable,
 )
 from headrace.runtime.clock import Clock
@@ -216,7 +215,10 @@ class FileLedgerStore:
         if found.blocked is not None:
             raise fresh(found.blocked)
         found.blocked = ledger_sealed(found.id)
-        await self._commit.change(SEAL, found, bytes(footer)).wait()
+        sealed = self._commit.change(SEAL, found, bytes(footer))
+        if sealed.done:  # refused at once: an outage
+            found.unblock()
+        await sealed.wait()
 
     async def recover(self, ledger: LedgerId) -> LedgerInfo:
         """See LedgerStore. The folder's lock keeps other processes out already."""
@@ -232,13 +234,11 @@ class FileLedgerStore:
         found = self._ledgers.get(ledger)
         if found is None or isinstance(found.blocked, LedgerUnknown):
             raise self._unknown(ledger)
-        before = found.blocked
         found.blocked = self._unknown(ledger)
-        try:
-            await self._commit.change(DELETE, found).wait()
-        except Retriable:
-            found.blocked = before
-            raise
+        deleted = self._commit.change(DELETE, found)
+        if deleted.done:  # refused at once: an outage
+            found.unblock()
+        await deleted.wait()
         await _run(self._threads, self._segments.unlink_forgotten)
 
     def list(self) -> Sequence[LedgerInfo]:
