@@ -1,0 +1,110 @@
+"""What only the SQLite store promises: a quick start, an idle process that stays idle."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+
+import pytest
+
+from headrace.metadata.sqlite import SqliteMetadataStore
+from headrace.metadata.sqlite_file import TOMBSTONE_MS, SqliteFile
+from headrace.metadata.store import ABSENT, Operation
+
+
+class StoppedClock:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def now_ns(self) -> int:
+        return self.ms * 1_000_000
+
+
+def test_nothing_is_polled_unless_somebody_watches(tmp_path):
+    async def run():
+        store = await SqliteMetadataStore.open(tmp_path / "m", StoppedClock(), poll_ms=1)
+        polls = []
+        poll = store._file.poll
+        store._file.poll = lambda: polls.append(poll())
+        await asyncio.sleep(0.02)
+        assert not polls
+        watch = store.watch("/")
+        await asyncio.sleep(0.02)
+        assert polls
+        del watch
+        gc.collect()
+        await asyncio.sleep(0.02)
+        polls.clear()
+        await asyncio.sleep(0.02)
+        assert not polls
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_closing_ends_its_thread_and_leaves_one_file(tmp_path):
+    async def run():
+        before = threading.active_count()
+        store = await SqliteMetadataStore.open(tmp_path / "deep" / "m", StoppedClock())
+        await store.put("/a", b"", ABSENT, ephemeral=True)
+        assert threading.active_count() == before + 1
+        (thread,) = [t for t in threading.enumerate() if t.name == "headrace-metadata"]
+        await store.close()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert [path.name for path in (tmp_path / "deep").iterdir()] == ["m"]
+
+    asyncio.run(run())
+
+
+def test_a_call_that_is_cancelled_does_not_disturb_the_next(tmp_path):
+    async def run():
+        store = await SqliteMetadataStore.open(tmp_path / "m", StoppedClock())
+        call = asyncio.ensure_future(store.put("/a", b"", ABSENT))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await store.get("/a")).version == 0
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_tombstones_are_dropped_after_a_day_and_sequence_numbers_go_on(tmp_path):
+    clock = StoppedClock()
+    file = SqliteFile(tmp_path / "m", clock, 100)
+    file.write([Operation("/a", b"", ABSENT), Operation("/a", None, 0)])
+    file.close()
+    clock.ms += TOMBSTONE_MS
+    file = SqliteFile(tmp_path / "m", clock, 100)
+    assert file._one("SELECT count(*) FROM facts") == 1
+    file.close()
+    clock.ms += 1
+    file = SqliteFile(tmp_path / "m", clock, 100)
+    assert file._one("SELECT count(*) FROM facts") == 0
+    file.write([Operation("/b", b"", ABSENT)])
+    assert file._one("SELECT sequence FROM facts") == 3
+    file.close()
+
+
+def test_what_others_wrote_is_found_once_and_in_order(tmp_path):
+    clock = StoppedClock()
+    mine, other = (SqliteFile(tmp_path / "m", clock, 100) for _ in range(2))
+    other.write([Operation("/b", b"", ABSENT), Operation("/a", b"", ABSENT)])
+    mine.poll()
+    assert mine.changed == ["/b", "/a"]
+    mine.changed.clear()
+    mine.poll()
+    assert mine.changed == []
+    mine.write([Operation("/mine", b"", ABSENT)])
+    other.write([Operation("/b", None, 0)])
+    assert mine.changed == ["/mine"]
+    mine.poll()
+    assert mine.changed == ["/mine", "/b"]
+    mine.close()
+    other.close()
