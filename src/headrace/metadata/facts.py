@@ -177,18 +177,16 @@ class _Reader:
 
 def _shown(fact: Any) -> _Json:
     """A fact's fields by their names, as JSON takes them. So a field's name is stored, too."""
-    names = [item.name for item in dataclass_fields(fact) if item.name != "unknown"]
     shown: _Json = {}
-    for name in names:
-        value = getattr(fact, name)
+    for item in dataclass_fields(fact):
+        value = getattr(fact, item.name)
         if isinstance(value, UUID):
             value = value.hex
         elif isinstance(value, list):
             value = [_shown(item) for item in value]
-        if value is not None:
-            shown[name] = value
-    shown.update(fact.unknown)
-    return shown
+        if value is not None and item.name != "unknown":
+            shown[item.name] = value
+    return shown | dict(fact.unknown)
 
 
 def _encode(fields: _Json) -> bytes:

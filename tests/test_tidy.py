@@ -1,0 +1,250 @@
+"""The tree's own properties: sizes, names, who imports what, and that its pages tell the truth.
+
+A rule that old code breaks is ratcheted: the exception is listed by name with its size of today,
+may only shrink, and leaves the list once it obeys.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "headrace"
+
+MODULE_LINES, MODULE_LINES_MAX = 400, 700
+FUNCTION_LINES, FUNCTION_LINES_MAX = 60, 70  # without the docstring
+
+# --- the ratchet: what is larger than it should be, and how large it may be until it shrinks ----
+
+LONG_MODULES: dict[str, int] = {
+    "kafka/handlers/groups.py": 422,
+    "log/partition_log.py": 553,
+    "storage/files/group_commit.py": 424,
+}
+LONG_FUNCTIONS: dict[str, int] = {}
+
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
+PURE_PACKAGES = ("records", "coordination")
+IMPURE_MODULES = {"asyncio", "os", "time", "random", "uuid", "logging", "threading", "socket"}
+PURE_NAMES = {("uuid", "UUID")}  # a type, no chance in it
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+@cache
+def tracked_files() -> list[Path]:
+    """What the project consists of: git's answer, or every file where there is no git."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if done.returncode == 0:
+        paths = [ROOT / name for name in done.stdout.decode().split("\0") if name]
+    else:
+        skipped = {".git", ".venv", ".cache", "__pycache__", "demo-output", "headrace-data"}
+        paths = [p for p in ROOT.rglob("*") if not skipped & set(p.relative_to(ROOT).parts)]
+    return sorted(path for path in paths if path.is_file())
+
+
+def check_ratchet(sizes: dict[str, int], soft: int, hard: int, listed: dict[str, int]) -> None:
+    too_long = {name: size for name, size in sizes.items() if size > hard}
+    assert not too_long, f"longer than {hard} lines: split them"
+    grown = {name: size for name, size in sizes.items() if size > max(soft, listed.get(name, 0))}
+    assert not grown, f"longer than {soft} lines: split them, or list them in tests/test_tidy.py"
+    obeying = [name for name in listed if sizes.get(name, 0) <= soft]
+    assert not obeying, "these obey now or are gone: take them off the list"
+
+
+# --- sizes -----------------------------------------------------------------------------------
+
+
+def test_modules_are_short():
+    sizes = {name_of(path): len(path.read_text().splitlines()) for path in modules()}
+    check_ratchet(sizes, MODULE_LINES, MODULE_LINES_MAX, LONG_MODULES)
+
+
+def functions() -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    found = {}
+    for path in modules():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = f"{name_of(path)}:{node.name}"
+                found[name if name not in found else f"{name}@{node.lineno}"] = node
+    return found
+
+
+def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    return node.end_lineno - body[0].lineno + 1 if body and node.end_lineno else 0
+
+
+def test_functions_are_short():
+    sizes = {name: body_lines(node) for name, node in functions().items()}
+    check_ratchet(sizes, FUNCTION_LINES, FUNCTION_LINES_MAX, LONG_FUNCTIONS)
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+def test_no_module_has_a_name_that_says_nothing():
+    parts = {name_of(p): set(p.relative_to(SOURCE).with_suffix("").parts) for p in modules()}
+    assert not {name for name, words in parts.items() if words & BANNED_NAMES}
+
+
+def test_every_module_opens_with_its_rules_and_every_package_has_an_init():
+    silent = [
+        name_of(path)
+        for path in modules()
+        if path.name != "__init__.py" and not ast.get_docstring(tree_of(path))
+    ]
+    assert not silent
+    folders = {path.parent for path in modules()}
+    assert not [name_of(folder) for folder in folders if not (folder / "__init__.py").exists()]
+
+
+# --- imports ---------------------------------------------------------------------------------
+
+
+def imports_of(path: Path, *, top_level_only: bool = False) -> set[tuple[str, str]]:
+    """(module, name) pairs; the name is empty for a plain `import module`."""
+    tree = tree_of(path)
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, "") for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {(node.module or "", alias.name) for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("package", PURE_PACKAGES)
+def test_the_pure_core_knows_no_outside_world(package):
+    impure = {
+        (name_of(path), module, name)
+        for path in (SOURCE / package).rglob("*.py")
+        for module, name in imports_of(path)
+        if module.split(".")[0] in IMPURE_MODULES and (module, name) not in PURE_NAMES
+    }
+    assert not impure
+
+
+def test_every_package_has_its_place_in_the_layers():
+    config = configparser.ConfigParser()
+    config.read(ROOT / ".importlinter")
+    contract = config["importlinter:contract:layers"]
+    words = re.findall(r"\w+", contract["layers"] + contract["exhaustive_ignores"])
+    there = {path.stem for path in SOURCE.iterdir() if not path.name.startswith("_")}
+    assert there <= set(words), "name it in .importlinter: who may import it?"
+
+
+def test_imports_point_down():
+    command = [str(ROOT / ".venv" / "bin" / "lint-imports"), "--no-cache"]
+    if not Path(command[0]).exists():
+        command[0] = "lint-imports"
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_the_command_line_loads_no_spark_until_asked():
+    early = {
+        (name_of(path), module)
+        for path in (SOURCE / "cli").rglob("*.py")
+        for module, name in imports_of(path, top_level_only=True)
+        if f"{module}.{name}".startswith(("headrace.pipeline", "pyspark", "pandas", "pyarrow"))
+    }
+    assert not early
+
+
+# --- what must not be in the project -----------------------------------------------------------
+
+# In pieces, so that this page does not find itself.
+MACHINE_PATHS = re.compile("|".join(f"(?<![\\w.])/{name}/" for name in ("root", "work", "home")))
+REGISTRIES = re.compile(
+    "|".join(["(?:extra-)?index" + "-url", "trusted" + "-host", r"https?://[\w.-]*(?:artifactory)"])
+    + r"|https?://(?:\d{1,3}\.){3}\d{1,3}[:/]\S*(?:simple|maven)"
+)
+
+
+def text_of(path: Path) -> str:
+    try:
+        return path.read_text()
+    except UnicodeDecodeError:
+        return ""  # a picture
+
+
+def found_in_files(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
+        for path in tracked_files()
+        for number, line in enumerate(text_of(path).splitlines(), start=1)
+        if pattern.search(line)
+    ]
+
+
+def test_no_file_names_a_path_of_the_machine_it_was_written_on():
+    assert not found_in_files(MACHINE_PATHS)
+
+
+def test_no_file_names_a_package_registry():
+    assert not found_in_files(REGISTRIES)
+
+
+# --- pages -----------------------------------------------------------------------------------
+
+LINK = re.compile(r"(?<!!)\[[^\]\n]+\]\(([^)\s]+)\)|!\[[^\]\n]*\]\(([^)\s]+)\)")
+
+
+def pages() -> list[Path]:
+    return [path for path in tracked_files() if path.suffix == ".md"]
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading gets on the usual hosts."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(text) for text in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)}
+
+
+def test_links_between_pages_lead_somewhere():
+    broken = []
+    for page in pages():
+        for link in (first or second for first, second in LINK.findall(page.read_text())):
+            if re.match(r"[a-z]+:", link):
+                continue  # the web; not ours to promise
+            target, _, anchor = link.partition("#")
+            path = (page.parent / target) if target else page
+            leads = path.exists() and (
+                not anchor or path.suffix != ".md" or slug(anchor) in anchors(path)
+            )
+            if not leads:
+                broken.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not broken
+
+
+def test_decisions_are_numbered_without_gaps_and_say_what_else_was_tried():
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    numbers = [int(path.name[:4]) for path in decisions]
+    assert numbers == list(range(1, len(numbers) + 1))
+    for path in decisions:
+        headings = re.findall(r"^## (.+)$", path.read_text(), re.MULTILINE)
+        assert headings == ["Context", "Choice", "What else was considered", "Figures"], path.name
+        assert len(path.read_text().splitlines()) <= 60, path.name
