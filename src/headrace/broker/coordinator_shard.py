@@ -17,7 +17,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from headrace.errors import CoordinatorLoading, CoordinatorUnavailable, HeadraceError
+from headrace.errors import (
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    Fenced,
+    HeadraceError,
+    NotCoordinator,
+    NotOwner,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -240,8 +247,14 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             self._append(self._log.snapshot, records)
 
     def _drop(self, error: BaseException) -> None:
-        """The machine knows what the log does not: throw it away and read the log."""
+        """The machine knows what the log does not: throw it away and read the log.
+
+        Unless the log is another's by now: then this shard has come to its end.
+        """
         if self.machine is None:
+            return
+        if isinstance(error, NotOwner | Fenced):
+            self._resign(error)
             return
         log.warning("%s: append failed (%s); reading the log again", self._name, error)
         self._refuse_parked(_unavailable())
@@ -288,6 +301,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
                 try:
                     await self._load_once()
                     return
+                except (NotOwner, Fenced) as error:
+                    self._resign(error)
                 except Exception as error:  # noqa: BLE001  # a task's edge: say it and try again
                     log.warning("%s: cannot read the log (%r); trying again", self._name, error)
                 await asyncio.sleep(retry_ms / 1000)
@@ -361,6 +376,15 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._arm()
 
     # --- the end -----------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended: by `close`, or because its log belongs to another broker now."""
+        return self._closed_with is not None
+
+    def _resign(self, error: BaseException) -> None:
+        log.info("%s: another broker owns the log now (%s)", self._name, error)
+        self.close(NotCoordinator("another broker coordinates the group now"))
 
     def close(self, error: HeadraceError) -> None:
         """Refuse what is parked and all that comes with `error`. Replies whose records are on

@@ -227,7 +227,7 @@ class GroupCoordinator:
     def _shard(self, partition: int) -> GroupShard:
         """The shard of a partition. Raises what `shard_log` raises."""
         shard = self._shards.get(partition)
-        if shard is None:
+        if shard is None or (shard.is_closed and self._closed_with is None):
             if self._closed_with is not None:
                 raise self._closed_with
             shard = self._shards[partition] = CoordinatorShard(

@@ -8,8 +8,10 @@ event loop. It exists because an `asyncio.Future` schedules every callback throu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Completion:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Buffer = bytes | bytearray | memoryview
 

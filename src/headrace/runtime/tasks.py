@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,10 @@ class Tasks:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+        """Like `start`, for work that nobody waits for."""
+        _ = self.start(coroutine, name)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -1,0 +1,33 @@
+"""What an operator may set about a broker: Kafka's names where Kafka has one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class BrokerConfig:
+    """The settings that the broker itself reads."""
+
+    broker_id: int = 0
+    """node.id"""
+    auto_create_topics: bool = True
+    """auto.create.topics.enable"""
+    partition_count_default: int = 1
+    """num.partitions"""
+    partition_count_max: int = 10_000
+    """Of one topic: a request for millions would exhaust memory, not serve anybody."""
+    offsets_partition_count: int = 16
+    """offsets.topic.num.partitions (Kafka: 50; a partition is a unit of moving, not of speed)"""
+    retention_check_interval_ms: int = 300_000
+    """log.retention.check.interval.ms"""
+    request_bytes_max: int = 100 * 1024 * 1024
+    """socket.request.max.bytes"""
+    connections_idle_max_ms: int = 600_000
+    """connections.max.idle.ms"""
+    fetch_bytes_max: int = 55 * 1024 * 1024
+    """fetch.max.bytes"""
+    fetch_sessions_max: int = 1_000
+    """max.incremental.fetch.session.cache.slots"""
+    rack: str | None = None
+    """broker.rack"""

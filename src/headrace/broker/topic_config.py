@@ -1,0 +1,208 @@
+"""The configuration of topics: names, defaults, checks, and what they mean to a log.
+
+Rules of the room: one table, Kafka's names and meanings. A name that Kafka knows and Headrace has
+no use for is taken and kept (`is_inert`), so that tools which set it work; a name nobody knows is
+refused. `flush.ms` is the one default that differs: 0, so what is acknowledged is synced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.errors import ConfigInvalid
+from headrace.log.log_config import MIB, LogConfig
+from headrace.records.compression import CODEC_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+# ConfigDef.Type of DescribeConfigs v3. Do not change: on the wire.
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = range(1, 10)
+
+
+@dataclass(slots=True, frozen=True)
+class ConfigDefinition:
+    """One setting: its type on the wire, default and check."""
+
+    name: str
+    type: int
+    default: str
+    documentation: str
+    check: Callable[[str], bool]
+    is_inert: bool = False
+
+
+def _integer(low: int, high: int) -> Callable[[str], bool]:
+    def check(text: str) -> bool:
+        try:
+            return low <= int(text) <= high
+        except ValueError:
+            return False
+
+    return check
+
+
+def _fraction(text: str) -> bool:
+    try:
+        return 0.0 <= float(text) <= 1.0
+    except ValueError:
+        return False
+
+
+def _one_of(*values: str) -> Callable[[str], bool]:
+    return lambda text: text in values
+
+
+def _cleanup(text: str) -> bool:
+    return bool(text) and {part.strip() for part in text.split(",")} <= {"delete", "compact"}
+
+
+_boolean = _one_of("true", "false")
+_COMPRESSIONS = ("producer", "uncompressed", *(n for n in CODEC_NAMES if n != "none"))
+
+_USED = (
+    ConfigDefinition(
+        "cleanup.policy", LIST, "delete", "delete: drop old ledgers; compact: keep them.", _cleanup
+    ),
+    ConfigDefinition(
+        "compression.type",
+        STRING,
+        "producer",
+        "The codec in which batches are stored; producer: as they come.",
+        _one_of(*_COMPRESSIONS),
+    ),
+    ConfigDefinition(
+        "flush.ms",
+        LONG,
+        "0",
+        "0: every acknowledged record is synced to disk first. More: acknowledge at once, and sync"
+        " within this time; a power loss may then cost that much.",
+        _integer(0, INT64_MAX),
+    ),
+    ConfigDefinition(
+        "max.message.bytes",
+        INT,
+        str(MIB + 12),
+        "The largest record batch, as it is stored.",
+        _integer(0, INT32_MAX),
+    ),
+    ConfigDefinition(
+        "message.timestamp.type",
+        STRING,
+        "CreateTime",
+        "Whose clock gives a record its timestamp: the producer's, or the broker's.",
+        _one_of("CreateTime", "LogAppendTime"),
+    ),
+    ConfigDefinition(
+        "message.timestamp.before.max.ms",
+        LONG,
+        str(INT64_MAX),
+        "How far in the past a timestamp may lie.",
+        _integer(0, INT64_MAX),
+    ),
+    ConfigDefinition(
+        "message.timestamp.after.max.ms",
+        LONG,
+        "3600000",
+        "How far in the future a timestamp may lie.",
+        _integer(0, INT64_MAX),
+    ),
+    ConfigDefinition(
+        "retention.bytes",
+        LONG,
+        "-1",
+        "Drop the oldest ledgers of a partition while it holds more than this; -1: never.",
+        _integer(-1, INT64_MAX),
+    ),
+    ConfigDefinition(
+        "retention.ms",
+        LONG,
+        str(7 * 24 * 3600 * 1000),
+        "Drop ledgers whose newest record is older than this; -1: never.",
+        _integer(-1, INT64_MAX),
+    ),
+    ConfigDefinition(
+        "segment.bytes",
+        INT,
+        str(1024 * MIB),
+        "Begin a new ledger when one holds this much.",
+        _integer(14, INT32_MAX),
+    ),
+    ConfigDefinition(
+        "segment.ms",
+        LONG,
+        str(7 * 24 * 3600 * 1000),
+        "Begin a new ledger when one is this old.",
+        _integer(1, INT64_MAX),
+    ),
+)
+
+
+def _inert(name: str, kind: int, default: str, check: Callable[[str], bool]) -> ConfigDefinition:
+    return ConfigDefinition(name, kind, default, "Kept for tools; no effect here.", check, True)
+
+
+_LONG = _integer(0, INT64_MAX)
+_INERT = (
+    _inert("compression.gzip.level", INT, "-1", _integer(-1, 9)),
+    _inert("compression.lz4.level", INT, "9", _integer(1, 17)),
+    _inert("compression.zstd.level", INT, "3", _integer(-131072, 22)),
+    _inert("delete.retention.ms", LONG, "86400000", _LONG),
+    _inert("file.delete.delay.ms", LONG, "60000", _LONG),
+    _inert("flush.messages", LONG, "1", _integer(1, INT64_MAX)),
+    _inert("index.interval.bytes", INT, "4096", _integer(0, INT32_MAX)),
+    _inert("local.retention.bytes", LONG, "-2", _integer(-2, INT64_MAX)),
+    _inert("local.retention.ms", LONG, "-2", _integer(-2, INT64_MAX)),
+    _inert("max.compaction.lag.ms", LONG, str(INT64_MAX), _integer(1, INT64_MAX)),
+    _inert("min.cleanable.dirty.ratio", DOUBLE, "0.5", _fraction),
+    _inert("min.compaction.lag.ms", LONG, "0", _LONG),
+    _inert("min.insync.replicas", INT, "1", _integer(1, INT32_MAX)),
+    _inert("preallocate", BOOLEAN, "false", _boolean),
+    _inert("remote.storage.enable", BOOLEAN, "false", _one_of("false")),
+    _inert("segment.index.bytes", INT, "10485760", _integer(4, INT32_MAX)),
+    _inert("segment.jitter.ms", LONG, "0", _LONG),
+    _inert("unclean.leader.election.enable", BOOLEAN, "false", _boolean),
+)
+DEFINITIONS: Mapping[str, ConfigDefinition] = {
+    definition.name: definition
+    for definition in sorted((*_USED, *_INERT), key=lambda definition: definition.name)
+}
+
+
+def check_config(name: str, value: str | None) -> None:
+    """Raises ConfigInvalid unless `name` exists and takes `value`."""
+    definition = DEFINITIONS.get(name)
+    if definition is None:
+        raise ConfigInvalid(
+            f"unknown topic configuration {name[:100]!r}: see `headrace topic describe` for those"
+            " there are"
+        )
+    if value is None or not definition.check(value):
+        shown = None if value is None else value[:100]
+        raise ConfigInvalid(f"{name}={shown!r} is out of range: {definition.documentation}")
+
+
+def log_config(configs: Mapping[str, str]) -> LogConfig:
+    """What a topic's overrides mean to its logs. The values were checked when they were set."""
+
+    def value(name: str) -> str:
+        return configs.get(name, DEFINITIONS[name].default)
+
+    flush_ms = int(value("flush.ms"))
+    return LogConfig(
+        segment_bytes=int(value("segment.bytes")),
+        segment_ms=int(value("segment.ms")),
+        retention_ms=int(value("retention.ms")),
+        retention_bytes=int(value("retention.bytes")),
+        max_message_bytes=int(value("max.message.bytes")),
+        flush_ms=flush_ms or None,
+        is_log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
+        is_deleted_by_retention="delete" in value("cleanup.policy"),
+        compression=value("compression.type"),
+    )

@@ -1,0 +1,281 @@
+"""The topics this broker knows, and what may be done to them.
+
+Rules of the room: the metadata store holds the truth; this is its picture in memory, changed only
+after the store has taken a change. `version` counts changes, so that encoded answers can be kept.
+Topics are found by name and by id; a topic made again under its old name has a new id, new
+partitions and new ledgers, so old data can never show through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.broker.topic_config import check_config, log_config
+from headrace.errors import (
+    PartitionsInvalid,
+    PolicyViolation,
+    ReplicationFactorInvalid,
+    TopicExists,
+    TopicIdUnknown,
+    TopicNameInvalid,
+    TopicUnknown,
+    VersionConflict,
+)
+from headrace.log.partition_log import Environment, PartitionLog
+from headrace.metadata.facts import (
+    TOPICS,
+    TopicFact,
+    partition_key,
+    topic_key,
+)
+from headrace.metadata.store import ABSENT, ANY, Operation
+from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, is_topic_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from headrace.broker.broker_config import BrokerConfig
+    from headrace.runtime.randomness import Randomness
+
+log = logging.getLogger(__name__)
+
+_INTERNAL_CONFIGS = {
+    OFFSETS_TOPIC: {
+        "cleanup.policy": "compact",
+        "max.message.bytes": str(64 * 1024 * 1024),
+        "segment.bytes": str(100 * 1024 * 1024),
+    }
+}
+
+
+class Topic:
+    """One topic and its partitions' logs."""
+
+    __slots__ = ("fact", "partitions", "version")
+
+    def __init__(self, fact: TopicFact, version: int, partitions: list[PartitionLog]) -> None:
+        self.fact = fact
+        self.version = version
+        self.partitions = partitions
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.fact.name
+
+    @property
+    def id(self) -> UUID:
+        """Its id."""
+        return self.fact.id
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether Headrace itself writes it."""
+        return self.fact.name in INTERNAL_TOPICS
+
+    def partition(self, number: int) -> PartitionLog | None:
+        """The log of one partition, or None."""
+        return self.partitions[number] if 0 <= number < len(self.partitions) else None
+
+
+class Topics:
+    """All topics of the cluster, as this broker sees them."""
+
+    def __init__(
+        self, environment: Environment, config: BrokerConfig, randomness: Randomness
+    ) -> None:
+        self._environment = environment
+        self._config = config
+        self.randomness = randomness
+        self._changing = asyncio.Lock()
+        self.by_name: dict[str, Topic] = {}
+        self.by_id: dict[UUID, Topic] = {}
+        self.version = 0
+
+    async def load(self) -> None:
+        """Read all topics from the metadata store."""
+        for entry in await self._environment.metadata.list(TOPICS):
+            self._add(TopicFact.decode(entry.value), entry.version)
+
+    def _add(self, fact: TopicFact, version: int) -> Topic:
+        partitions = [self._log(fact, number) for number in range(fact.partition_count)]
+        topic = Topic(fact, version, partitions)
+        self.by_name[fact.name] = topic
+        self.by_id[fact.id] = topic
+        self.version += 1
+        return topic
+
+    def _log(self, fact: TopicFact, number: int) -> PartitionLog:
+        return PartitionLog(
+            f"{fact.name}-{number}",
+            fact.id,
+            number,
+            log_config(fact.configs),
+            self._environment,
+        )
+
+    def get(self, name: str) -> Topic:
+        """The topic. Raises TopicUnknown."""
+        topic = self.by_name.get(name)
+        if topic is None:
+            raise TopicUnknown(f"there is no topic {name[:249]!r}: create it, or check the name")
+        return topic
+
+    def get_by_id(self, topic_id: UUID) -> Topic:
+        """The topic. Raises TopicIdUnknown."""
+        topic = self.by_id.get(topic_id)
+        if topic is None:
+            raise TopicIdUnknown(f"there is no topic with the id {topic_id}")
+        return topic
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self.by_name)
+
+    # --- changes -----------------------------------------------------------------------------
+
+    def check_new(
+        self, name: str, partition_count: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> None:
+        """Raises the error that creating such a topic would meet."""
+        if not is_topic_name(name):
+            raise TopicNameInvalid(
+                f"{name[:249]!r} is no topic name: 1 to 249 of the characters a-z A-Z 0-9 . _ -,"
+                " and not . or .."
+            )
+        if name in self.by_name:
+            raise TopicExists(f"topic {name!r} is there already")
+        # Kafka's metrics fold . into _, so it refuses such pairs; so do we, or a cluster could
+        # not be moved back.
+        folded = name.replace(".", "_")
+        if "." in name or "_" in name:
+            for other in self.by_name:
+                if other.replace(".", "_") == folded:
+                    raise TopicNameInvalid(f"{name!r} collides with the topic {other!r}: . and _")
+        self._check_partition_count(partition_count)
+        if replication_factor != 1:
+            raise ReplicationFactorInvalid(
+                f"replication factor {replication_factor} is impossible with 1 broker: ask for 1"
+                " or for the default (-1)"
+            )
+        for key, value in configs.items():
+            check_config(key, value)
+
+    def _check_partition_count(self, count: int) -> None:
+        if not 1 <= count <= self._config.partition_count_max:
+            raise PartitionsInvalid(
+                f"{count} partitions are not possible: from 1 to {self._config.partition_count_max}"
+            )
+
+    async def create(
+        self,
+        name: str,
+        partition_count: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        is_validated_only: bool = False,
+    ) -> TopicFact:
+        """Make a topic; -1 stands for the broker's default. Raises what `check_new` says."""
+        if partition_count == -1:
+            partition_count = self._config.partition_count_default
+        if replication_factor == -1:
+            replication_factor = 1
+        overrides = dict(configs or {})
+        async with self._changing:
+            self.check_new(name, partition_count, replication_factor, overrides)
+            fact = TopicFact(
+                name,
+                self.randomness.uuid(),
+                partition_count,
+                replication_factor,
+                overrides,
+                self._environment.clock.now_ms(),
+            )
+            if is_validated_only:
+                return fact
+            try:
+                version = await self._environment.metadata.put(
+                    topic_key(name), fact.encode(), ABSENT
+                )
+            except VersionConflict as error:
+                raise TopicExists(f"topic {name!r} is there already") from error
+            self._add(fact, version)
+            log.info("created topic %s with %d partitions", name, partition_count)
+            return fact
+
+    async def ensure_internal(self, name: str) -> Topic:
+        """The internal topic, made now if it is not there yet."""
+        if name not in self.by_name:
+            count = self._config.offsets_partition_count
+            try:
+                await self.create(name, count, 1, _INTERNAL_CONFIGS[name])
+            except TopicExists:  # made in the meantime
+                log.debug("internal topic %s was made by a rival", name)
+        return self.by_name[name]
+
+    async def delete(self, topic: Topic) -> None:
+        """Remove the topic and all its records."""
+        if topic.is_internal:
+            raise PolicyViolation(f"{topic.name} is internal: it holds the groups' progress")
+        async with self._changing:
+            if self.by_id.get(topic.id) is not topic:
+                raise TopicUnknown(f"topic {topic.name!r} was deleted in the meantime")
+            for partition in topic.partitions:
+                partition.is_deleted = True
+            keys = [partition_key(topic.id, n) for n in range(len(topic.partitions))]
+            steps = [Operation(topic_key(topic.name), None, topic.version)]
+            await self._environment.metadata.multi(steps)
+            del self.by_name[topic.name]
+            del self.by_id[topic.id]
+            self.version += 1
+        # The records go behind the answer's back: until they are gone, the partition facts say
+        # which ledgers are left, and the next start collects them (`node.collect_orphans`).
+        self._environment.tasks.spawn(self._remove(topic, keys), f"delete {topic.name}")
+        log.info("deleted topic %s", topic.name)
+
+    async def _remove(self, topic: Topic, keys: list[str]) -> None:
+        for partition in topic.partitions:
+            await partition.delete()
+        for key in keys:
+            if await self._environment.metadata.get(key) is not None:
+                await self._environment.metadata.delete(key, ANY)
+
+    async def add_partitions(
+        self, topic: Topic, count: int, *, is_validated_only: bool = False
+    ) -> None:
+        """Raise the number of partitions to `count`. Raises PartitionsInvalid."""
+        async with self._changing:
+            self._check_partition_count(count)
+            if count <= topic.fact.partition_count:
+                raise PartitionsInvalid(
+                    f"topic {topic.name!r} has {topic.fact.partition_count} partitions already,"
+                    f" and {count} are not more: partitions are never taken away"
+                )
+            if topic.is_internal:
+                raise PolicyViolation(f"{topic.name} is internal: groups would lose their place")
+            if is_validated_only:
+                return
+            await self._put(topic, replace(topic.fact, partition_count=count))
+            for number in range(len(topic.partitions), count):
+                topic.partitions.append(self._log(topic.fact, number))
+            self.version += 1
+
+    async def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        """Replace the topic's overrides. Raises ConfigInvalid."""
+        for key, value in configs.items():
+            check_config(key, value)
+        async with self._changing:
+            await self._put(topic, replace(topic.fact, configs=dict(configs)))
+            for partition in topic.partitions:
+                partition.config = log_config(configs)
+            self.version += 1
+
+    async def _put(self, topic: Topic, fact: TopicFact) -> None:
+        key = topic_key(topic.name)
+        topic.version = await self._environment.metadata.put(key, fact.encode(), topic.version)
+        topic.fact = fact

@@ -1,0 +1,175 @@
+"""`headrace serve`: run a broker until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.cli.failures import CommandFailed
+from headrace.errors import FolderInUse, HeadraceError
+from headrace.server.settings import HTTP_PORT, KAFKA_PORT, LOOPBACK, Settings, parse_address
+
+log = logging.getLogger("headrace")
+
+_LOOPBACKS = ("127.", "::1", "localhost")
+
+
+class _Address(click.ParamType[tuple[str, int]]):
+    name = "HOST:PORT"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_address(str(value))
+        except HeadraceError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _show(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _raise_file_limit() -> None:
+    """Ledgers and connections need descriptors: take what the machine allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _serve(settings: Settings, *, as_json: bool) -> None:
+    from headrace.server.assemble import start_embedded
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    broker = await start_embedded(settings)
+    if as_json:
+        ready = {
+            "ready": True,
+            "kafka": _show(broker.kafka),
+            "http": _show(broker.http),
+            "data_dir": str(settings.data_dir),
+        }
+        line = json.dumps(ready)
+    else:
+        line = (
+            f"headrace is ready: kafka {_show(broker.kafka)}, http http://{_show(broker.http)},"
+            f" data in {settings.data_dir}"
+        )
+    click.echo(line)
+    sys.stdout.flush()
+    for address in (broker.kafka, broker.http):
+        if not address[0].startswith(_LOOPBACKS):
+            log.warning(
+                "%s can be reached from other machines, and there is no authentication yet",
+                _show(address),
+            )
+    await stop.wait()
+    log.info("stopping")
+    await broker.stop()
+
+
+@click.command(
+    epilog="Examples:\n\n  headrace serve\n\n  headrace serve --data-dir /var/lib/headrace"
+    " --kafka 127.0.0.1:19092\n\n  headrace serve --kafka 127.0.0.1:0 --json   # a free port"
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("headrace-data"),
+    show_default=True,
+    envvar="HEADRACE_DATA_DIR",
+    help="Where records and metadata are kept; made if it is not there.",
+)
+@click.option(
+    "--kafka",
+    type=_Address(),
+    default=f"{LOOPBACK}:{KAFKA_PORT}",
+    show_default=True,
+    envvar="HEADRACE_KAFKA",
+    help="Where Kafka clients connect; port 0 takes a free one.",
+)
+@click.option(
+    "--http",
+    type=_Address(),
+    default=f"{LOOPBACK}:{HTTP_PORT}",
+    show_default=True,
+    envvar="HEADRACE_HTTP",
+    help="Where /healthz, /readyz and /metrics are served.",
+)
+@click.option(
+    "--advertise",
+    type=_Address(),
+    default=None,
+    help="What clients are told to connect to, if it is not what --kafka says.",
+)
+@click.option(
+    "--auto-create-topics/--no-auto-create-topics",
+    default=True,
+    show_default=True,
+    help="Make a topic when a client first names it.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    show_default=True,
+    help="Partitions of a topic that does not say.",
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the line that says ready as JSON.")
+def serve(
+    data_dir: Path,
+    kafka: tuple[str, int],
+    http: tuple[str, int],
+    advertise: tuple[str, int] | None,
+    auto_create_topics: bool,
+    partitions: int,
+    log_level: str,
+    as_json: bool,
+) -> None:
+    """Run a broker.
+
+    It serves Kafka clients until it gets SIGINT or SIGTERM. What it has acknowledged is on disk,
+    so it may be killed at any time.
+    """
+    if sys.flags.optimize:
+        raise CommandFailed(
+            "python -O switches off the checks of invariants: start headrace without it"
+        )
+    logging.basicConfig(
+        level=log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    _raise_file_limit()
+    config = BrokerConfig(auto_create_topics=auto_create_topics, partition_count_default=partitions)
+    settings = Settings(data_dir, kafka, http, advertise, config)
+    import uvloop
+
+    try:
+        uvloop.run(_serve(settings, as_json=as_json))
+    except FolderInUse as error:
+        raise CommandFailed(str(error)) from error
+    except HeadraceError as error:
+        raise CommandFailed(f"the broker cannot start: {error}") from error
+    except OSError as error:
+        raise CommandFailed(
+            f"the broker cannot start: {error}. Is another one running there? Choose other ports"
+            " with --kafka and --http (port 0 takes a free one), or another --data-dir"
+        ) from error

@@ -1,0 +1,183 @@
+"""Prometheus figures, read off the parts when somebody asks.
+
+Rules of the room: parts keep plain integers; nothing here runs between two scrapes. A name ends in
+its unit, counters in `_total`.
+"""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING, Any, Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from headrace.coordination.groups.commands import FetchOffsetsCommand, ListGroupsCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.broker.node import Node
+
+PARTITIONS_MAX = 5_000
+"""Partitions that get series of their own: more would make a scrape slow for everybody."""
+GROUPS_MAX = 1_000
+
+
+class Counters(Protocol):
+    """What the storage counts."""
+
+    appends: int
+    groups: int
+    append_bytes: int
+    syncs: int
+    sync_ns_total: int
+    wal_bytes: int
+    checkpoints: int
+    errors: int
+
+
+class KafkaFigures(Protocol):
+    """What the Kafka face counts."""
+
+    connections: Any
+    produce: Any
+    fetch: Any
+
+    def request_figures(self) -> Iterable[tuple[str, int]]:
+        """(API name, requests) for each API."""
+        ...
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+class Metrics(Collector):
+    """All figures of one broker."""
+
+    def __init__(self, node: Node, kafka: KafkaFigures, counters: Counters) -> None:
+        self._node = node
+        self._kafka = kafka
+        self._counters = counters
+        self._lags: list[tuple[str, str, int, int]] = []
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    async def render(self) -> tuple[bytes, str]:
+        """(the text, its content type)."""
+        self._lags = await self._measure_lags()
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    async def _measure_lags(self) -> list[tuple[str, str, int, int]]:
+        """(group, topic, partition, records behind) of all committed offsets."""
+        listing = await self._node.groups.list_groups(ListGroupsCommand())
+        lags: list[tuple[str, str, int, int]] = []
+        for group in listing.groups[:GROUPS_MAX]:
+            reply = await self._node.groups.fetch_offsets(FetchOffsetsCommand(group.group_id))
+            for offset in reply.offsets:
+                topic = self._node.topics.by_name.get(offset.topic)
+                partition = topic.partition(offset.partition) if topic else None
+                if partition is None or offset.offset < 0:
+                    continue
+                if not partition.is_loaded:
+                    await self._node.partition_ready(partition)
+                behind = partition.high_watermark - offset.offset
+                lags.append((group.group_id, offset.topic, offset.partition, max(behind, 0)))
+        return lags
+
+    def collect(self) -> Iterable[Metric]:
+        """See Collector."""
+        yield from self._requests()
+        yield from self._storage()
+        yield from self._logs()
+        yield from self._groups()
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        cpu = usage.ru_utime + usage.ru_stime
+        yield _counter("headrace_process_cpu_seconds", "CPU time of the broker.", cpu)
+        yield _gauge(
+            "headrace_process_max_resident_bytes", "Most memory so far.", usage.ru_maxrss * 1024
+        )
+
+    def _requests(self) -> Iterable[Metric]:
+        kafka = self._kafka
+        requests = CounterMetricFamily("headrace_requests", "Requests by API.", labels=["api"])
+        for name, count in kafka.request_figures():
+            requests.add_metric([name], count)
+        yield requests
+        produce, fetch = kafka.produce, kafka.fetch
+        yield _gauge("headrace_connections", "Open Kafka connections.", len(kafka.connections))
+        yield _counter("headrace_produce_records", "Records appended.", produce.records_total)
+        yield _counter("headrace_produce_bytes", "Bytes appended.", produce.bytes_total)
+        yield _counter("headrace_produce_batches", "Batches appended.", produce.batches_total)
+        yield _counter("headrace_produce_errors", "Batches refused.", produce.errors_total)
+        yield HistogramMetricFamily(
+            "headrace_produce_latency_seconds",
+            "From a Produce request to its answer; one request in 16 is measured.",
+            buckets=produce.latency.cumulative(),
+            sum_value=produce.latency.sum_s,
+        )
+        yield _counter("headrace_fetch_bytes", "Bytes sent to consumers.", fetch.bytes_total)
+        yield _gauge("headrace_fetches_waiting", "Fetches in long poll.", fetch.waiting)
+        yield _gauge("headrace_fetch_sessions", "Fetch sessions.", len(fetch.sessions))
+
+    def _storage(self) -> Iterable[Metric]:
+        counters = self._counters
+        yield _counter("headrace_storage_appends", "Appends to ledgers.", counters.appends)
+        yield _counter("headrace_storage_groups", "Group commits.", counters.groups)
+        yield _counter(
+            "headrace_storage_bytes", "Bytes appended to ledgers.", counters.append_bytes
+        )
+        yield _counter("headrace_storage_wal_bytes", "Bytes written ahead.", counters.wal_bytes)
+        yield _counter("headrace_storage_syncs", "Syncs of the log.", counters.syncs)
+        yield _counter(
+            "headrace_storage_sync_seconds", "Time spent in syncs.", counters.sync_ns_total / 1e9
+        )
+        yield _counter("headrace_storage_checkpoints", "Checkpoints.", counters.checkpoints)
+        yield _counter("headrace_storage_errors", "Failed writes and syncs.", counters.errors)
+
+    def _logs(self) -> Iterable[Metric]:
+        labels = ["topic", "partition"]
+        end = GaugeMetricFamily("headrace_log_end_offset", "The next offset.", labels=labels)
+        start = GaugeMetricFamily("headrace_log_start_offset", "The first offset.", labels=labels)
+        size = GaugeMetricFamily("headrace_log_size_bytes", "Bytes kept.", labels=labels)
+        count = loaded = 0
+        for topic in self._node.topics.by_name.values():
+            for number, partition in enumerate(topic.partitions):
+                count += 1
+                if not partition.is_loaded or loaded >= PARTITIONS_MAX:
+                    continue
+                loaded += 1
+                at = [topic.name, str(number)]
+                end.add_metric(at, partition.high_watermark)
+                start.add_metric(at, partition.log_start_offset)
+                size.add_metric(at, partition.size_bytes)
+        yield _gauge("headrace_topics", "Topics.", len(self._node.topics.by_name))
+        yield _gauge("headrace_partitions", "Partitions.", count)
+        yield from (end, start, size)
+
+    def _groups(self) -> Iterable[Metric]:
+        figures = self._node.groups.counters()
+        yield _gauge("headrace_groups", "Consumer groups.", figures.groups)
+        yield _gauge("headrace_group_members", "Members of consumer groups.", figures.members)
+        yield _counter("headrace_group_rebalances", "Rebalances.", figures.rebalances_total)
+        yield _counter("headrace_group_commits", "Offset commits.", figures.commits_total)
+        lag = GaugeMetricFamily(
+            "headrace_group_lag_records",
+            "Records that a group has not committed yet.",
+            labels=["group", "topic", "partition"],
+        )
+        for group, topic, partition, behind in self._lags:
+            lag.add_metric([group, topic, str(partition)], behind)
+        yield lag

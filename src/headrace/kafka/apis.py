@@ -1,0 +1,67 @@
+"""Which Kafka APIs this face speaks, and in which versions: the one table.
+
+Rules of the room: a version is listed once its every field is honoured. Do not change a minimum
+without the table of real clients at hand.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
+JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
+DESCRIBE_GROUPS, LIST_GROUPS = 15, 16
+API_VERSIONS = 18
+CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 19, 20, 21, 22
+OFFSET_FOR_LEADER_EPOCH = 23
+DESCRIBE_CONFIGS, ALTER_CONFIGS = 32, 33
+CREATE_PARTITIONS, DELETE_GROUPS = 37, 42
+INCREMENTAL_ALTER_CONFIGS, OFFSET_DELETE = 44, 47
+DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 60, 75
+
+
+class Api(NamedTuple):
+    """One API: the versions that are served, and the first with a flexible request header."""
+
+    key: int
+    name: str
+    version_min: int
+    version_max: int
+    flexible_from: int
+
+
+_APIS = (
+    Api(PRODUCE, "Produce", 3, 13, 9),
+    Api(FETCH, "Fetch", 4, 18, 12),
+    Api(LIST_OFFSETS, "ListOffsets", 1, 11, 6),
+    Api(METADATA, "Metadata", 0, 13, 9),
+    Api(OFFSET_COMMIT, "OffsetCommit", 2, 10, 8),
+    Api(OFFSET_FETCH, "OffsetFetch", 1, 10, 6),
+    Api(FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
+    Api(JOIN_GROUP, "JoinGroup", 0, 9, 6),
+    Api(HEARTBEAT, "Heartbeat", 0, 4, 4),
+    Api(LEAVE_GROUP, "LeaveGroup", 0, 5, 4),
+    Api(SYNC_GROUP, "SyncGroup", 0, 5, 4),
+    Api(DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5),
+    Api(LIST_GROUPS, "ListGroups", 0, 5, 3),
+    Api(API_VERSIONS, "ApiVersions", 0, 4, 3),
+    Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5),
+    Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
+    Api(DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
+    Api(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
+    Api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
+    Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
+    Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
+    Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
+    Api(DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
+    Api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
+    Api(OFFSET_DELETE, "OffsetDelete", 0, 0, 99),
+    Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
+    Api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
+)
+APIS: dict[int, Api] = {api.key: api for api in _APIS}
+
+ADVERTISED_MIN = {PRODUCE: 0}
+"""librdkafka up to 2.x takes a broker without Produce v0 for one that cannot compress
+(KAFKA-18659), so Kafka 4 advertises v0 to v2 and refuses them; so do we."""

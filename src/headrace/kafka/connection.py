@@ -1,0 +1,236 @@
+"""One client's connection: cuts frames out of the stream, sends answers in the order of requests.
+
+Rules of the room: knows frames, not what is in them. A frame is a memoryview of what was received.
+Requests are handed on as they arrive, so a client may have many under way; each gets its place in
+the queue of replies first, and leaves in that order. What is ready at the end of a turn of the
+loop goes out in one write. A client that does not read its answers, or asks for more than
+`REPLIES_MAX` at a time, is not read from until it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Protocol, cast
+
+from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.records.batch import Buffer
+
+log = logging.getLogger(__name__)
+
+REPLIES_MAX = 256
+"""Requests of one connection under way at once; the next ones wait in the socket."""
+JOIN_BYTES_MAX = 64 * 1024
+"""Up to here it is cheaper to copy small buffers together than to send them one by one."""
+FRAME_BYTES_MIN = 8
+
+
+class Reply:
+    """The place of one answer in its connection's queue."""
+
+    __slots__ = ("buffers", "connection")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.buffers: Sequence[Buffer] | None = None
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """The whole answer, its size in front. An empty one keeps the place and sends nothing."""
+        assert self.buffers is None, "a request is answered once"
+        self.buffers = buffers
+        self.connection.reply_is_ready(self)
+
+
+class Dispatcher(Protocol):
+    """What takes the requests of all connections."""
+
+    request_bytes_max: int
+
+    def opened(self, connection: Connection) -> None:
+        """A client has connected."""
+        ...
+
+    def closed(self, connection: Connection) -> None:
+        """A client is gone."""
+        ...
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        """Take one request. Raises FrameInvalid, struct.error or IndexError on a bad one."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """See the module."""
+
+    __slots__ = (
+        "_chunks",
+        "_dispatcher",
+        "_have",
+        "_is_flushing",
+        "_is_paused",
+        "_is_write_paused",
+        "_loop",
+        "_need",
+        "_replies",
+        "last_request_ns",
+        "peer",
+        "state",
+        "transport",
+    )
+
+    def __init__(self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
+        self._dispatcher = dispatcher
+        self._loop = loop
+        self._replies: deque[Reply] = deque()
+        self._chunks: list[bytes] = []
+        """A frame that has not arrived in whole: `_have` bytes of the `_need` it takes."""
+        self._have = 0
+        self._need = 0
+        self._is_flushing = False
+        self._is_paused = False
+        self._is_write_paused = False
+        self.last_request_ns = 0
+        self.transport: asyncio.Transport | None = None
+        self.peer = ""
+        self.state: object = None
+        """Whatever the handlers keep about this client."""
+
+    # --- asyncio.Protocol --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self.transport = cast("asyncio.Transport", transport)
+        address = transport.get_extra_info("peername")
+        self.peer = str(address[0]) if address else ""
+        self._dispatcher.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self.transport = None
+        self._chunks.clear()
+        self._dispatcher.closed(self)
+
+    def eof_received(self) -> bool:
+        """See asyncio.Protocol: a half-closed client still gets what it has asked for."""
+        if not self._replies:
+            return False
+        self._need = -1
+        return True
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self._is_write_paused = True
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self._is_write_paused = False
+        self._resume()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        if self._have:
+            self._chunks.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            self._have = 0
+        try:
+            self._cut(data)
+        except (FrameInvalid, STRUCT_ERROR, IndexError) as error:
+            self.abort(f"sent a malformed request ({error})")
+        except Exception:
+            log.exception("a request from %s failed in an unforeseen way: closing it", self.peer)
+            self.abort("cannot be answered")
+
+    def _cut(self, data: bytes) -> None:
+        view = memoryview(data)
+        size, at = len(data), 0
+        dispatch = self._dispatcher.dispatch
+        while size - at >= 4:
+            length = int.from_bytes(data[at : at + 4], "big", signed=True)
+            if not FRAME_BYTES_MIN <= length <= self._dispatcher.request_bytes_max:
+                raise FrameInvalid(
+                    f"a request of {length} bytes: socket.request.max.bytes is"
+                    f" {self._dispatcher.request_bytes_max}"
+                )
+            end = at + 4 + length
+            if end > size:
+                self._need = 4 + length
+                break
+            dispatch(self, view[at + 4 : end])
+            at = end
+            if self.transport is None:
+                return
+        else:
+            self._need = 4
+        if at < size:
+            rest = data[at:]
+            self._chunks.append(rest)
+            self._have = len(rest)
+
+    # --- for the dispatcher ------------------------------------------------------------------
+
+    def expect(self) -> Reply:
+        """A place for the answer of the request just taken."""
+        reply = Reply(self)
+        self._replies.append(reply)
+        if len(self._replies) >= REPLIES_MAX:
+            self._pause()
+        return reply
+
+    def reply_is_ready(self, reply: Reply) -> None:
+        """`reply` has its answer: send it, with others, at the end of this turn."""
+        if not self._is_flushing and self._replies and self._replies[0] is reply:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def abort(self, reason: str) -> None:
+        """Close the connection and say why, in one line of the log."""
+        if self.transport is not None:
+            log.warning("client %s %s: closing its connection", self.peer, reason[:500])
+            self.transport.close()
+            self.transport = None
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        out: list[Buffer] = []
+        replies = self._replies
+        while replies and (buffers := replies[0].buffers) is not None:
+            out.extend(buffers)
+            replies.popleft()
+        transport = self.transport
+        if transport is None or not out:
+            return
+        if len(out) == 1:
+            transport.write(out[0])
+        elif sum(map(len, out)) <= JOIN_BYTES_MAX:
+            transport.write(b"".join(out))
+        else:
+            transport.writelines(out)
+        if self._is_paused:
+            self._resume()
+        if self._need == -1 and not replies:
+            transport.close()
+
+    def _pause(self) -> None:
+        if not self._is_paused and self.transport is not None:
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        if (
+            self._is_paused
+            and not self._is_write_paused
+            and len(self._replies) < REPLIES_MAX // 2
+            and self.transport is not None
+        ):
+            self._is_paused = False
+            self.transport.resume_reading()

@@ -1,0 +1,180 @@
+"""From a frame to the handler of its API, and from its answer back to bytes.
+
+Rules of the room: the one place that knows all handlers. Produce and Fetch are called at once, in
+the turn in which they arrived; every other API runs in a task of its own. Whatever a handler
+raises is answered with an error where the API has a place for one, else the connection is closed;
+nobody else notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from struct import Struct
+from typing import Any
+
+from headrace.broker.node import Node
+from headrace.errors import HeadraceError
+from headrace.kafka.apis import (
+    ADVERTISED_MIN,
+    API_VERSIONS,
+    APIS,
+    FETCH,
+    PRODUCE,
+    Api,
+)
+from headrace.kafka.connection import Connection, Reply
+from headrace.kafka.error_codes import UNSUPPORTED_VERSION
+from headrace.kafka.handlers import configs, groups, metadata, offsets, producers, topics
+from headrace.kafka.handlers.context import Context
+from headrace.kafka.handlers.fetch import FetchHandler
+from headrace.kafka.handlers.produce import ProduceHandler
+from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
+from headrace.kafka.wire.schema import Answer, read_request, write_response
+from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+_HEADER = Struct(">hhih")
+_SIZE_AND_ID = Struct(">ii")
+CLIENT_ID_SIZE_MAX = 1_000
+CONNECTIONS_SWEEP_S = 60
+
+Handler = Callable[[Node, Any, Context], Awaitable[Answer]]
+
+_HANDLERS: dict[int, Handler] = {
+    **metadata.HANDLERS,
+    **topics.HANDLERS,
+    **configs.HANDLERS,
+    **offsets.HANDLERS,
+    **producers.HANDLERS,
+    **groups.HANDLERS,
+}
+
+
+class KafkaFace:
+    """All Kafka connections of one broker."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._tasks = Tasks()
+        self._loop = asyncio.get_running_loop()
+        self._servers: list[asyncio.Server] = []
+        self.connections: set[Connection] = set()
+        self.request_bytes_max = node.config.request_bytes_max
+        self.produce = ProduceHandler(node)
+        self.fetch = FetchHandler(node, self._tasks)
+        self.request_counts: dict[int, int] = dict.fromkeys(APIS, 0)
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Accept clients; the address that they reach. Raises OSError."""
+        server = await self._loop.create_server(
+            lambda: Connection(self, self._loop), host, port, backlog=1024
+        )
+        self._servers.append(server)
+        address = server.sockets[0].getsockname()
+        self._tasks.spawn(self._sweep(), "idle connections")
+        return address[0], address[1]
+
+    async def close(self) -> None:
+        """Take no more clients, and part from those there are."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections):
+            if connection.transport is not None:
+                connection.transport.close()
+        await self._tasks.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(CONNECTIONS_SWEEP_S)
+            now_ns = self._node.clock.now_ns()
+            oldest_ns = now_ns - self._node.config.connections_idle_max_ms * 1_000_000
+            for connection in list(self.connections):
+                if connection.last_request_ns < oldest_ns and connection.transport is not None:
+                    connection.transport.close()
+
+    def request_figures(self) -> list[tuple[str, int]]:
+        """(API name, requests) for each API."""
+        return [(APIS[key].name, count) for key, count in self.request_counts.items()]
+
+    # --- Dispatcher --------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        """See connection.Dispatcher."""
+        self.connections.add(connection)
+        connection.last_request_ns = self._node.clock.now_ns()
+
+    def closed(self, connection: Connection) -> None:
+        """See connection.Dispatcher."""
+        self.connections.discard(connection)
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        """See connection.Dispatcher."""
+        api_key, version, correlation_id, client_size = _HEADER.unpack_from(frame)
+        api = APIS.get(api_key)
+        if api is None:
+            raise FrameInvalid(f"asks for the unknown API {api_key}")
+        self.request_counts[api_key] += 1
+        connection.last_request_ns = self._node.clock.now_ns()
+        if not api.version_min <= version <= api.version_max:
+            self._refuse_version(connection, api, version, correlation_id)
+            return
+        at = 10 + max(client_size, 0)
+        if client_size > CLIENT_ID_SIZE_MAX or at > len(frame):
+            raise FrameInvalid(f"a client id of {client_size} bytes")
+        if version >= api.flexible_from:
+            at = at + 1 if frame[at] == 0 else skip_tags(frame, at)
+        if api_key == PRODUCE:
+            self.produce.handle(connection, frame, at, version, correlation_id)
+            return
+        if api_key == FETCH:
+            self.fetch.handle(connection, frame, at, version, correlation_id)
+            return
+        client_id = bytes(frame[10 : 10 + max(client_size, 0)]).decode(errors="replace")
+        context = Context(api_key, version, client_id, connection.peer)
+        request = read_request(api_key, version, bytes(frame), at)
+        reply = connection.expect()
+        self._tasks.spawn(self._answer(reply, request, context, correlation_id), api.name)
+
+    def _refuse_version(
+        self, connection: Connection, api: Api, version: int, correlation_id: int
+    ) -> None:
+        if api.key != API_VERSIONS:
+            raise FrameInvalid(
+                f"asks for {api.name} v{version}: v{api.version_min} to v{api.version_max} are"
+                " served"
+            )
+        # KIP-511: answered in v0, so that the client can ask again in a version it reads here.
+        answer = {"error_code": UNSUPPORTED_VERSION, "api_keys": advertised()}
+        body = write_response(API_VERSIONS, 0, answer)
+        connection.expect().send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body])
+
+    async def _answer(
+        self, reply: Reply, request: Any, context: Context, correlation_id: int
+    ) -> None:
+        api = APIS[context.api_key]
+        try:
+            answer = await _HANDLERS[context.api_key](self._node, request, context)
+            body = write_response(context.api_key, context.version, answer)
+        except HeadraceError as error:
+            log.warning("%s from %s cannot be answered: %s", api.name, reply.connection.peer, error)
+            reply.connection.abort(f"cannot get an answer to {api.name}")
+        except Exception:
+            log.exception("%s v%d failed: a fault of the broker", api.name, context.version)
+            reply.connection.abort(f"met a fault of the broker in {api.name}")
+        else:
+            reply.send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body])
+
+
+def advertised() -> list[dict[str, int]]:
+    """What ApiVersions tells of each API."""
+    return [
+        {
+            "api_key": api.key,
+            "min_version": ADVERTISED_MIN.get(api.key, api.version_min),
+            "max_version": api.version_max,
+        }
+        for api in APIS.values()
+    ]

@@ -1,0 +1,137 @@
+"""Which Kafka error code each error of Headrace becomes: the one table of this face.
+
+Rules of the room: codes are Kafka's (`Errors.java`). Do not change: on the wire. A test walks every
+error class through `code_of`. The class nearest to an error decides.
+"""
+
+from __future__ import annotations
+
+from headrace import errors
+from headrace.errors import HeadraceError
+
+NONE = 0
+UNKNOWN_SERVER_ERROR = -1
+OFFSET_OUT_OF_RANGE = 1
+CORRUPT_MESSAGE = 2
+UNKNOWN_TOPIC_OR_PARTITION = 3
+INVALID_FETCH_SIZE = 4
+LEADER_NOT_AVAILABLE = 5
+NOT_LEADER_OR_FOLLOWER = 6
+MESSAGE_TOO_LARGE = 10
+OFFSET_METADATA_TOO_LARGE = 12
+COORDINATOR_LOAD_IN_PROGRESS = 14
+COORDINATOR_NOT_AVAILABLE = 15
+NOT_COORDINATOR = 16
+INVALID_TOPIC_EXCEPTION = 17
+INVALID_REQUIRED_ACKS = 21
+ILLEGAL_GENERATION = 22
+INCONSISTENT_GROUP_PROTOCOL = 23
+INVALID_GROUP_ID = 24
+UNKNOWN_MEMBER_ID = 25
+INVALID_SESSION_TIMEOUT = 26
+REBALANCE_IN_PROGRESS = 27
+INVALID_TIMESTAMP = 32
+UNSUPPORTED_VERSION = 35
+TOPIC_ALREADY_EXISTS = 36
+INVALID_PARTITIONS = 37
+INVALID_REPLICATION_FACTOR = 38
+INVALID_REPLICA_ASSIGNMENT = 39
+INVALID_CONFIG = 40
+INVALID_REQUEST = 42
+UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+POLICY_VIOLATION = 44
+OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+DUPLICATE_SEQUENCE_NUMBER = 46
+INVALID_PRODUCER_EPOCH = 47
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+KAFKA_STORAGE_ERROR = 56
+UNKNOWN_PRODUCER_ID = 59
+NON_EMPTY_GROUP = 68
+GROUP_ID_NOT_FOUND = 69
+FETCH_SESSION_ID_NOT_FOUND = 70
+INVALID_FETCH_SESSION_EPOCH = 71
+FENCED_LEADER_EPOCH = 74
+UNKNOWN_LEADER_EPOCH = 75
+MEMBER_ID_REQUIRED = 79
+GROUP_MAX_SIZE_REACHED = 81
+FENCED_INSTANCE_ID = 82
+GROUP_SUBSCRIBED_TO_TOPIC = 86
+INVALID_RECORD = 87
+UNKNOWN_TOPIC_ID = 100
+
+_CODES: dict[type[HeadraceError], int] = {
+    errors.HeadraceError: UNKNOWN_SERVER_ERROR,
+    errors.Retriable: UNKNOWN_SERVER_ERROR,
+    errors.Rejected: INVALID_REQUEST,
+    errors.Fenced: NOT_LEADER_OR_FOLLOWER,
+    errors.Fatal: UNKNOWN_SERVER_ERROR,
+    errors.StorageUnavailable: KAFKA_STORAGE_ERROR,
+    errors.LedgerUnknown: KAFKA_STORAGE_ERROR,
+    errors.LedgerSealed: NOT_LEADER_OR_FOLLOWER,
+    errors.DataCorrupt: KAFKA_STORAGE_ERROR,
+    errors.FolderInUse: KAFKA_STORAGE_ERROR,
+    errors.FormatUnsupported: KAFKA_STORAGE_ERROR,
+    errors.OffsetOutOfRange: OFFSET_OUT_OF_RANGE,
+    errors.BatchCorrupt: CORRUPT_MESSAGE,
+    errors.BatchTooLarge: MESSAGE_TOO_LARGE,
+    errors.RecordInvalid: INVALID_RECORD,
+    errors.UnsupportedForMessageFormat: UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    errors.OutOfOrderSequence: OUT_OF_ORDER_SEQUENCE_NUMBER,
+    errors.DuplicateSequence: DUPLICATE_SEQUENCE_NUMBER,
+    errors.UnknownProducerId: UNKNOWN_PRODUCER_ID,
+    errors.ProducerFenced: INVALID_PRODUCER_EPOCH,
+    errors.VersionConflict: UNKNOWN_SERVER_ERROR,
+    errors.MetadataUnavailable: COORDINATOR_NOT_AVAILABLE,
+    errors.TopicUnknown: UNKNOWN_TOPIC_OR_PARTITION,
+    errors.TopicIdUnknown: UNKNOWN_TOPIC_ID,
+    errors.TopicExists: TOPIC_ALREADY_EXISTS,
+    errors.TopicNameInvalid: INVALID_TOPIC_EXCEPTION,
+    errors.PartitionsInvalid: INVALID_PARTITIONS,
+    errors.ReplicationFactorInvalid: INVALID_REPLICATION_FACTOR,
+    errors.ConfigInvalid: INVALID_CONFIG,
+    errors.RequestInvalid: INVALID_REQUEST,
+    errors.NotOwner: NOT_LEADER_OR_FOLLOWER,
+    errors.LeaderEpochFenced: FENCED_LEADER_EPOCH,
+    errors.LeaderEpochUnknown: UNKNOWN_LEADER_EPOCH,
+    errors.PolicyViolation: POLICY_VIOLATION,
+    errors.CoordinatorLoading: COORDINATOR_LOAD_IN_PROGRESS,
+    errors.CoordinatorUnavailable: COORDINATOR_NOT_AVAILABLE,
+    errors.NotCoordinator: NOT_COORDINATOR,
+    errors.GroupIdInvalid: INVALID_GROUP_ID,
+    errors.GroupUnknown: GROUP_ID_NOT_FOUND,
+    errors.GroupNotEmpty: NON_EMPTY_GROUP,
+    errors.GroupSubscribed: GROUP_SUBSCRIBED_TO_TOPIC,
+    errors.MemberUnknown: UNKNOWN_MEMBER_ID,
+    errors.MemberIdRequired: MEMBER_ID_REQUIRED,
+    errors.IllegalGeneration: ILLEGAL_GENERATION,
+    errors.RebalanceInProgress: REBALANCE_IN_PROGRESS,
+    errors.InconsistentProtocol: INCONSISTENT_GROUP_PROTOCOL,
+    errors.SessionTimeoutInvalid: INVALID_SESSION_TIMEOUT,
+    errors.InstanceIdFenced: FENCED_INSTANCE_ID,
+    errors.GroupFull: GROUP_MAX_SIZE_REACHED,
+    errors.OffsetMetadataTooLarge: OFFSET_METADATA_TOO_LARGE,
+    errors.FetchSessionUnknown: FETCH_SESSION_ID_NOT_FOUND,
+    errors.FetchSessionEpochInvalid: INVALID_FETCH_SESSION_EPOCH,
+}
+
+
+def code_of(error: BaseException | None) -> int:
+    """The code for `error`; NONE for None, UNKNOWN_SERVER_ERROR for what is no HeadraceError."""
+    if error is None:
+        return NONE
+    if isinstance(error, errors.RecordInvalid) and error.fields.get("is_timestamp"):
+        return INVALID_TIMESTAMP
+    for kind in type(error).__mro__:
+        code = _CODES.get(kind)
+        if code is not None:
+            return code
+    return UNKNOWN_SERVER_ERROR
+
+
+def message_of(error: BaseException | None) -> str | None:
+    """What a client may read of `error`: its message if it is ours, nothing of any other."""
+    if error is None:
+        return None
+    return (
+        str(error) if isinstance(error, HeadraceError) else "internal error: see the broker's log"
+    )

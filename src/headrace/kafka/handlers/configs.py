@@ -1,0 +1,232 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
+
+Rules of the room: topics can be changed, brokers shown. What a request asks of one resource
+happens as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.topic_config import (
+    BOOLEAN,
+    DEFINITIONS,
+    INT,
+    LIST,
+    LONG,
+    STRING,
+    ConfigDefinition,
+    check_config,
+)
+from headrace.errors import ConfigInvalid, HeadraceError, PolicyViolation, RequestInvalid
+from headrace.kafka import apis
+from headrace.kafka.error_codes import code_of, message_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.broker.node import Node
+    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.wire.schema import Answer
+
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+TOPIC_SOURCE, STATIC_BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def _topic_config(
+    definition: ConfigDefinition,
+    overrides: Mapping[str, str],
+    *,
+    with_synonyms: bool = False,
+    with_documentation: bool = False,
+) -> dict[str, Any]:
+    name = definition.name
+    is_override = name in overrides
+    value = overrides.get(name, definition.default)
+    synonyms: list[dict[str, Any]] = []
+    if with_synonyms:
+        if is_override:
+            synonyms.append({"name": name, "value": value, "source": TOPIC_SOURCE})
+        synonyms.append({"name": name, "value": definition.default, "source": DEFAULT_SOURCE})
+    return {
+        "name": name,
+        "value": value,
+        "read_only": False,
+        "is_default": not is_override,
+        "config_source": TOPIC_SOURCE if is_override else DEFAULT_SOURCE,
+        "is_sensitive": False,
+        "synonyms": synonyms,
+        "config_type": definition.type,
+        "documentation": definition.documentation if with_documentation else None,
+    }
+
+
+def described_topic_configs(overrides: Mapping[str, str]) -> list[dict[str, Any]]:
+    """All settings of a topic, as CreateTopics tells them."""
+    return [_topic_config(definition, overrides) for definition in DEFINITIONS.values()]
+
+
+def _broker_configs(node: Node) -> list[dict[str, Any]]:
+    config = node.config
+    host, port = node.kafka_address
+    values: list[tuple[str, object, int]] = [
+        ("node.id", config.broker_id, INT),
+        ("broker.id", config.broker_id, INT),
+        ("advertised.listeners", f"PLAINTEXT://{host}:{port}", STRING),
+        ("auto.create.topics.enable", str(config.auto_create_topics).lower(), BOOLEAN),
+        ("num.partitions", config.partition_count_default, INT),
+        ("default.replication.factor", 1, INT),
+        ("offsets.topic.num.partitions", config.offsets_partition_count, INT),
+        ("log.retention.check.interval.ms", config.retention_check_interval_ms, LONG),
+        ("log.cleanup.policy", "delete", LIST),
+        ("socket.request.max.bytes", config.request_bytes_max, INT),
+        ("fetch.max.bytes", config.fetch_bytes_max, INT),
+        ("connections.max.idle.ms", config.connections_idle_max_ms, LONG),
+        ("message.max.bytes", DEFINITIONS["max.message.bytes"].default, INT),
+        ("max.incremental.fetch.session.cache.slots", config.fetch_sessions_max, INT),
+    ]
+    return [
+        {
+            "name": name,
+            "value": str(value),
+            "read_only": True,
+            "is_default": False,
+            "config_source": STATIC_BROKER_SOURCE,
+            "is_sensitive": False,
+            "synonyms": [],
+            "config_type": kind,
+            "documentation": None,
+        }
+        for name, value, kind in values
+    ]
+
+
+async def describe_configs(node: Node, request: Any, _context: Context) -> Answer:
+    """DescribeConfigs of topics and of this broker."""
+    results: list[dict[str, Any]] = []
+    for resource in request.resources:
+        configs: list[dict[str, Any]] = []
+        error: HeadraceError | None = None
+        try:
+            if resource.resource_type == TOPIC_RESOURCE:
+                overrides = node.topics.get(resource.resource_name).fact.configs
+                configs = [
+                    _topic_config(
+                        definition,
+                        overrides,
+                        with_synonyms=request.include_synonyms,
+                        with_documentation=getattr(request, "include_documentation", False),
+                    )
+                    for definition in DEFINITIONS.values()
+                ]
+            elif resource.resource_type == BROKER_RESOURCE:
+                if resource.resource_name not in {"", str(node.config.broker_id)}:
+                    raise RequestInvalid(f"there is no broker {resource.resource_name[:50]!r}")
+                configs = _broker_configs(node) if resource.resource_name else []
+            else:
+                raise RequestInvalid(f"resources of type {resource.resource_type} have no configs")
+        except HeadraceError as refused:
+            error = refused
+        wanted = resource.configuration_keys
+        if wanted is not None:
+            configs = [config for config in configs if config["name"] in wanted]
+        results.append(
+            {
+                "error_code": code_of(error),
+                "error_message": message_of(error),
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+                "configs": configs,
+            }
+        )
+    return {"results": results}
+
+
+def _require_topic(resource: Any) -> None:
+    if resource.resource_type == BROKER_RESOURCE:
+        raise PolicyViolation(
+            "a broker's settings cannot be changed while it runs: set them when it is started"
+        )
+    if resource.resource_type != TOPIC_RESOURCE:
+        raise RequestInvalid(f"resources of type {resource.resource_type} have no configs")
+
+
+def _changed(overrides: Mapping[str, str], changes: Any) -> dict[str, str]:
+    """The overrides after `changes` (IncrementalAlterConfigs)."""
+    after = dict(overrides)
+    seen: set[str] = set()
+    for change in changes:
+        name, operation = change.name, change.config_operation
+        if name in seen:
+            raise RequestInvalid(f"{name[:100]!r} is changed twice")
+        seen.add(name)
+        definition = DEFINITIONS.get(name)
+        if definition is None:
+            raise ConfigInvalid(f"unknown topic configuration {name[:100]!r}")
+        if operation == DELETE:
+            after.pop(name, None)
+            continue
+        if change.value is None:
+            raise RequestInvalid(f"{name} is to be set to null: delete it instead")
+        value = change.value
+        if operation in {APPEND, SUBTRACT}:
+            if definition.type != LIST:
+                raise ConfigInvalid(f"{name} is no list: nothing can be added or taken away")
+            current = [part for part in after.get(name, definition.default).split(",") if part]
+            named = [part.strip() for part in value.split(",") if part.strip()]
+            if operation == APPEND:
+                parts = current + [part for part in named if part not in current]
+            else:
+                parts = [part for part in current if part not in named]
+            value = ",".join(parts)
+        elif operation != SET:
+            raise RequestInvalid(f"unknown operation {operation} on {name}")
+        check_config(name, value)
+        after[name] = value
+    return after
+
+
+async def _alter(node: Node, request: Any, *, is_incremental: bool) -> Answer:
+    results: list[dict[str, Any]] = []
+    for resource in request.resources:
+        error: HeadraceError | None = None
+        try:
+            _require_topic(resource)
+            topic = node.topics.get(resource.resource_name)
+            if is_incremental:
+                configs = _changed(topic.fact.configs, resource.configs)
+            else:
+                configs = {item.name: item.value for item in resource.configs}
+                for name, value in configs.items():
+                    check_config(name, value)
+            if not request.validate_only:
+                await node.topics.set_configs(topic, configs)
+        except HeadraceError as refused:
+            error = refused
+        results.append(
+            {
+                "error_code": code_of(error),
+                "error_message": message_of(error),
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
+        )
+    return {"responses": results}
+
+
+async def alter_configs(node: Node, request: Any, _context: Context) -> Answer:
+    """AlterConfigs: replaces all overrides."""
+    return await _alter(node, request, is_incremental=False)
+
+
+async def incremental_alter_configs(node: Node, request: Any, _context: Context) -> Answer:
+    """IncrementalAlterConfigs (KIP-339)."""
+    return await _alter(node, request, is_incremental=True)
+
+
+HANDLERS = {
+    apis.DESCRIBE_CONFIGS: describe_configs,
+    apis.ALTER_CONFIGS: alter_configs,
+    apis.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+}

@@ -1,0 +1,14 @@
+"""What a handler knows about a request beside its body."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Context(NamedTuple):
+    """The header's part of a request."""
+
+    api_key: int
+    version: int
+    client_id: str
+    client_host: str

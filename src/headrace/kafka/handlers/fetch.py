@@ -1,0 +1,308 @@
+"""Fetch: batches out, with long poll.
+
+Rules of the room: what is in memory is answered in the turn in which it was asked for; what needs
+the disk is read in a task. A fetch that finds less than `bytes_min` waits at its partitions, costs
+nothing meanwhile, and is answered when a high watermark moves or its time is over. Several
+partitions that move in one turn make one answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.errors import (
+    HeadraceError,
+    LeaderEpochFenced,
+    LeaderEpochUnknown,
+    TopicUnknown,
+)
+from headrace.kafka.error_codes import code_of
+from headrace.kafka.handlers.fetch_sessions import FetchSession, FetchSessions
+from headrace.kafka.wire.fetch import (
+    FLEXIBLE,
+    TOPIC_IDS,
+    FetchPartition,
+    FetchRequest,
+    FetchResult,
+    read_fetch,
+    write_fetch,
+)
+from headrace.kafka.wire.primitives import INT32
+from headrace.log.partition_log import PartitionLog
+from headrace.log.reading import Miss, check_offset, read, read_now
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
+    from headrace.kafka.connection import Connection, Reply
+    from headrace.records.batch import Buffer
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+WAIT_MS_MAX = 10 * 60 * 1000
+EMPTY = b""
+
+
+class _Fetch:
+    """One request on its way: it waits, is told, and answers once."""
+
+    __slots__ = (
+        "bytes_max",
+        "connection",
+        "correlation_id",
+        "handler",
+        "is_done",
+        "is_incremental",
+        "is_scheduled",
+        "partitions",
+        "reply",
+        "request",
+        "session",
+        "timer",
+        "version",
+        "wanted",
+    )
+
+    def __init__(
+        self, handler: FetchHandler, reply: Reply, request: FetchRequest, version: int
+    ) -> None:
+        self.handler = handler
+        self.reply = reply
+        self.request = request
+        self.version = version
+        self.correlation_id = 0
+        self.session: FetchSession | None = None
+        self.is_incremental = False
+        self.wanted: list[FetchPartition] = []
+        self.partitions: list[PartitionLog | HeadraceError] = []
+        self.bytes_max = 0
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_done = False
+        self.is_scheduled = False
+
+    def notify(self) -> None:
+        """See Waiter: look again at the end of this turn."""
+        if not self.is_scheduled and not self.is_done:
+            self.is_scheduled = True
+            self.handler.loop.call_soon(self.handler.again, self)
+
+
+class FetchHandler:
+    """The Fetch API."""
+
+    def __init__(self, node: Node, tasks: Tasks) -> None:
+        self._topics = node.topics
+        self._store = node.store
+        self._node = node
+        self._tasks = tasks
+        self._bytes_max = node.config.fetch_bytes_max
+        self.loop = asyncio.get_running_loop()
+        self.sessions = FetchSessions(node.randomness, node.config.fetch_sessions_max)
+        self.bytes_total = 0
+        self.waiting = 0
+
+    def handle(
+        self,
+        connection: Connection,
+        frame: memoryview,
+        at: int,
+        version: int,
+        correlation_id: int,
+    ) -> None:
+        """Take one request. Raises FrameInvalid, struct.error, IndexError on a malformed one."""
+        request = read_fetch(frame, at, version)
+        reply = connection.expect()
+        fetch = _Fetch(self, reply, request, version)
+        fetch.correlation_id = correlation_id
+        fetch.bytes_max = min(max(request.bytes_max, 0), self._bytes_max)
+        try:
+            fetch.session, fetch.is_incremental = self.sessions.resolve(request)
+        except HeadraceError as error:
+            self._send(fetch, write_fetch(version, code_of(error), 0, []))
+            return
+        session = fetch.session
+        if session is None:
+            fetch.wanted = request.partitions
+        else:
+            fetch.wanted = [cached.wanted for cached in session.partitions.values()]
+        fetch.partitions = [self._find(wanted, version) for wanted in fetch.wanted]
+        self._look(fetch, is_first=True)
+
+    def _find(self, wanted: FetchPartition, version: int) -> PartitionLog | HeadraceError:
+        try:
+            if version >= TOPIC_IDS:
+                topic = self._topics.get_by_id(UUID(bytes=wanted.topic))
+            else:
+                topic = self._topics.get(wanted.topic.decode(errors="replace"))
+        except HeadraceError as error:
+            return error
+        partition = topic.partition(wanted.partition)
+        if partition is None:
+            return TopicUnknown(f"topic {topic.name} has no partition {wanted.partition}")
+        if not partition.is_loaded:
+            partition.load()
+        epoch = wanted.leader_epoch
+        if epoch >= 0 and partition.is_loaded and epoch != partition.leader_epoch:
+            kind = LeaderEpochFenced if epoch < partition.leader_epoch else LeaderEpochUnknown
+            return kind(f"epoch {epoch} is not the leader's, {partition.leader_epoch}")
+        return partition
+
+    # --- looking for records -----------------------------------------------------------------
+
+    def again(self, fetch: _Fetch) -> None:
+        """A high watermark has moved."""
+        fetch.is_scheduled = False
+        if not fetch.is_done:
+            self._look(fetch, is_first=False)
+
+    def _look(self, fetch: _Fetch, *, is_first: bool) -> None:
+        """Read what is there; answer if that is enough, else wait."""
+        results: list[FetchResult] = []
+        size, has_error = 0, False
+        left = fetch.bytes_max
+        for wanted, partition in zip(fetch.wanted, fetch.partitions, strict=True):
+            if not isinstance(partition, PartitionLog):
+                results.append(_failed(wanted, partition))
+                has_error = True
+                continue
+            if not partition.is_loaded or partition.failure is not None or partition.is_deleted:
+                self._read_in_task(fetch)
+                return
+            try:
+                found = self._read_one(partition, wanted, left, size)
+            except HeadraceError as error:
+                results.append(_failed(wanted, error, partition))
+                has_error = True
+                continue
+            if isinstance(found, Miss):
+                self._read_in_task(fetch)
+                return
+            length = len(found)
+            size += length
+            left -= length
+            results.append(_result(wanted, partition, found))
+        if has_error or size >= fetch.request.bytes_min or fetch.request.wait_ms_max <= 0:
+            self._answer(fetch, results)
+        elif is_first:
+            self._wait(fetch)
+
+    def _read_one(
+        self, partition: PartitionLog, wanted: FetchPartition, left: int, size: int
+    ) -> Buffer | Miss:
+        offset = wanted.offset
+        if offset == partition.high_watermark:
+            return EMPTY
+        if left <= 0 and size:
+            check_offset(partition, offset)
+            return EMPTY
+        found = read_now(partition, self._store, offset, min(wanted.bytes_max, max(left, 0)))
+        if isinstance(found, Miss):
+            return found
+        data = found[0]
+        # The first batch of an answer comes whatever its size (KIP-74), later ones must fit.
+        return data if not size or len(data) <= left else EMPTY
+
+    def _read_in_task(self, fetch: _Fetch) -> None:
+        self._leave(fetch)
+        fetch.is_done = True  # what moves meanwhile changes nothing
+        self._tasks.spawn(self._read_slowly(fetch), "fetch from disk")
+
+    async def _read_slowly(self, fetch: _Fetch) -> None:
+        results: list[FetchResult] = []
+        left, size = fetch.bytes_max, 0
+        for wanted, partition in zip(fetch.wanted, fetch.partitions, strict=True):
+            if not isinstance(partition, PartitionLog):
+                results.append(_failed(wanted, partition))
+                continue
+            try:
+                if partition.is_deleted:
+                    raise TopicUnknown(f"{partition.name} was deleted")
+                await self._node.partition_ready(partition)
+                data: Buffer = EMPTY
+                if left > 0 or not size:
+                    limit = min(wanted.bytes_max, max(left, 0))
+                    data = await read(partition, self._store, wanted.offset, limit)
+                    if size and len(data) > left:
+                        data = EMPTY
+                else:
+                    check_offset(partition, wanted.offset)
+            except HeadraceError as error:
+                log.warning("%s cannot be read: %s", partition.name, error)
+                results.append(_failed(wanted, error, partition))
+                continue
+            size += len(data)
+            left -= len(data)
+            results.append(_result(wanted, partition, data))
+        fetch.is_done = False
+        is_empty = not size and not any(result.error_code for result in results)
+        if is_empty and fetch.request.wait_ms_max > 0 and fetch.request.bytes_min > 0:
+            self._wait(fetch)
+            self._look(fetch, is_first=False)
+        else:
+            self._answer(fetch, results)
+
+    # --- waiting and answering ---------------------------------------------------------------
+
+    def _wait(self, fetch: _Fetch) -> None:
+        for partition in fetch.partitions:
+            if isinstance(partition, PartitionLog):
+                partition.waiters.add(fetch)
+        self.waiting += 1
+        wait_ms = min(fetch.request.wait_ms_max, WAIT_MS_MAX)
+        fetch.timer = self.loop.call_later(wait_ms / 1000, self._time_is_over, fetch)
+
+    def _leave(self, fetch: _Fetch) -> None:
+        if fetch.timer is not None:
+            fetch.timer.cancel()
+            fetch.timer = None
+            self.waiting -= 1
+            for partition in fetch.partitions:
+                if isinstance(partition, PartitionLog):
+                    partition.waiters.discard(fetch)
+
+    def _time_is_over(self, fetch: _Fetch) -> None:
+        if fetch.is_done:
+            return
+        fetch.request = fetch.request._replace(wait_ms_max=0)
+        self._look(fetch, is_first=False)
+
+    def _answer(self, fetch: _Fetch, results: list[FetchResult]) -> None:
+        self._leave(fetch)
+        fetch.is_done = True
+        session_id = 0
+        session = fetch.session
+        if session is not None:
+            session_id = session.id
+            news = session.news(results)
+            if fetch.is_incremental:
+                results = news
+        self._send(fetch, write_fetch(fetch.version, 0, session_id, results))
+
+    def _send(self, fetch: _Fetch, body: list[Buffer]) -> None:
+        tags = b"\x00" if fetch.version >= FLEXIBLE else b""
+        size = sum(map(len, body))
+        self.bytes_total += size
+        head = INT32.pack(size + 4 + len(tags)) + INT32.pack(fetch.correlation_id) + tags
+        fetch.reply.send((head, *body))
+
+
+def _result(wanted: FetchPartition, partition: PartitionLog, records: Buffer) -> FetchResult:
+    return FetchResult(
+        wanted.topic,
+        wanted.partition,
+        0,
+        partition.high_watermark,
+        partition.log_start_offset,
+        records,
+    )
+
+
+def _failed(
+    wanted: FetchPartition, error: HeadraceError, partition: PartitionLog | None = None
+) -> FetchResult:
+    start = -1 if partition is None else partition.log_start_offset
+    mark = -1 if partition is None else partition.high_watermark
+    return FetchResult(wanted.topic, wanted.partition, code_of(error), mark, start, EMPTY)

@@ -1,0 +1,131 @@
+"""Fetch sessions: a client names its partitions once, and then only what changes (KIP-227).
+
+Rules of the room: knows sessions, not logs. A session belongs to the client that made it, by
+chance-drawn id; the oldest idle one makes room when there are too many.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import FetchSessionEpochInvalid, FetchSessionUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.kafka.wire.fetch import FetchPartition, FetchRequest, FetchResult
+    from headrace.runtime.randomness import Randomness
+
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+NO_SESSION = 0
+_INT32_MAX = 2**31 - 1
+PARTITIONS_MAX = 10_000
+"""Of one session; a client with more fetches without one."""
+
+_Key = tuple[bytes, int]
+
+
+class CachedPartition:
+    """One partition of a session: what the client wants, and what it was told last."""
+
+    __slots__ = ("high_watermark", "log_start_offset", "wanted")
+
+    def __init__(self, wanted: FetchPartition) -> None:
+        self.wanted = wanted
+        self.high_watermark = -1
+        self.log_start_offset = -1
+
+
+class FetchSession:
+    """What one client is fetching."""
+
+    __slots__ = ("epoch", "id", "partitions")
+
+    def __init__(self, session_id: int, partitions: Iterable[FetchPartition]) -> None:
+        self.id = session_id
+        self.epoch = 1
+        self.partitions = {(p.topic, p.partition): CachedPartition(p) for p in partitions}
+
+    def update(self, request: FetchRequest) -> None:
+        """Take over what changed."""
+        for key in request.forgotten:
+            self.partitions.pop(key, None)
+        for wanted in request.partitions:
+            cached = self.partitions.get((wanted.topic, wanted.partition))
+            if cached is None:
+                self.partitions[wanted.topic, wanted.partition] = CachedPartition(wanted)
+            else:
+                cached.wanted = wanted
+
+    def news(self, results: list[FetchResult]) -> list[FetchResult]:
+        """Those of `results` that the client does not know yet; remembers that it does now."""
+        news: list[FetchResult] = []
+        for result in results:
+            key = (result.topic, result.partition)
+            cached = self.partitions.get(key)
+            if cached is None:
+                continue
+            if (
+                len(result.records)
+                or result.error_code
+                or cached.high_watermark != result.high_watermark
+                or cached.log_start_offset != result.log_start_offset
+            ):
+                news.append(result)
+            # An error is told again and again until it has passed.
+            cached.high_watermark = -1 if result.error_code else result.high_watermark
+            cached.log_start_offset = result.log_start_offset
+            if len(result.records):
+                # Served: to the end of the line, so that a full answer starves nobody.
+                self.partitions[key] = self.partitions.pop(key)
+        return news
+
+
+class FetchSessions:
+    """All sessions of one broker."""
+
+    def __init__(self, randomness: Randomness, sessions_max: int) -> None:
+        self._randomness = randomness
+        self._sessions_max = sessions_max
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resolve(self, request: FetchRequest) -> tuple[FetchSession | None, bool]:
+        """(the request's session or None, whether the answer may leave out what is known).
+
+        Raises FetchSessionUnknown, FetchSessionEpochInvalid.
+        """
+        if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
+            if request.session_id != NO_SESSION:
+                self._sessions.pop(request.session_id, None)
+            if request.session_epoch == FINAL_EPOCH or len(request.partitions) > PARTITIONS_MAX:
+                return None, False
+            return self._open(request), False
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise FetchSessionUnknown(f"fetch session {request.session_id} is no longer kept")
+        if request.session_epoch != session.epoch:
+            raise FetchSessionEpochInvalid(
+                f"fetch session {session.id} is at epoch {session.epoch}, not"
+                f" {request.session_epoch}"
+            )
+        session.epoch = session.epoch % _INT32_MAX + 1
+        session.update(request)
+        # In use: behind those that are not, in the order of eviction.
+        self._sessions[session.id] = self._sessions.pop(session.id)
+        return session, True
+
+    def _open(self, request: FetchRequest) -> FetchSession | None:
+        if not request.partitions:
+            return None
+        while len(self._sessions) >= self._sessions_max:
+            del self._sessions[next(iter(self._sessions))]
+        session_id = 1 + self._randomness.below(_INT32_MAX - 1)
+        while session_id in self._sessions:
+            session_id = 1 + self._randomness.below(_INT32_MAX - 1)
+        session = FetchSession(session_id, request.partitions)
+        self._sessions[session_id] = session
+        return session

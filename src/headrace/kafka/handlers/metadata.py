@@ -1,0 +1,240 @@
+"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, FindCoordinator.
+
+Rules of the room: says what there is, and makes a topic only where a client asks for one by name
+and the broker allows it. This broker leads every partition.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError, RequestInvalid, TopicExists, TopicUnknown
+from headrace.kafka import apis
+from headrace.kafka.error_codes import code_of, message_of
+from headrace.records.identifiers import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from headrace.broker.node import Node
+    from headrace.broker.topics import Topic
+    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.wire.schema import Answer
+
+log = logging.getLogger(__name__)
+
+TOPIC_OPERATIONS = 0b1101_1111_1000
+"""READ WRITE CREATE DELETE ALTER DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS: all, without ACLs."""
+CLUSTER_OPERATIONS = 0b1_1111_1010_0000
+NOT_ASKED = -(2**31)
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+PARTITIONS_MAX = 2_000
+"""max.request.partition.size.limit"""
+
+
+async def api_versions(_node: Node, _request: Any, _context: Context) -> Answer:
+    """ApiVersions."""
+    from headrace.kafka.dispatch import advertised
+
+    return {
+        "error_code": 0,
+        "api_keys": advertised(),
+        "supported_features": [],
+        "finalized_features_epoch": -1,
+        "finalized_features": [],
+        "zk_migration_ready": False,
+    }
+
+
+def _brokers(node: Node) -> list[dict[str, Any]]:
+    host, port = node.kafka_address
+    broker_id = node.config.broker_id
+    return [
+        {
+            "node_id": broker_id,
+            "broker_id": broker_id,
+            "host": host,
+            "port": port,
+            "rack": node.config.rack,
+            "is_fenced": False,
+        }
+    ]
+
+
+def _partitions(node: Node, topic: Topic) -> list[dict[str, Any]]:
+    broker_id = node.config.broker_id
+    return [
+        {
+            "error_code": 0,
+            "partition_index": number,
+            "leader_id": broker_id,
+            "leader_epoch": partition.leader_epoch,
+            "replica_nodes": [broker_id],
+            "isr_nodes": [broker_id],
+            "offline_replicas": [],
+            "eligible_leader_replicas": None,
+            "last_known_elr": None,
+        }
+        for number, partition in enumerate(topic.partitions)
+    ]
+
+
+def _described(node: Node, topic: Topic, *, with_operations: bool) -> dict[str, Any]:
+    return {
+        "error_code": 0,
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": topic.is_internal,
+        "partitions": _partitions(node, topic),
+        "topic_authorized_operations": TOPIC_OPERATIONS if with_operations else NOT_ASKED,
+    }
+
+
+def _missing(name: str | None, topic_id: UUID | None, error: HeadraceError) -> dict[str, Any]:
+    return {
+        "error_code": code_of(error),
+        "name": name,
+        "topic_id": topic_id,
+        "is_internal": False,
+        "partitions": [],
+        "topic_authorized_operations": NOT_ASKED,
+    }
+
+
+async def _topic(node: Node, name: str, *, may_create: bool) -> Topic:
+    try:
+        return node.topics.get(name)
+    except TopicUnknown:
+        if name == OFFSETS_TOPIC:
+            return await node.topics.ensure_internal(name)
+        if not may_create:
+            raise
+    try:
+        await node.topics.create(name)
+    except TopicExists:
+        log.debug("topic %s was made by a rival", name)
+    return node.topics.get(name)
+
+
+async def metadata(node: Node, request: Any, context: Context) -> Answer:
+    """Metadata, with the creation of topics that are asked for by name."""
+    may_create = node.config.auto_create_topics and getattr(
+        request, "allow_auto_topic_creation", True
+    )
+    with_operations = getattr(request, "include_topic_authorized_operations", False)
+    asked = request.topics
+    described: list[dict[str, Any]] = []
+    if asked is None or (context.version == 0 and not asked):
+        described = [
+            _described(node, node.topics.by_name[name], with_operations=with_operations)
+            for name in node.topics.names()
+        ]
+        asked = ()
+    for item in asked:
+        topic_id = getattr(item, "topic_id", None)
+        try:
+            if item.name is None or (topic_id is not None and not item.name):
+                if topic_id is None:
+                    raise RequestInvalid("neither a topic name nor a topic id")
+                topic = node.topics.get_by_id(topic_id)
+            else:
+                topic = await _topic(node, item.name, may_create=may_create)
+        except HeadraceError as error:
+            name = item.name if item.name is not None or context.version >= 12 else ""
+            described.append(_missing(name, topic_id, error))
+        else:
+            described.append(_described(node, topic, with_operations=with_operations))
+    cluster_operations = getattr(request, "include_cluster_authorized_operations", False)
+    return {
+        "brokers": _brokers(node),
+        "cluster_id": node.cluster_id,
+        "controller_id": node.config.broker_id,
+        "topics": described,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if cluster_operations else NOT_ASKED,
+        "error_code": 0,
+    }
+
+
+async def describe_cluster(node: Node, request: Any, _context: Context) -> Answer:
+    """DescribeCluster."""
+    with_operations = request.include_cluster_authorized_operations
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "endpoint_type": getattr(request, "endpoint_type", 1),
+        "cluster_id": node.cluster_id,
+        "controller_id": node.config.broker_id,
+        "brokers": _brokers(node),
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
+    }
+
+
+async def describe_topic_partitions(node: Node, request: Any, _context: Context) -> Answer:
+    """DescribeTopicPartitions (KIP-966): pages of at most `response_partition_limit`."""
+    names = sorted({item.name for item in request.topics}) or node.topics.names()
+    cursor = request.cursor
+    first_partition = 0
+    if cursor is not None:
+        names = [name for name in names if name >= cursor.topic_name]
+        first_partition = cursor.partition_index if cursor.topic_name in names[:1] else 0
+    left = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
+    described: list[dict[str, Any]] = []
+    next_cursor: dict[str, Any] | None = None
+    for name in names:
+        if left <= 0:
+            next_cursor = {"topic_name": name, "partition_index": 0}
+            break
+        try:
+            topic = node.topics.get(name)
+        except HeadraceError as error:
+            described.append(_missing(name, None, error))
+            continue
+        answer = _described(node, topic, with_operations=True)
+        partitions = answer["partitions"][first_partition:]
+        answer["partitions"] = partitions[:left]
+        described.append(answer)
+        if len(partitions) > left:
+            next_cursor = {"topic_name": name, "partition_index": first_partition + left}
+            break
+        left -= len(partitions)
+        first_partition = 0
+    return {"topics": described, "next_cursor": next_cursor}
+
+
+async def find_coordinator(node: Node, request: Any, context: Context) -> Answer:
+    """FindCoordinator: this broker, for groups; transactions have none yet."""
+    host, port = node.kafka_address
+    keys = [request.key] if context.version < 4 else list(request.coordinator_keys)
+    kind = getattr(request, "key_type", GROUP_KEY)
+    coordinators: list[dict[str, Any]] = []
+    for key in keys:
+        error: HeadraceError | None = None
+        try:
+            if kind != GROUP_KEY:
+                raise RequestInvalid("this broker coordinates consumer groups only")
+            await node.topics.ensure_internal(OFFSETS_TOPIC)
+        except HeadraceError as refused:
+            error = refused
+        coordinators.append(
+            {
+                "key": key,
+                "node_id": -1 if error else node.config.broker_id,
+                "host": "" if error else host,
+                "port": -1 if error else port,
+                "error_code": code_of(error),
+                "error_message": message_of(error),
+            }
+        )
+    if context.version < 4:
+        return coordinators[0]
+    return {"coordinators": coordinators}
+
+
+HANDLERS = {
+    apis.API_VERSIONS: api_versions,
+    apis.METADATA: metadata,
+    apis.DESCRIBE_CLUSTER: describe_cluster,
+    apis.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    apis.FIND_COORDINATOR: find_coordinator,
+}

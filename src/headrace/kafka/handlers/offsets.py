@@ -1,0 +1,153 @@
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords.
+
+Rules of the room: about offsets of logs; offsets of groups are in `groups`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import (
+    HeadraceError,
+    LeaderEpochFenced,
+    LeaderEpochUnknown,
+    PolicyViolation,
+    RequestInvalid,
+    TopicUnknown,
+)
+from headrace.kafka import apis
+from headrace.kafka.error_codes import code_of
+from headrace.log.reading import (
+    TimedOffset,
+    end_offset_of_epoch,
+    offset_of_max_timestamp,
+    offset_of_time,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
+    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.wire.schema import Answer
+    from headrace.log.partition_log import PartitionLog
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+EARLIEST_PENDING_UPLOAD = -6
+
+
+async def _partition(node: Node, name: str, number: int) -> PartitionLog:
+    partition = node.topics.get(name).partition(number)
+    if partition is None:
+        raise TopicUnknown(f"topic {name} has no partition {number}")
+    await node.partition_ready(partition)
+    return partition
+
+
+def _check_epoch(partition: PartitionLog, epoch: int) -> None:
+    if epoch >= 0 and epoch != partition.leader_epoch:
+        kind = LeaderEpochFenced if epoch < partition.leader_epoch else LeaderEpochUnknown
+        raise kind(f"epoch {epoch} is not the leader's, {partition.leader_epoch}")
+
+
+async def _offset(node: Node, partition: PartitionLog, timestamp_ms: int) -> TimedOffset:
+    match timestamp_ms:
+        case -1:
+            return TimedOffset(-1, partition.high_watermark)
+        case -2 | -4:
+            return TimedOffset(-1, partition.log_start_offset)
+        case -3:
+            return await offset_of_max_timestamp(partition, node.store)
+        case -5 | -6:
+            return TimedOffset(-1, -1)  # nothing is tiered
+        case _ if timestamp_ms < 0:
+            raise RequestInvalid(f"{timestamp_ms} is no timestamp")
+        case _:
+            return await offset_of_time(partition, node.store, timestamp_ms)
+
+
+async def list_offsets(node: Node, request: Any, _context: Context) -> Answer:
+    """ListOffsets: earliest, latest, by timestamp, of the largest timestamp."""
+    topics: list[dict[str, Any]] = []
+    for topic in request.topics:
+        partitions: list[dict[str, Any]] = []
+        for item in topic.partitions:
+            found, epoch = TimedOffset(-1, -1), -1
+            error: HeadraceError | None = None
+            try:
+                partition = await _partition(node, topic.name, item.partition_index)
+                _check_epoch(partition, getattr(item, "current_leader_epoch", -1))
+                found = await _offset(node, partition, item.timestamp)
+                epoch = partition.leader_epoch if found.offset >= 0 else -1
+            except HeadraceError as refused:
+                error = refused
+            partitions.append(
+                {
+                    "partition_index": item.partition_index,
+                    "error_code": code_of(error),
+                    "timestamp": found.timestamp_ms,
+                    "offset": found.offset,
+                    "leader_epoch": epoch,
+                }
+            )
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
+
+
+async def offset_for_leader_epoch(node: Node, request: Any, _context: Context) -> Answer:
+    """OffsetForLeaderEpoch: where an epoch ended, so that a consumer notices a cut log."""
+    topics: list[dict[str, Any]] = []
+    for topic in request.topics:
+        partitions: list[dict[str, Any]] = []
+        for item in topic.partitions:
+            epoch, end_offset = -1, -1
+            error: HeadraceError | None = None
+            try:
+                partition = await _partition(node, topic.topic, item.partition)
+                _check_epoch(partition, item.current_leader_epoch)
+                epoch, end_offset = end_offset_of_epoch(partition, item.leader_epoch)
+            except HeadraceError as refused:
+                error = refused
+            partitions.append(
+                {
+                    "error_code": code_of(error),
+                    "partition": item.partition,
+                    "leader_epoch": epoch,
+                    "end_offset": end_offset,
+                }
+            )
+        topics.append({"topic": topic.topic, "partitions": partitions})
+    return {"topics": topics}
+
+
+async def delete_records(node: Node, request: Any, _context: Context) -> Answer:
+    """DeleteRecords: move the log's start; -1 stands for the high watermark."""
+    topics: list[dict[str, Any]] = []
+    for topic in request.topics:
+        partitions: list[dict[str, Any]] = []
+        for item in topic.partitions:
+            low_watermark = -1
+            error: HeadraceError | None = None
+            try:
+                if topic.name in node.topics.by_name and node.topics.get(topic.name).is_internal:
+                    raise PolicyViolation(f"{topic.name} is internal")
+                partition = await _partition(node, topic.name, item.partition_index)
+                offset = partition.high_watermark if item.offset == -1 else item.offset
+                await partition.trim(offset)
+                low_watermark = partition.log_start_offset
+            except HeadraceError as refused:
+                error = refused
+            partitions.append(
+                {
+                    "partition_index": item.partition_index,
+                    "low_watermark": low_watermark,
+                    "error_code": code_of(error),
+                }
+            )
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
+
+
+HANDLERS = {
+    apis.LIST_OFFSETS: list_offsets,
+    apis.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+    apis.DELETE_RECORDS: delete_records,
+}

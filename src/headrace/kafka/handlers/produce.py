@@ -1,0 +1,247 @@
+"""Produce: batches in.
+
+Rules of the room: a request is appended in the turn in which it arrived, in its order, without a
+task; its answer is written when storage says that all of its batches are safe. A batch for a log
+that is not ready waits for it, in order, and holds up its own request alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.errors import (
+    BatchCorrupt,
+    HeadraceError,
+    PolicyViolation,
+    RecordInvalid,
+    RequestInvalid,
+    StorageUnavailable,
+    TopicUnknown,
+)
+from headrace.kafka.error_codes import code_of, message_of
+from headrace.kafka.wire.primitives import INT32
+from headrace.kafka.wire.produce import (
+    FLEXIBLE,
+    TOPIC_IDS,
+    ProducePartition,
+    ProduceResult,
+    read_produce,
+    write_produce,
+)
+from headrace.records.batch import COMPRESSION_MASK, NO_TIMESTAMP, BatchHeader, check_batch
+from headrace.records.codec import decode_batch, encode_batch, log_append_time
+from headrace.records.compression import CODEC_NAMES, codec_of_name
+from headrace.runtime.histogram import Histogram
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
+    from headrace.kafka.connection import Connection, Reply
+    from headrace.log.partition_log import PartitionLog
+    from headrace.runtime.completion import Completion
+
+log = logging.getLogger(__name__)
+
+LATENCY_SAMPLE_MASK = 15
+"""One request in 16 is measured: a histogram that costs the hot path nothing."""
+ATTEMPTS_MAX = 8
+"""How often a batch waits for its log to be ready; each time it was told that it is."""
+
+
+class _Pending:
+    """A request whose batches are not all safe yet."""
+
+    __slots__ = ("correlation_id", "open_count", "reply", "results", "started_ns", "version")
+
+    def __init__(self, reply: Reply | None, version: int, correlation_id: int, count: int) -> None:
+        self.reply = reply
+        self.version = version
+        self.correlation_id = correlation_id
+        self.open_count = count
+        self.started_ns = 0
+        """Set where the request's latency is measured."""
+        self.results: list[ProduceResult | None] = [None] * count
+
+    def close_one(self) -> None:
+        """One more batch has its result; with the last one, the answer is written."""
+        self.open_count -= 1
+        if self.open_count == 0 and self.reply is not None:
+            results = [result for result in self.results if result is not None]
+            body = write_produce(self.version, results)
+            tags = b"\x00" if self.version >= FLEXIBLE else b""
+            size = INT32.pack(len(body) + 4 + len(tags))
+            self.reply.send((size + INT32.pack(self.correlation_id) + tags + body,))
+
+
+class ProduceHandler:
+    """The Produce API."""
+
+    def __init__(self, node: Node) -> None:
+        self._topics = node.topics
+        self._clock = node.clock
+        self.records_total = 0
+        self.bytes_total = 0
+        self.batches_total = 0
+        self.errors_total = 0
+        self.latency = Histogram()
+        self._requests = 0
+
+    def handle(
+        self,
+        connection: Connection,
+        frame: memoryview,
+        at: int,
+        version: int,
+        correlation_id: int,
+    ) -> None:
+        """Take one request. Raises FrameInvalid, struct.error, IndexError on a malformed one."""
+        request = read_produce(frame, at, version)
+        # With acks=0 the client waits for no answer and must get none.
+        reply = connection.expect() if request.acks != 0 else None
+        pending = _Pending(reply, version, correlation_id, len(request.partitions))
+        self._requests += 1
+        if not self._requests & LATENCY_SAMPLE_MASK:
+            pending.started_ns = connection.last_request_ns
+        refusal: HeadraceError | None = None
+        if request.acks not in {-1, 0, 1}:
+            refusal = RequestInvalid(f"acks={request.acks} is not -1, 0 or 1")
+        elif request.is_transactional:
+            refusal = RequestInvalid("this broker has no transactions yet")
+        if not request.partitions:
+            pending.open_count = 1
+            pending.close_one()
+            return
+        for index, part in enumerate(request.partitions):
+            if refusal is not None:
+                self._fail(pending, index, part, refusal)
+                continue
+            try:
+                partition = self._partition(part, version)
+                batch, header = self._batch(part, partition)
+            except HeadraceError as error:
+                self._fail(pending, index, part, error)
+            else:
+                self._append(pending, index, part, partition, batch, header, ATTEMPTS_MAX)
+
+    def _partition(self, part: ProducePartition, version: int) -> PartitionLog:
+        if version >= TOPIC_IDS:
+            topic = self._topics.get_by_id(UUID(bytes=part.topic))
+        else:
+            topic = self._topics.get(part.topic.decode(errors="replace"))
+        partition = topic.partition(part.partition)
+        if partition is None:
+            raise TopicUnknown(f"topic {topic.name} has no partition {part.partition}")
+        if topic.is_internal:
+            raise PolicyViolation(f"{topic.name} is internal: only the broker writes to it")
+        return partition
+
+    def _batch(
+        self, part: ProducePartition, partition: PartitionLog
+    ) -> tuple[memoryview | bytes, BatchHeader]:
+        records = part.records
+        if records is None or not len(records):
+            raise BatchCorrupt("a Produce request without records")
+        header = check_batch(records)
+        if header.size != len(records):
+            raise RecordInvalid("Produce v3 and later take exactly one batch a partition (KIP-98)")
+        codec = header.attributes & COMPRESSION_MASK
+        if codec >= len(CODEC_NAMES):
+            raise RecordInvalid(f"unknown compression codec {codec}")
+        config = partition.config
+        if config.compression == "producer" and not config.is_log_append_time:
+            return records, header
+        return self._rewrite(records, header, partition)
+
+    def _rewrite(
+        self, records: memoryview, header: BatchHeader, partition: PartitionLog
+    ) -> tuple[bytes, BatchHeader]:
+        """For the topics that ask for the broker's codec or clock: the only place that copies."""
+        config = partition.config
+        batch = bytes(records)
+        name = "none" if config.compression == "uncompressed" else config.compression
+        codec = codec_of_name(name)
+        if codec is not None and codec != header.attributes & COMPRESSION_MASK:
+            batch = encode_batch(
+                decode_batch(batch),
+                codec=codec,
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                is_transactional=header.is_transactional,
+            )
+        if config.is_log_append_time:
+            batch = log_append_time(batch, self._clock.now_ms())
+        return batch, check_batch(batch)
+
+    def _append(
+        self,
+        pending: _Pending,
+        index: int,
+        part: ProducePartition,
+        partition: PartitionLog,
+        batch: memoryview | bytes,
+        header: BatchHeader,
+        attempts: int,
+    ) -> None:
+        try:
+            appended = partition.append(batch, header)
+        except HeadraceError as error:
+            self._fail(pending, index, part, error)
+            return
+        if appended is None:
+            if partition.ready is None or attempts == 0 or partition.is_deleted:
+                self._fail(pending, index, part, StorageUnavailable("the log is not ready"))
+                return
+
+            def again(error: BaseException | None, _context: object) -> None:
+                if error is not None:
+                    self._fail(pending, index, part, error)
+                else:
+                    self._append(pending, index, part, partition, batch, header, attempts - 1)
+
+            partition.ready.then(again, None)
+            return
+        self.records_total += header.record_count
+        self.bytes_total += header.length
+        self.batches_total += 1
+        time_ms = header.max_timestamp_ms if partition.config.is_log_append_time else NO_TIMESTAMP
+        pending.results[index] = ProduceResult(
+            part.topic,
+            part.partition,
+            0,
+            appended.base_offset,
+            time_ms,
+            partition.log_start_offset,
+            None,
+        )
+        completion: Completion = appended.completion
+        if completion.done and completion.error is None:
+            self._close(pending)
+        else:
+            completion.then(self._stored, (pending, index, part))
+
+    def _stored(
+        self, error: BaseException | None, context: tuple[_Pending, int, ProducePartition]
+    ) -> None:
+        pending, index, part = context
+        if error is not None:
+            self._fail(pending, index, part, error)
+        else:
+            self._close(pending)
+
+    def _close(self, pending: _Pending) -> None:
+        pending.close_one()
+        if pending.started_ns and not pending.open_count:
+            self.latency.add(self._clock.now_ns() - pending.started_ns)
+
+    def _fail(
+        self, pending: _Pending, index: int, part: ProducePartition, error: BaseException
+    ) -> None:
+        self.errors_total += 1
+        if not isinstance(error, HeadraceError):
+            log.error("a batch met a fault of the broker", exc_info=error)
+        pending.results[index] = ProduceResult(
+            part.topic, part.partition, code_of(error), -1, NO_TIMESTAMP, -1, message_of(error)
+        )
+        self._close(pending)

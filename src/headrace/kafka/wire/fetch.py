@@ -1,0 +1,236 @@
+"""Fetch v4 to v18, read and written by hand: the hot path out.
+
+Rules of the room: records are handed through as the buffers that the log returned; around them a
+few bytes of envelope are made. Topics are names up to v12, ids from v13 on (KIP-516); v7 brought
+sessions (KIP-227), v12 is flexible.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.kafka.wire.primitives import (
+    INT32,
+    FrameInvalid,
+    compact_string,
+    read_compact_count,
+    read_compact_string,
+    read_count,
+    read_string,
+    skip_tags,
+    string,
+    write_uvarint,
+)
+
+if TYPE_CHECKING:
+    from headrace.records.batch import Buffer
+
+FLEXIBLE = 12
+TOPIC_IDS = 13
+SESSIONS = 7
+
+_LIMITS = Struct(">iiib")
+_SESSION = Struct(">ii")
+_PARTITION_4 = Struct(">iqi")
+_PARTITION_5 = Struct(">iqqi")
+_PARTITION_9 = Struct(">iiqqi")
+_PARTITION_12 = Struct(">iiqiqi")
+_RESULT_4 = Struct(">ihqq")
+_RESULT_5 = Struct(">ihqqq")
+
+
+class FetchPartition(NamedTuple):
+    """One partition of a request; `leader_epoch` is -1 where the client knows none."""
+
+    topic: bytes
+    partition: int
+    leader_epoch: int
+    offset: int
+    bytes_max: int
+
+
+class FetchRequest(NamedTuple):
+    """A Fetch request; `topic` is a name, or from v13 on the 16 bytes of an id."""
+
+    wait_ms_max: int
+    bytes_min: int
+    bytes_max: int
+    isolation: int
+    session_id: int
+    session_epoch: int
+    partitions: list[FetchPartition]
+    forgotten: list[tuple[bytes, int]]
+
+
+class FetchResult(NamedTuple):
+    """One partition of an answer."""
+
+    topic: bytes
+    partition: int
+    error_code: int
+    high_watermark: int
+    log_start_offset: int
+    records: Buffer
+
+
+def read_fetch(data: memoryview, at: int, version: int) -> FetchRequest:
+    """Read the body that begins at `at`. Raises FrameInvalid, struct.error, IndexError."""
+    if version < 15:
+        at += 4  # replica id: nobody replicates from us
+    wait_ms_max, bytes_min, bytes_max, isolation = _LIMITS.unpack_from(data, at)
+    at += 13
+    session_id, session_epoch = 0, -1
+    if version >= SESSIONS:
+        session_id, session_epoch = _SESSION.unpack_from(data, at)
+        at += 8
+    if version >= FLEXIBLE:
+        partitions, at = _read_partitions_flexible(data, at, version)
+        forgotten = _read_forgotten_flexible(data, at, version)
+    else:
+        partitions, at = _read_partitions(data, at, version)
+        forgotten = _read_forgotten(data, at) if version >= SESSIONS else []
+    return FetchRequest(
+        wait_ms_max, bytes_min, bytes_max, isolation, session_id, session_epoch, partitions,
+        forgotten,
+    )  # fmt: skip
+
+
+def _read_partitions(data: memoryview, at: int, version: int) -> tuple[list[FetchPartition], int]:
+    topic_count, at = read_count(data, at, 6)
+    found: list[FetchPartition] = []
+    for _ in range(topic_count):
+        name, at = read_string(data, at)
+        if name is None:
+            raise FrameInvalid("a topic name is null")
+        count, at = read_count(data, at, 16)
+        for _ in range(count):
+            epoch = -1
+            if version >= 9:
+                number, epoch, offset, _start, size = _PARTITION_9.unpack_from(data, at)
+                at += _PARTITION_9.size
+            elif version >= 5:
+                number, offset, _start, size = _PARTITION_5.unpack_from(data, at)
+                at += _PARTITION_5.size
+            else:
+                number, offset, size = _PARTITION_4.unpack_from(data, at)
+                at += _PARTITION_4.size
+            found.append(FetchPartition(name, number, epoch, offset, size))
+    return found, at
+
+
+def _read_partitions_flexible(
+    data: memoryview, at: int, version: int
+) -> tuple[list[FetchPartition], int]:
+    topic_count, at = read_compact_count(data, at, 3)
+    found: list[FetchPartition] = []
+    unpack = _PARTITION_12.unpack_from
+    for _ in range(topic_count):
+        topic, at = _read_topic(data, at, version)
+        count, at = read_compact_count(data, at, _PARTITION_12.size + 1)
+        for _ in range(count):
+            number, epoch, offset, _fetched, _start, size = unpack(data, at)
+            at += _PARTITION_12.size
+            at = at + 1 if data[at] == 0 else skip_tags(data, at)
+            found.append(FetchPartition(topic, number, epoch, offset, size))
+        at = skip_tags(data, at)
+    return found, at
+
+
+def _read_topic(data: memoryview, at: int, version: int) -> tuple[bytes, int]:
+    if version >= TOPIC_IDS:
+        if at + 16 > len(data):
+            raise FrameInvalid("a topic id is cut short")
+        return bytes(data[at : at + 16]), at + 16
+    topic, at = read_compact_string(data, at)
+    if topic is None:
+        raise FrameInvalid("a topic name is null")
+    return topic, at
+
+
+def _read_forgotten(data: memoryview, at: int) -> list[tuple[bytes, int]]:
+    topic_count, at = read_count(data, at, 6)
+    found: list[tuple[bytes, int]] = []
+    for _ in range(topic_count):
+        name, at = read_string(data, at)
+        count, at = read_count(data, at, 4)
+        for _ in range(count):
+            (number,) = INT32.unpack_from(data, at)
+            at += 4
+            found.append((name or b"", number))
+    return found
+
+
+def _read_forgotten_flexible(data: memoryview, at: int, version: int) -> list[tuple[bytes, int]]:
+    topic_count, at = read_compact_count(data, at, 3)
+    found: list[tuple[bytes, int]] = []
+    for _ in range(topic_count):
+        topic, at = _read_topic(data, at, version)
+        count, at = read_compact_count(data, at, 4)
+        for _ in range(count):
+            (number,) = INT32.unpack_from(data, at)
+            at += 4
+            found.append((topic, number))
+        at = skip_tags(data, at)
+    return found
+
+
+def write_fetch(
+    version: int, error_code: int, session_id: int, results: list[FetchResult]
+) -> list[Buffer]:
+    """The body of the answer, as buffers to be sent one after the other."""
+    topics: list[tuple[bytes, list[FetchResult]]] = []
+    for result in results:
+        if topics and topics[-1][0] == result.topic:
+            topics[-1][1].append(result)
+        else:
+            topics.append((result.topic, [result]))
+    head = b"\x00\x00\x00\x00"  # throttle time
+    if version >= SESSIONS:
+        head += error_code.to_bytes(2, "big", signed=True) + INT32.pack(session_id)
+    if version >= FLEXIBLE:
+        return _write_flexible(version, head, topics)
+    out: list[Buffer] = []
+    text = head + INT32.pack(len(topics))
+    for name, of_topic in topics:
+        text += string(name) + INT32.pack(len(of_topic))
+        for result in of_topic:
+            mark = result.high_watermark
+            if version >= 5:
+                text += _RESULT_5.pack(
+                    result.partition, result.error_code, mark, mark, result.log_start_offset
+                )
+            else:
+                text += _RESULT_4.pack(result.partition, result.error_code, mark, mark)
+            text += b"\x00\x00\x00\x00"  # no aborted transactions
+            if version >= 11:
+                text += b"\xff\xff\xff\xff"  # no preferred read replica
+            out.append(text + INT32.pack(len(result.records)))
+            out.append(result.records)
+            text = b""
+    if text:
+        out.append(text)
+    return out
+
+
+def _write_flexible(
+    version: int, head: bytes, topics: list[tuple[bytes, list[FetchResult]]]
+) -> list[Buffer]:
+    out: list[Buffer] = []
+    text = head + write_uvarint(len(topics) + 1)
+    for topic, of_topic in topics:
+        text += topic if version >= TOPIC_IDS else compact_string(topic)
+        text += write_uvarint(len(of_topic) + 1)
+        for result in of_topic:
+            mark = result.high_watermark
+            text += _RESULT_5.pack(
+                result.partition, result.error_code, mark, mark, result.log_start_offset
+            )
+            # no aborted transactions, no preferred read replica
+            text += b"\x01\xff\xff\xff\xff" + write_uvarint(len(result.records) + 1)
+            out.append(text)
+            out.append(result.records)
+            text = b"\x00"  # no tags
+        text += b"\x00"
+    out.append(text + b"\x00")
+    return out

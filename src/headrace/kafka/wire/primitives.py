@@ -1,0 +1,112 @@
+"""The primitive types of Kafka's protocol, for what is read and written by hand.
+
+Rules of the room: every read is bounded by the frame; a length or count that lies raises
+FrameInvalid before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as struct_error
+
+from headrace.errors import Rejected
+
+INT16 = Struct(">h")
+INT32 = Struct(">i")
+INT64 = Struct(">q")
+STRUCT_ERROR = struct_error
+
+
+class FrameInvalid(Rejected):
+    """The bytes of a request do not follow the protocol: the connection is closed."""
+
+
+def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
+    """(value, position behind it) of an unsigned varint of at most 5 bytes."""
+    value = shift = 0
+    while True:
+        if shift > 28:
+            raise FrameInvalid("a varint is longer than 5 bytes")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def write_uvarint(value: int) -> bytes:
+    """An unsigned varint."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def skip_tags(data: memoryview, at: int) -> int:
+    """The position behind a tagged-fields section, none of which is of interest."""
+    count, at = read_uvarint(data, at)
+    if count > len(data) - at:
+        raise FrameInvalid(f"{count} tagged fields do not fit the request")
+    for _ in range(count):
+        _tag, at = read_uvarint(data, at)
+        size, at = read_uvarint(data, at)
+        at += size
+        if at > len(data):
+            raise FrameInvalid("a tagged field reaches past the request")
+    return at
+
+
+def read_string(data: memoryview, at: int) -> tuple[bytes | None, int]:
+    """(bytes or None, position behind) of a nullable string with an int16 length."""
+    (size,) = INT16.unpack_from(data, at)
+    at += 2
+    if size < 0:
+        return None, at
+    end = at + size
+    if end > len(data):
+        raise FrameInvalid("a string reaches past the request")
+    return bytes(data[at:end]), end
+
+
+def read_compact_string(data: memoryview, at: int) -> tuple[bytes | None, int]:
+    """(bytes or None, position behind) of a compact nullable string."""
+    size, at = read_uvarint(data, at)
+    if size == 0:
+        return None, at
+    end = at + size - 1
+    if end > len(data):
+        raise FrameInvalid("a string reaches past the request")
+    return bytes(data[at:end]), end
+
+
+def read_count(data: memoryview, at: int, least_bytes: int) -> tuple[int, int]:
+    """(count, position behind) of an array with an int32 count; null counts as 0."""
+    (count,) = INT32.unpack_from(data, at)
+    at += 4
+    if count * least_bytes > len(data) - at:
+        raise FrameInvalid(f"an array of {count} elements does not fit the request")
+    return max(count, 0), at
+
+
+def read_compact_count(data: memoryview, at: int, least_bytes: int) -> tuple[int, int]:
+    """(count, position behind) of a compact array; null counts as 0."""
+    count, at = read_uvarint(data, at)
+    count = max(count - 1, 0)
+    if count * least_bytes > len(data) - at:
+        raise FrameInvalid(f"an array of {count} elements does not fit the request")
+    return count, at
+
+
+def compact_string(value: bytes) -> bytes:
+    """A compact string."""
+    return write_uvarint(len(value) + 1) + value
+
+
+def string(value: bytes) -> bytes:
+    """A string with an int16 length."""
+    return INT16.pack(len(value)) + value

@@ -1,0 +1,70 @@
+"""The chain of ledgers that makes up one partition, as it is kept in the metadata store.
+
+Rules of the room: the stored PartitionFact changes by compare-and-set alone. A ledger enters the
+chain before its first append, with the lowest offset that it could begin at; its true base is the
+end of the one before, and is written down when that one is sealed. So a crash at any point leaves
+a chain from which every offset follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.metadata.facts import LedgerLink, PartitionFact, partition_key
+from headrace.metadata.store import ABSENT, MetadataStore
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from headrace.log.segment import Segment
+
+
+class LedgerChain:
+    """The stored fact of one partition and its version."""
+
+    def __init__(self, metadata: MetadataStore, topic_id: UUID, partition: int) -> None:
+        self._metadata = metadata
+        self._key = partition_key(topic_id, partition)
+        self._version = ABSENT
+        self.fact = PartitionFact()
+
+    async def load(self) -> PartitionFact:
+        """Read the fact; an empty one where nothing was ever appended."""
+        entry = await self._metadata.get(self._key)
+        if entry is not None:
+            self.fact = PartitionFact.decode(entry.value)
+            self._version = entry.version
+        return self.fact
+
+    async def _store(self, fact: PartitionFact) -> None:
+        self._version = await self._metadata.put(self._key, fact.encode(), self._version)
+        self.fact = fact
+
+    async def add(self, segment: Segment) -> None:
+        """Append a new, empty ledger to the chain. Raises VersionConflict, MetadataUnavailable."""
+        link = LedgerLink(segment.ledger, segment.base_offset, segment.leader_epoch)
+        await self._store(replace(self.fact, ledgers=[*self.fact.ledgers, link]))
+
+    async def sealed(self, segment: Segment) -> None:
+        """Write down where a sealed ledger ends, and so where the next one begins."""
+        ledgers = list(self.fact.ledgers)
+        at = next((i for i, link in enumerate(ledgers) if link.ledger == segment.ledger), None)
+        if at is None:  # retention was faster
+            return
+        ledgers[at] = replace(
+            ledgers[at],
+            base_offset=segment.base_offset,
+            first_timestamp_ms=segment.first_append_ms,
+            size_bytes=segment.end_position,
+            end_offset=segment.end_offset,
+            max_timestamp_ms=segment.max_timestamp_ms,
+        )
+        if at + 1 < len(ledgers):
+            ledgers[at + 1] = replace(ledgers[at + 1], base_offset=segment.end_offset)
+        await self._store(replace(self.fact, ledgers=ledgers))
+
+    async def trim(self, log_start_offset: int, gone: set[int]) -> None:
+        """Move the log's start and take the ledgers in `gone` out of the chain."""
+        kept = [link for link in self.fact.ledgers if link.ledger not in gone]
+        await self._store(replace(self.fact, log_start_offset=log_start_offset, ledgers=kept))

@@ -1,0 +1,30 @@
+"""What a topic's configuration means to its logs: typed values, Kafka's names and defaults.
+
+Rules of the room: values only. The strings, their parsing and their documentation are in
+`broker/topic_config.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+
+@dataclass(slots=True)
+class LogConfig:
+    """The settings of one log; -1 means "without bound" where Kafka has it so."""
+
+    segment_bytes: int = 1024 * MIB
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    retention_bytes: int = -1
+    max_message_bytes: int = MIB + 12
+    flush_ms: int | None = None
+    """None: every acknowledged record is synced (Headrace's default)."""
+    is_log_append_time: bool = False
+    timestamp_before_max_ms: int = 2**63 - 1
+    timestamp_after_max_ms: int = 3600 * 1000
+    is_deleted_by_retention: bool = True
+    compression: str = "producer"
+    index_interval_bytes: int = 4096

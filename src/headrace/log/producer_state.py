@@ -1,0 +1,159 @@
+"""One partition's producer sequence numbers (idempotence).
+
+Rules of the room: knows sequences and epochs, not records, not files. Never asks the time;
+expiry gets `now_ms`. State is rebuilt by `apply` alone, live and on replay alike.
+How it works: the last five batches of each producer are kept, so a retry that crosses its
+acknowledgement is answered with the offset it already has (KIP-98, KIP-360). A few more are kept
+behind them, so that appends which fail can be forgotten without losing the sequence before.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import DataCorrupt, OutOfOrderSequence, ProducerFenced
+
+if TYPE_CHECKING:
+    from headrace.records.batch import BatchHeader
+
+DUPLICATES_KEPT = 5
+"""Java's producer has at most five requests in flight when it is idempotent. Do not change."""
+_BATCHES_KEPT = 16
+SEQUENCE_END = 2**31
+_COUNT = Struct(">I")
+_PRODUCER = Struct(">qhqB")
+_BATCH = Struct(">iiqq")
+
+
+class AppendedBatch(NamedTuple):
+    """One batch that a producer appended."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    timestamp_ms: int
+
+
+class _Producer:
+    __slots__ = ("batches", "epoch", "seen_ms")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: list[AppendedBatch] = []
+        self.seen_ms = 0
+
+
+def sequence_after(sequence: int, count: int) -> int:
+    """The sequence `count` steps behind; they run from 0 to 2^31-1 and begin again at 0."""
+    return (sequence + count) % SEQUENCE_END
+
+
+class ProducerState:
+    """The producers of one partition."""
+
+    __slots__ = ("_producers",)
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, batch: BatchHeader) -> AppendedBatch | None:
+        """Say whether `batch` may be appended.
+
+        Returns the earlier append when this is a retry of one of the last five, else None.
+        Raises OutOfOrderSequence on a gap, ProducerFenced on an older producer epoch.
+        """
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            return None
+        first = batch.base_sequence
+        if batch.producer_epoch < producer.epoch:
+            raise ProducerFenced(
+                f"producer {batch.producer_id} writes with epoch {batch.producer_epoch}, and epoch "
+                f"{producer.epoch} is at work: it must take a new epoch"
+            )
+        if batch.producer_epoch > producer.epoch:
+            if first != 0:
+                raise OutOfOrderSequence(
+                    f"producer {batch.producer_id} begins epoch {batch.producer_epoch} with "
+                    f"sequence {first} instead of 0"
+                )
+            return None
+        if not producer.batches:
+            return None
+        last = sequence_after(first, batch.last_offset_delta)
+        for appended in producer.batches[-DUPLICATES_KEPT:]:
+            if appended.first_sequence == first and appended.last_sequence == last:
+                return appended
+        expected = sequence_after(producer.batches[-1].last_sequence, 1)
+        if first != expected:
+            raise OutOfOrderSequence(
+                f"producer {batch.producer_id} sent sequence {first}, expected {expected}"
+            )
+        return None
+
+    def apply(self, batch: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Take note of an appended batch of an idempotent producer."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None or producer.epoch != batch.producer_epoch:
+            producer = _Producer(batch.producer_epoch)
+            self._producers[batch.producer_id] = producer
+        producer.seen_ms = now_ms
+        batches = producer.batches
+        batches.append(
+            AppendedBatch(
+                batch.base_sequence,
+                sequence_after(batch.base_sequence, batch.last_offset_delta),
+                base_offset,
+                batch.max_timestamp_ms,
+            )
+        )
+        if len(batches) > _BATCHES_KEPT:
+            del batches[0]
+
+    def truncate(self, end_offset: int) -> None:
+        """Forget the batches at and behind `end_offset`: their append failed."""
+        for producer_id in list(self._producers):
+            producer = self._producers[producer_id]
+            kept = [batch for batch in producer.batches if batch.base_offset < end_offset]
+            producer.batches = kept
+            if not kept:
+                del self._producers[producer_id]
+
+    def expire(self, before_ms: int) -> None:
+        """Forget the producers that were last seen before `before_ms`."""
+        for producer_id in list(self._producers):
+            if self._producers[producer_id].seen_ms < before_ms:
+                del self._producers[producer_id]
+
+    def encode(self) -> bytes:
+        """For a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored."""
+        out = [_COUNT.pack(len(self._producers))]
+        for producer_id, producer in self._producers.items():
+            batches = producer.batches[-DUPLICATES_KEPT:]
+            out.append(_PRODUCER.pack(producer_id, producer.epoch, producer.seen_ms, len(batches)))
+            out.extend(_BATCH.pack(*batch) for batch in batches)
+        return b"".join(out)
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerState:
+        """The reverse of `encode`. Raises DataCorrupt."""
+        state = cls()
+        try:
+            (count,) = _COUNT.unpack_from(data)
+            at = _COUNT.size
+            for _ in range(count):
+                producer_id, epoch, seen_ms, batch_count = _PRODUCER.unpack_from(data, at)
+                at += _PRODUCER.size
+                producer = _Producer(epoch)
+                producer.seen_ms = seen_ms
+                for _ in range(batch_count):
+                    producer.batches.append(AppendedBatch._make(_BATCH.unpack_from(data, at)))
+                    at += _BATCH.size
+                state._producers[producer_id] = producer
+        except Exception as error:
+            raise DataCorrupt(f"a ledger footer's producer states are damaged: {error}") from error
+        return state

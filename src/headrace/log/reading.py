@@ -1,0 +1,236 @@
+"""Reading a partition: whole batches by offset, and offsets by time.
+
+Rules of the room: nothing at or behind the high watermark is read. A read returns whole batches
+as they are stored, at least one, the first of which holds the offset asked for (KIP-74).
+`read_now` never waits for a disk: it returns a Miss that says which bytes it lacks, and `read`
+fetches those and tries again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import OffsetOutOfRange, StorageUnavailable
+from headrace.records.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    Buffer,
+    iterate_headers,
+    read_header,
+)
+from headrace.records.codec import decode_batch
+
+if TYPE_CHECKING:
+    from headrace.log.partition_log import PartitionLog
+    from headrace.log.segment import Segment
+    from headrace.storage.ledger import LedgerStore
+
+WALK_BYTES = 16 * 1024
+"""What is read to find a batch that the sparse index does not name: a few intervals."""
+ATTEMPTS_MAX = 64
+"""Of `read`: each fetches what the one before lacked, so a handful does even for a torn index."""
+
+
+class Miss(NamedTuple):
+    """What a read lacks: the index of a ledger (`size` 0), or bytes that are not in memory."""
+
+    segment: Segment
+    position: int
+    size: int
+
+
+class _Missing(Exception):  # noqa: N818  # not an error: it carries a Miss out of nested calls
+    def __init__(self, miss: Miss) -> None:
+        self.miss = miss
+
+
+def check_offset(log: PartitionLog, offset: int) -> None:
+    """Raises OffsetOutOfRange unless log start offset <= offset <= high watermark."""
+    if not log.log_start_offset <= offset <= log.high_watermark:
+        raise OffsetOutOfRange(
+            f"{log.name} has no offset {offset}: its log runs from {log.log_start_offset} to"
+            f" {log.high_watermark}"
+        )
+
+
+def _bytes_at(store: LedgerStore, segment: Segment, position: int, size: int) -> Buffer:
+    data = store.read_cached(segment.ledger, position, size)
+    if data is None:
+        raise _Missing(Miss(segment, position, size))
+    if not (segment.proved_from <= position and position + len(data) <= segment.proved_to):
+        segment.prove(data, position)
+    return data
+
+
+def _visible_end(log: PartitionLog, segment: Segment) -> int:
+    """The position behind the last readable batch of `segment`."""
+    if segment.end_offset <= log.high_watermark:
+        return segment.end_position
+    return log.visible_position
+
+
+def _position_of(
+    log: PartitionLog, store: LedgerStore, segment: Segment, offset: int, end: int
+) -> int:
+    """Where the batch that holds `offset` begins in `segment`."""
+    known = log.boundaries.get(offset)
+    if known is not None and known[0] == segment.ledger:
+        return known[1]
+    position = segment.index.position_before(offset)
+    if segment.index.offset_at(position) == offset:
+        return position
+    want = WALK_BYTES
+    while position < end:
+        data = _bytes_at(store, segment, position, min(want, end - position))
+        reached = 0
+        for at, header in iterate_headers(data):
+            if header.last_offset >= offset:
+                return position + at
+            reached = at + header.size
+        if reached:
+            position += reached
+        elif want >= end - position:
+            raise segment.corrupt(position, "a batch reaches past the end")
+        else:
+            # A cut batch: take in all of it before moving on.
+            want = max(read_header(data).size, want * 2)
+    return end
+
+
+def read_now(
+    log: PartitionLog, store: LedgerStore, offset: int, bytes_max: int
+) -> tuple[Buffer, int] | Miss:
+    """(batches from `offset` on, the offset behind them or -1 if unknown), without waiting.
+
+    About `bytes_max` bytes of whole batches, yet always at least one batch; empty at the high
+    watermark. Raises OffsetOutOfRange, DataCorrupt.
+    """
+    check_offset(log, offset)
+    if offset >= log.high_watermark:
+        return b"", offset
+    segment = log.segment_of(offset)
+    assert segment is not None, "an offset below the high watermark has a segment"
+    if not segment.is_index_loaded:
+        return Miss(segment, 0, 0)
+    try:
+        return _read_segment(log, store, segment, offset, bytes_max)
+    except _Missing as missing:
+        return missing.miss
+
+
+def _read_segment(
+    log: PartitionLog, store: LedgerStore, segment: Segment, offset: int, bytes_max: int
+) -> tuple[Buffer, int]:
+    end = _visible_end(log, segment)
+    start = _position_of(log, store, segment, offset, end)
+    limit = start + bytes_max
+    next_offset = -1
+    if limit >= end:
+        limit = end
+        next_offset = min(segment.end_offset, log.high_watermark)
+    else:
+        boundary = segment.index.boundary_between(start, limit)
+        if boundary is None:
+            limit = start + _batch_size(store, segment, start, end)
+        else:
+            limit = boundary
+    if next_offset >= 0:
+        log.remember_boundary(next_offset, segment, limit)
+    return _bytes_at(store, segment, start, limit - start), next_offset
+
+
+def _batch_size(store: LedgerStore, segment: Segment, start: int, end: int) -> int:
+    """Bytes of the one batch at `start`. The header alone is read, so no CRC is checked here."""
+    data = store.read_cached(segment.ledger, start, HEADER_SIZE)
+    if data is None:
+        raise _Missing(Miss(segment, start, HEADER_SIZE))
+    size = read_header(data).size
+    if not HEADER_SIZE <= size <= end - start:
+        raise segment.corrupt(start, f"a batch of {size} bytes cannot be")
+    return size
+
+
+async def _fetch(store: LedgerStore, miss: Miss) -> None:
+    if miss.size == 0:
+        if not miss.segment.is_index_loaded:
+            await miss.segment.load_index(store)
+    else:
+        await store.read(miss.segment.ledger, miss.position, miss.size)
+
+
+async def read(log: PartitionLog, store: LedgerStore, offset: int, bytes_max: int) -> Buffer:
+    """Like `read_now`, waiting for the disk where it must. Raises StorageUnavailable besides."""
+    for _ in range(ATTEMPTS_MAX):
+        found = read_now(log, store, offset, bytes_max)
+        if not isinstance(found, Miss):
+            return found[0]
+        await _fetch(store, found)
+    raise StorageUnavailable(f"{log.name}: offset {offset} cannot be read from the disk now")
+
+
+# --- by time ---------------------------------------------------------------------------------
+
+
+class TimedOffset(NamedTuple):
+    """An offset and the timestamp of its record; (-1, -1) where there is none."""
+
+    timestamp_ms: int
+    offset: int
+
+
+NO_OFFSET = TimedOffset(-1, -1)
+
+
+async def _batch_at(
+    log: PartitionLog, store: LedgerStore, offset: int
+) -> tuple[Buffer, BatchHeader]:
+    data = await read(log, store, offset, 1)
+    return data, read_header(data)
+
+
+async def offset_of_time(log: PartitionLog, store: LedgerStore, timestamp_ms: int) -> TimedOffset:
+    """The first record with a timestamp >= `timestamp_ms` (ListOffsets by time)."""
+    for segment in list(log.segments):
+        if segment.max_timestamp_ms < timestamp_ms or segment.end_offset <= log.log_start_offset:
+            continue
+        if not segment.is_index_loaded:
+            await segment.load_index(store)
+        position = segment.index.position_of_time(timestamp_ms)
+        if position is None:
+            continue
+        offset = segment.index.offset_at(position)
+        assert offset is not None, "an index entry names its batch"
+        offset = max(offset, log.log_start_offset)
+        while offset < min(segment.end_offset, log.high_watermark):
+            data, header = await _batch_at(log, store, offset)
+            if header.max_timestamp_ms >= timestamp_ms:
+                for record in decode_batch(data):
+                    if record.timestamp_ms >= timestamp_ms and (
+                        record.offset >= log.log_start_offset
+                    ):
+                        return TimedOffset(record.timestamp_ms, record.offset)
+            offset = header.last_offset + 1
+    return NO_OFFSET
+
+
+async def offset_of_max_timestamp(log: PartitionLog, store: LedgerStore) -> TimedOffset:
+    """The first record that has the largest timestamp of all (KIP-734)."""
+    largest = max((segment.max_timestamp_ms for segment in log.segments), default=-1)
+    return await offset_of_time(log, store, largest) if largest >= 0 else NO_OFFSET
+
+
+def end_offset_of_epoch(log: PartitionLog, leader_epoch: int) -> tuple[int, int]:
+    """(the largest epoch <= `leader_epoch`, the offset behind its last record); (-1, -1) if none.
+
+    What OffsetForLeaderEpoch asks (KIP-101, KIP-320).
+    """
+    if leader_epoch > log.leader_epoch:
+        return -1, -1
+    if leader_epoch == log.leader_epoch:
+        return log.leader_epoch, log.high_watermark
+    found = -1
+    for segment in log.segments:
+        if segment.leader_epoch > leader_epoch:
+            return (found, segment.base_offset) if found >= 0 else (-1, -1)
+        found = segment.leader_epoch
+    return (found, log.high_watermark) if found >= 0 else (-1, -1)

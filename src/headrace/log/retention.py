@@ -1,0 +1,53 @@
+"""Which ledgers a topic no longer keeps: by time and by size, whole ledgers at a time.
+
+Rules of the room: never the ledger that is written to, unless all it holds has expired; then it is
+closed first. Time is compared with the records' own largest timestamp, as Kafka does, and with
+the time of the first append where records carry none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.log.partition_log import PartitionLog
+    from headrace.log.segment import Segment
+
+PRODUCER_EXPIRY_MS = 24 * 3600 * 1000
+"""`producer.id.expiration.ms` of Kafka."""
+
+
+def _newest_ms(segment: Segment) -> int:
+    return segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else segment.first_append_ms
+
+
+def start_after_retention(log: PartitionLog, now_ms: int) -> int:
+    """The log start offset that retention by time and by size would leave."""
+    config = log.config
+    start = log.log_start_offset
+    sealed = [segment for segment in log.segments if segment.is_sealed]
+    excess = log.size_bytes - config.retention_bytes
+    for segment in sealed:
+        is_old = config.retention_ms >= 0 and _newest_ms(segment) < now_ms - config.retention_ms
+        is_excess = config.retention_bytes >= 0 and excess >= segment.end_position
+        if not (is_old or is_excess):
+            break
+        excess -= segment.end_position
+        start = max(start, segment.end_offset)
+    return min(start, log.high_watermark)
+
+
+async def enforce(log: PartitionLog, now_ms: int) -> int:
+    """Drop what the topic's configuration no longer keeps; the number of records dropped."""
+    if not log.is_loaded or log.failure is not None or log.is_deleted:
+        return 0
+    log.producers.expire(now_ms - PRODUCER_EXPIRY_MS)
+    if not log.config.is_deleted_by_retention:
+        return 0
+    if log.config.retention_ms >= 0:
+        await log.roll_if_older(now_ms - log.config.retention_ms)
+    before = log.log_start_offset
+    start = start_after_retention(log, now_ms)
+    if start > before:
+        await log.trim(start)
+    return log.log_start_offset - before

@@ -1,0 +1,158 @@
+"""One ledger of a partition's chain, as the log sees it while it runs.
+
+Rules of the room: knows one ledger's offsets and positions. `load_by_scan` rebuilds from the
+records themselves what a footer would say, and proves each batch's CRC and place on the way.
+Batches that this process neither wrote nor proved are proved when they are first read, so
+damaged bytes are reported instead of served.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import BatchCorrupt, DataCorrupt
+from headrace.log.footer import decode_footer
+from headrace.log.offset_index import OffsetIndex
+from headrace.log.producer_state import ProducerState
+from headrace.records.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    NO_PRODUCER_ID,
+    Buffer,
+    is_intact,
+    iterate_headers,
+    read_header,
+)
+
+if TYPE_CHECKING:
+    from headrace.storage.ledger import LedgerId, LedgerStore
+
+SCAN_BYTES = 1024 * 1024
+
+
+class Segment:
+    """A ledger's range of offsets and positions, and its index."""
+
+    __slots__ = (
+        "base_offset",
+        "end_offset",
+        "end_position",
+        "first_append_ms",
+        "index",
+        "is_index_loaded",
+        "is_sealed",
+        "leader_epoch",
+        "ledger",
+        "max_timestamp_ms",
+        "proved_from",
+        "proved_to",
+    )
+
+    def __init__(self, ledger: LedgerId, base_offset: int, leader_epoch: int) -> None:
+        self.ledger = ledger
+        self.base_offset = base_offset
+        self.leader_epoch = leader_epoch
+        self.end_offset = base_offset
+        self.end_position = 0
+        self.first_append_ms = -1
+        self.max_timestamp_ms = -1
+        self.is_sealed = False
+        self.index = OffsetIndex()
+        self.is_index_loaded = True
+        self.proved_from = 0
+        self.proved_to = 0
+
+    def corrupt(self, position: int, problem: str) -> DataCorrupt:
+        """The error for damaged bytes at `position`."""
+        return DataCorrupt(
+            f"ledger {self.ledger} is damaged at byte {position} ({problem}): the records there are"
+            " not served; restore the ledger's file from a backup or a replica",
+            ledger=self.ledger,
+            position=position,
+        )
+
+    def prove(self, data: Buffer, position: int) -> None:
+        """Check the CRC of every batch in `data`, read at `position`, unless that was done.
+
+        Raises DataCorrupt.
+        """
+        end = position + len(data)
+        if self.proved_from <= position and end <= self.proved_to:
+            return
+        proved = 0
+        try:
+            for at, header in iterate_headers(data):
+                if not self.base_offset <= header.base_offset < self.end_offset:
+                    raise self.corrupt(position + at, f"offset {header.base_offset} is foreign")
+                if not is_intact(data, at, header):
+                    raise self.corrupt(position + at, "the CRC of a batch does not match")
+                proved = at + header.size
+        except BatchCorrupt as error:
+            raise self.corrupt(position + proved, str(error)) from error
+        end = position + proved
+        if self.proved_from <= position <= self.proved_to:
+            self.proved_to = max(self.proved_to, end)
+        else:
+            self.proved_from, self.proved_to = position, end
+
+    async def load_by_scan(
+        self, store: LedgerStore, end: int, producers: ProducerState, seen_ms: int
+    ) -> None:
+        """Read all batches up to byte `end` and rebuild index and producer state from them.
+
+        `seen_ms` counts as the time at which the producers were last seen. Raises DataCorrupt.
+        """
+        self.index = OffsetIndex()
+        self.end_offset, self.end_position = self.base_offset, 0
+        position, want = 0, SCAN_BYTES
+        while position < end:
+            data = await store.read(self.ledger, position, min(want, end - position))
+            consumed = self._scan(data, position, producers, seen_ms)
+            if consumed:
+                position, want = position + consumed, SCAN_BYTES
+                continue
+            if want >= end - position or len(data) < HEADER_SIZE:
+                raise self.corrupt(position, "a batch reaches past the end")
+            want = max(want * 2, read_header(data).size)
+        self.max_timestamp_ms = self.index.max_timestamp_ms
+        self.proved_from, self.proved_to = 0, end
+        self.is_index_loaded = True
+
+    def _scan(self, data: Buffer, position: int, producers: ProducerState, seen_ms: int) -> int:
+        consumed = 0
+        try:
+            for at, header in iterate_headers(data):
+                if header.base_offset != self.end_offset:
+                    problem = f"offset {header.base_offset} where {self.end_offset} should be"
+                    raise self.corrupt(position + at, problem)
+                if not is_intact(data, at, header):
+                    raise self.corrupt(position + at, "the CRC of a batch does not match")
+                self.index.add(header.base_offset, position + at, header.max_timestamp_ms)
+                if header.producer_id != NO_PRODUCER_ID:
+                    producers.apply(header, header.base_offset, seen_ms)
+                if self.first_append_ms < 0:
+                    self.first_append_ms = header.first_timestamp_ms
+                consumed = at + header.length + LOG_OVERHEAD
+                self.end_offset = header.last_offset + 1
+                self.end_position = position + consumed
+        except BatchCorrupt as error:
+            raise self.corrupt(position + consumed, str(error)) from error
+        return consumed
+
+    async def load_index(self, store: LedgerStore) -> ProducerState:
+        """Take the index of a sealed ledger from its footer, or scan for it; its producers.
+
+        Raises DataCorrupt.
+        """
+        info = await store.recover(self.ledger)
+        if info.footer is not None:
+            footer = decode_footer(info.footer)
+            self.index = footer.offset_index
+            self.end_offset, self.end_position = footer.end_offset, info.end
+            self.first_append_ms = footer.first_append_ms
+            self.max_timestamp_ms = footer.offset_index.max_timestamp_ms
+            self.is_index_loaded = True
+            return footer.producers
+        producers = ProducerState()
+        await self.load_by_scan(store, info.end, producers, seen_ms=0)
+        return producers

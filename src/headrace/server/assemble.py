@@ -1,0 +1,48 @@
+"""Puts a broker together: the only place that knows every implementation.
+
+Rules of the room: choices only, no behaviour. An optional part is imported here, when it is asked
+for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.node import Node
+from headrace.http.app import HttpFace
+from headrace.kafka.dispatch import KafkaFace
+from headrace.metadata.sqlite import SqliteMetadataStore
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.server.lifecycle import Broker
+from headrace.storage.files.store import FileLedgerStore
+
+if TYPE_CHECKING:
+    from headrace.server.settings import Settings
+
+
+async def start_embedded(settings: Settings) -> Broker:
+    """A broker of one machine: files and SQLite. Raises what opening them raises, and OSError."""
+    clock, randomness = SystemClock(), SystemRandomness()
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    # The ledgers' folder is locked first, so a second process touches nothing.
+    store = await FileLedgerStore.open(settings.data_dir, clock)
+    broker = Broker(store.close)
+    try:
+        metadata = await SqliteMetadataStore.open(settings.data_dir / "metadata.sqlite", clock)
+        broker.on_stop(metadata.close)
+        node = Node(settings.broker, store, metadata, clock, randomness)
+        await node.open()
+        broker.on_stop(node.close)
+        kafka = KafkaFace(node)
+        broker.kafka = await kafka.listen(*settings.kafka)
+        broker.on_stop(kafka.close)
+        http = HttpFace(node, kafka, store.counters)
+        broker.http = await http.listen(*settings.http)
+        broker.on_stop(http.close)
+        await node.register(settings.advertised or broker.kafka, broker.http)
+        http.is_ready = True
+    except BaseException:
+        await broker.stop()
+        raise
+    return broker
