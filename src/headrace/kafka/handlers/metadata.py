@@ -73,8 +73,8 @@ def _partitions(node: Node, topic: Topic) -> list[dict[str, Any]]:
             "replica_nodes": [broker_id],
             "isr_nodes": [broker_id],
             "offline_replicas": [],
-            "eligible_leader_replicas": None,
-            "last_known_elr": None,
+            "eligible_leader_replicas": [],
+            "last_known_elr": [],
         }
         for number, partition in enumerate(topic.partitions)
     ]
