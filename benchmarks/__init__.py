@@ -1,0 +1,1 @@
+"""Side by side with Apache Kafka: `make bench`. Never imported by the product."""

