@@ -269,6 +269,20 @@ def retain_records(header: BatchHeader, records: Sequence[Record]) -> bytes:
     return _assemble(header, compress(codec, plain))
 
 
+def recompress(
+    batch: Buffer, codec: int, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> bytes:
+    """The batch in another codec (`compression.type` of a topic); its records are not looked at.
+
+    Raises BatchCorrupt like decode_batch, of the batch's stream alone; its CRC is not checked.
+    """
+    header = read_header(batch)
+    old = header.attributes & COMPRESSION_MASK
+    stream = memoryview(batch)[HEADER_SIZE : header.size]
+    payload = compress(codec, decompress(old, stream, decompressed_bytes_max))
+    return _assemble(header._replace(attributes=header.attributes - old + codec), payload)
+
+
 def log_append_time(batch: Buffer, now_ms: int) -> bytes:
     """The batch with every record's time set to `now_ms` (`message.timestamp.type=LogAppendTime`).
 

@@ -18,6 +18,7 @@ from headrace.records.codec import (
     encode_batch,
     iterate_records,
     log_append_time,
+    recompress,
     retain_records,
 )
 from headrace.records.compression import CODEC_NAMES, SNAPPY, compress, decompress
@@ -179,6 +180,17 @@ def test_log_append_time_is_every_records_time(records, codec, now_ms):
     for r in records:
         r.timestamp_ms = now_ms
     assert decode_batch(data, decompressed_bytes_max=BOUND) == placed(records, 3)
+
+
+@unhurried
+@given(batches, st.sampled_from(CODECS), st.sampled_from(CODECS))
+def test_another_codec_changes_nothing_else(records, before, after):
+    data = encode_batch(records, base_offset=3, codec=before, producer_id=4, is_transactional=True)
+    again = recompress(memoryview(data), after)
+    old, new = read_header(data), check_batch(again)
+    codec = old.attributes - before + after
+    assert new == old._replace(length=new.length, crc=new.crc, attributes=codec)
+    assert decode_batch(again) == decode_batch(data)
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=CODEC_NAMES)

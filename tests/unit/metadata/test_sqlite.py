@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from headrace.errors import DataCorrupt, MetadataUnavailable
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.metadata.sqlite_file import TOMBSTONE_MS, SqliteFile
 from headrace.metadata.store import ABSENT, Operation
@@ -41,6 +42,23 @@ def test_nothing_is_polled_unless_somebody_watches(tmp_path):
         polls.clear()
         await asyncio.sleep(0.02)
         assert not polls
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_watchers_are_told_of_damage_and_outlast_a_hiccup(tmp_path):
+    async def run():
+        store = await SqliteMetadataStore.open(tmp_path / "m", StoppedClock(), poll_ms=1)
+        failures = [MetadataUnavailable("busy"), DataCorrupt("damaged")]
+
+        def poll():
+            raise failures.pop(0)
+
+        store._file.poll = poll
+        with pytest.raises(DataCorrupt):
+            await asyncio.wait_for(anext(store.watch("/")), 10)
+        assert not failures
         await store.close()
 
     asyncio.run(run())
