@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -281,13 +280,15 @@ class FileLedgerStore:
 
 
 def _make_folders(disk: Disk, path: str) -> None:
-    missing = []
-    while path and not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    for folder in reversed(missing):
-        disk.make_folder(folder)
-        disk.sync_folder(os.path.dirname(folder) or ".")
+    """Make `path` and what leads to it, durably."""
+    parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+    try:
+        is_new = disk.make_folder(path)
+    except FileNotFoundError:
+        _make_folders(disk, parent)
+        is_new = disk.make_folder(path)
+    if is_new:
+        disk.sync_folder(parent)
 
 
 async def _run(threads: Executor, function: Callable[[], T]) -> T:
