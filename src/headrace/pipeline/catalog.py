@@ -23,24 +23,31 @@ OFFSETS_PROPERTY = "headrace.offsets"  # do not change: stored
 
 
 class TableName(NamedTuple):
-    """A table in a namespace of the catalog."""
+    """A table in a namespace of a catalog."""
 
+    catalog: str
     namespace: str
     name: str
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """`namespace.name`. Raises OptionInvalid."""
-        namespace, dot, name = text.partition(".")
-        words = (namespace, name)
-        if not dot or not all(word.replace("_", "").isalnum() for word in words):
-            raise OptionInvalid(f"A table is named namespace.name, not {text!r}.")
-        return cls(namespace, name)
+        """`namespace.name`, or `catalog.namespace.name`. Raises OptionInvalid."""
+        words = text.split(".")
+        if len(words) == 2:
+            words = [CATALOG, *words]
+        if len(words) != 3 or not all(word.replace("_", "").isalnum() for word in words):
+            raise OptionInvalid(f"A table is named [catalog.]namespace.name, not {text!r}.")
+        return cls(*words)
 
     @property
     def in_spark(self) -> str:
         """The name in Spark's SQL."""
-        return f"{CATALOG}.{self.namespace}.{self.name}"
+        return f"{self.catalog}.{self.namespace}.{self.name}"
+
+    @property
+    def in_catalog(self) -> tuple[str, str]:
+        """The name that the catalog itself knows."""
+        return (self.namespace, self.name)
 
 
 class Progress(NamedTuple):
@@ -56,7 +63,7 @@ def open_catalog(warehouse: Warehouse) -> Any:
 
     warehouse.folder.mkdir(parents=True, exist_ok=True)
     return SqlCatalog(
-        CATALOG,
+        warehouse.catalog,
         uri=f"sqlite:///{warehouse.catalog_file.resolve()}?timeout=30",
         warehouse=f"file://{warehouse.folder.resolve()}",
     )
@@ -67,7 +74,7 @@ def load_table_or_none(catalog: Any, table: TableName) -> Any:
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     try:
-        return catalog.load_table(tuple(table))
+        return catalog.load_table(table.in_catalog)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
 
@@ -114,7 +121,7 @@ def lease(warehouse: Warehouse, table: TableName) -> Iterator[None]:
     """
     folder = warehouse.folder / ".leases"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{table.namespace}.{table.name}"
+    path = folder / table.in_spark
     with path.open("a+") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,8 +129,7 @@ def lease(warehouse: Warehouse, table: TableName) -> Iterator[None]:
             stream.seek(0)
             holder = stream.read().strip() or "unknown"
             raise LeaseHeld(
-                f"{table.namespace}.{table.name} is being written by process {holder}. "
-                "Wait for it, or stop it.",
+                f"{table.in_spark} is being written by process {holder}. Wait for it, or stop it.",
                 holder=holder,
             ) from error
         stream.truncate(0)

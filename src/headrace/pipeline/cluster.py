@@ -42,14 +42,34 @@ class Cluster:
 
     def partitions_of(self, topics: tuple[str, ...], pattern: str | None) -> Offsets:
         """The subscribed partitions, each with offset 0. Raises OptionInvalid on no such topic."""
-        listed = self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
-        names = sorted(topics)
+        names = list(topics)
         if pattern is not None:
-            names = [name for name in sorted(listed) if re.fullmatch(pattern, name)]
-        for name in names:
-            if name not in listed or listed[name].error is not None:
+            listed = self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+            names = [name for name in listed if re.fullmatch(pattern, name)]
+        counts = {name: self.partition_count_or_none(name) for name in sorted(names)}
+        for name, count in counts.items():
+            if count is None:
                 raise OptionInvalid(f"There is no topic {name!r} on this broker.", topic=name)
-        return build([(name, number, 0) for name in names for number in listed[name].partitions])
+        return build(
+            [(t, number, 0) for t, count in counts.items() for number in range(count or 0)]
+        )
+
+    def partition_count_or_none(self, topic: str) -> int | None:
+        """How many partitions a topic has; None where there is no such topic.
+
+        By DescribeTopics, which never makes a topic that is asked for.
+        """
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        asked = self.admin.describe_topics(
+            TopicCollection([topic]), request_timeout=REQUEST_TIMEOUT_S
+        )
+        try:
+            return len(asked[topic].result(REQUEST_TIMEOUT_S).partitions)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise
 
     def earliest(self, partitions: Offsets) -> Offsets:
         """The log start offset of each."""

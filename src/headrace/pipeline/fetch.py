@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from headrace.pipeline.planning import OffsetRange
 
 _POLL_S = 0.25
+# Taken from the client at a time, so that large messages pile up to a slice at most.
+_SLICE_ROWS = 1_000
+_BATCH_BYTES = 32 << 20
 _MS_TO_NS = 1_000_000
 _DEFAULTS = {
     "log_level": "2",
@@ -67,16 +70,14 @@ def message_batches(
     """The messages of `piece` from a consumer that was assigned to its start."""
     position = piece.start
     heard_ns = monotonic_ns()
+    held: list[Any] = []
+    held_bytes = 0
     while position < piece.end:
-        wanted = min(options.batch_rows, piece.end - position)
+        wanted = min(_SLICE_ROWS, options.batch_rows - len(held), piece.end - position)
         events = consumer.consume(wanted, _POLL_S)
         if not events:
             if monotonic_ns() - heard_ns > options.stall_timeout_ms * _MS_TO_NS:
-                raise ReadStalled(
-                    f"{piece.topic}-{piece.partition}: nothing came for "
-                    f"{options.stall_timeout_ms} ms at offset {position}, {piece.end} was "
-                    "promised. Is the broker up? Spark tries the task again."
-                )
+                raise _stalled(piece, position, options.stall_timeout_ms)
             continue
         heard_ns = monotonic_ns()
         messages = [event for event in events if event.error() is None]
@@ -87,8 +88,20 @@ def message_batches(
         position = max(last + 1, reached_end_at)
         if last >= piece.end:
             messages = [message for message in messages if message.offset() < piece.end]
-        if messages:
-            yield messages
+        held += messages
+        held_bytes += sum(map(len, messages))
+        if len(held) >= options.batch_rows or held_bytes >= _BATCH_BYTES:
+            yield held
+            held, held_bytes = [], 0
+    if held:
+        yield held
+
+
+def _stalled(piece: OffsetRange, position: int, timeout_ms: int) -> ReadStalled:
+    return ReadStalled(
+        f"{piece.topic}-{piece.partition}: nothing came for {timeout_ms} ms at offset {position}, "
+        f"{piece.end} was promised. Is the broker up? Spark tries the task again."
+    )
 
 
 def _check_events(events: Sequence[Any], piece: OffsetRange, options: SourceOptions) -> int:

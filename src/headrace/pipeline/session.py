@@ -46,6 +46,7 @@ class Warehouse:
     """Where tables live: data files under `folder`, their catalog in one SQLite file."""
 
     folder: Path
+    catalog: str = CATALOG
 
     @property
     def catalog_file(self) -> Path:
@@ -97,6 +98,14 @@ def make_session(config: SessionConfig) -> Any:
     return spark
 
 
+def adopt(spark: Any) -> None:
+    """Make `spark` the active session of this thread too: streams look it up there."""
+    java = spark._jvm  # noqa: SLF001 - pyspark has no public way
+    java.org.apache.spark.sql.classic.SparkSession.setActiveSession(
+        spark._jsparkSession  # noqa: SLF001
+    )
+
+
 @contextmanager
 def _stderr_to(log_file: Path) -> Iterator[None]:
     """Lend file descriptor 2 to a log while Java starts: it keeps what it is born with."""
@@ -129,7 +138,9 @@ def settings_of(config: SessionConfig, jars: list[Path]) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(config.shuffle_partitions),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        # Rows on their way to a Python writer: after each one Spark sums up the batch's size, and
+        # for a list column that costs a pass over it. 10,000 rows a batch: 5 times slower.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.speculation": "false",  # two attempts at a time would write a row twice
         "spark.python.worker.reuse": "true",
@@ -152,7 +163,7 @@ def with_retries(master: str) -> str:
 
 def _catalog_settings(warehouse: Warehouse) -> dict[str, str]:
     warehouse.folder.mkdir(parents=True, exist_ok=True)
-    prefix = f"spark.sql.catalog.{CATALOG}"
+    prefix = f"spark.sql.catalog.{warehouse.catalog}"
     return {
         "spark.sql.extensions": (
             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"

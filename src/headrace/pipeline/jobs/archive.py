@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic_ns, sleep
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from headrace.pipeline.catalog import (
     OFFSETS_PROPERTY,
@@ -32,30 +33,38 @@ from headrace.pipeline.options import offsets_to_json
 from headrace.pipeline.planning import Offsets, build, limited, offset_of, total, walk
 from headrace.pipeline.session import SessionConfig, Warehouse, make_session
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @dataclass(frozen=True)
 class ArchiveConfig:
     """What to archive, where to, in which portions.
 
-    `mode` available-now ends when the high watermarks of the start are reached; continuous
-    goes on until `should_stop` says so or the process is killed.
+    `topic` may name several, with commas. A run ends when the high watermarks of its start are
+    reached; a continuous one when `should_stop` says so, or the process is killed.
     """
 
-    bootstrap_servers: str
-    topics: tuple[str, ...]
-    warehouse: Path
+    bootstrap: str
+    topic: str
+    warehouse: str | Path
     table: str = "headrace.archive"
-    mode: Literal["available-now", "continuous"] = "available-now"
+    master: str = "local[*]"
+    continuous: bool = False
     round_records_max: int = 2_000_000
     task_records_max: int = 500_000
     poll_interval_ms: int = 1_000
     fail_on_data_loss: bool = True
     compression: Literal["zstd", "snappy"] = "zstd"
+    memory_mb: int = 2048
     client: dict[str, str] = field(default_factory=dict)
-    session: SessionConfig = field(default_factory=SessionConfig)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics by name."""
+        return tuple(name.strip() for name in self.topic.split(",") if name.strip())
+
+    @property
+    def place(self) -> Warehouse:
+        """The warehouse with the catalog that the table names."""
+        return Warehouse(Path(self.warehouse), TableName.parse(self.table).catalog)
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,15 @@ class ArchiveReport:
         """Records a second, over the whole run."""
         return int(self.record_count * 1000 / max(1, self.elapsed_ms))
 
+    def __str__(self) -> str:
+        return (
+            f"{self.table}: {self.record_count:,} records in {self.round_count} rounds, "
+            f"{self.elapsed_ms / 1000:.1f} s ({self.rate_per_s:,}/s); exact up to "
+            + ", ".join(
+                f"{topic}-{partition}@{end}" for topic, partition, end in walk(self.offsets)
+            )
+        )
+
 
 OnRound = Callable[[Round], None]
 
@@ -105,13 +123,12 @@ def run_archive(
     Raises LeaseHeld when another process archives into the table, RecordsLost when retention
     was faster (fail_on_data_loss), TableMoved when somebody else commits all the time.
     """
-    warehouse = Warehouse(config.warehouse)
-    table = TableName.parse(config.table)
-    with lease(warehouse, table):
+    with lease(config.place, TableName.parse(config.table)):
         own = spark is None
         if own:
-            settings = {**config.session.__dict__, "warehouse": warehouse}
-            spark = make_session(SessionConfig(**settings))
+            spark = make_session(
+                SessionConfig(config.master, warehouse=config.place, memory_mb=config.memory_mb)
+            )
         try:
             return _Archive(config, spark).run(on_round, should_stop)
         finally:
@@ -126,14 +143,14 @@ class _Archive:
         self._config = config
         self._spark = spark
         self._table = TableName.parse(config.table)
-        self._catalog = open_catalog(Warehouse(config.warehouse))
-        self._client = {**config.client, "bootstrap.servers": config.bootstrap_servers}
+        self._catalog = open_catalog(config.place)
+        self._client = {**config.client, "bootstrap.servers": config.bootstrap}
         self._cluster = Cluster(self._client)
 
     def run(self, on_round: OnRound | None, should_stop: Callable[[], bool]) -> ArchiveReport:
         begun_ns = monotonic_ns()
         self._create_table()
-        pinned = None if self._config.mode == "continuous" else self._latest()
+        pinned = None if self._config.continuous else self._latest()
         rounds = records = lost_races = 0
         while True:
             round_ns = monotonic_ns()
@@ -163,7 +180,9 @@ class _Archive:
     def _create_table(self) -> None:
         if load_table_or_none(self._catalog, self._table) is not None:
             return
-        self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS headrace.{self._table.namespace}")
+        self._spark.sql(
+            f"CREATE NAMESPACE IF NOT EXISTS {self._table.catalog}.{self._table.namespace}"
+        )
         # Bounds of offset are what a resume reads; those of the payload would only cost.
         metrics = "write.metadata.metrics.column"
         self._spark.sql(
@@ -181,7 +200,7 @@ class _Archive:
         )
 
     def _progress(self) -> Progress:
-        return read_progress(self._catalog.load_table(tuple(self._table)))
+        return read_progress(self._catalog.load_table(self._table.in_catalog))
 
     def _latest(self) -> Offsets:
         return self._cluster.latest(self._cluster.partitions_of(self._config.topics, None))

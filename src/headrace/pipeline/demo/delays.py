@@ -1,0 +1,100 @@
+"""The streaming job of the demo: from a topic of flights to a topic of delays.
+
+Rules of the room: what it knows of time is the records' own timestamps; its output is a
+changelog: each micro-batch writes the figures of every carrier and hour, the latest of a key wins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FLIGHT = "carrier string, dep_delay double"
+_DELAY = "carrier string, hour int, flights bigint, departed bigint, delay_sum double"
+
+
+@dataclass(frozen=True)
+class Delay:
+    """One carrier in one hour of the day, New York's time."""
+
+    carrier: str
+    hour: int
+    flights: int
+    departed: int
+    delay_sum: float
+
+    @property
+    def mean_delay(self) -> float | None:
+        """Minutes behind the timetable, or None where nothing departed."""
+        return self.delay_sum / self.departed if self.departed else None
+
+
+def run_delays(
+    spark: Any, bootstrap: str, source: str, target: str, checkpoint: Path, batch_records: int
+) -> int:
+    """Stream what `source` holds now into figures in `target`; how many micro-batches it took."""
+    from pyspark.sql.functions import col, count, expr, from_json, from_utc_timestamp, hour
+    from pyspark.sql.functions import sum as total
+
+    stream = (
+        spark.readStream.format("headrace")
+        .option("bootstrap.servers", bootstrap)
+        .option("subscribe", source)
+        .option("includeHeaders", "false")
+        .option("maxOffsetsPerTrigger", str(batch_records))
+        .option("pinEnd", "true")
+        .load()
+    )
+    figures = (
+        stream.select(
+            from_json(col("value").cast("string"), _FLIGHT).alias("flight"),
+            hour(from_utc_timestamp("timestamp", "America/New_York")).alias("hour"),
+        )
+        .groupBy("flight.carrier", "hour")
+        .agg(
+            count("*").alias("flights"),
+            count("flight.dep_delay").alias("departed"),
+            total(expr("coalesce(flight.dep_delay, 0)")).alias("delay_sum"),
+        )
+    )
+    query = (
+        figures.selectExpr(
+            "concat_ws('/', carrier, hour) AS key",
+            "to_json(struct(carrier, hour, flights, departed, delay_sum)) AS value",
+        )
+        .writeStream.format("headrace")
+        .outputMode("complete")  # Spark lets a Python sink append or complete, not update
+        .option("bootstrap.servers", bootstrap)
+        .option("topic", target)
+        .option("sortRows", "true")  # behind a shuffle the order of rows is left to chance
+        .option("checkpointLocation", str(checkpoint))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        return len(query.recentProgress)
+    finally:
+        query.stop()
+
+
+def read_delays(spark: Any, bootstrap: str, topic: str) -> list[Delay]:
+    """The latest figures of every carrier and hour."""
+    from pyspark.sql.functions import col, from_json, max_by
+
+    rows = (
+        spark.read.format("headrace")
+        .option("bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .load()
+        .groupBy("key")
+        .agg(max_by(col("value").cast("string"), "offset").alias("value"))
+        .select(from_json("value", _DELAY).alias("delay"))
+        .select("delay.*")
+        .collect()
+    )
+    return sorted(
+        (Delay(**row.asDict()) for row in rows), key=lambda each: (each.carrier, each.hour)
+    )

@@ -1,0 +1,120 @@
+"""Keeping an archive's table lean: compaction, expiry of snapshots, removal of orphan files.
+
+Rules of the room: never changes what the table holds. The archive resumes from what the table
+says of itself, so its ends are written into the table's properties before a snapshot goes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from headrace.pipeline.catalog import (
+    OFFSETS_PROPERTY,
+    TableName,
+    lease,
+    open_catalog,
+    read_progress,
+)
+from headrace.pipeline.session import SessionConfig, Warehouse, make_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ORPHAN_AGE_HOURS_MIN = 24  # Iceberg refuses less: a younger file may belong to a commit under way
+
+
+@dataclass(frozen=True)
+class MaintainConfig:
+    """What to do to a table. None leaves a step out."""
+
+    warehouse: Path
+    table: str = "headrace.archive"
+    target_file_bytes: int | None = 256 << 20
+    files_min: int = 5
+    keep_snapshots: int | None = 10
+    snapshot_age_hours: int = 24
+    orphan_age_hours: int | None = 72
+    session: SessionConfig = field(default_factory=SessionConfig)
+
+
+@dataclass(frozen=True)
+class MaintainReport:
+    """What was done."""
+
+    files_rewritten: int
+    files_added: int
+    snapshots_expired: int
+    orphans_removed: int
+    elapsed_ms: int
+
+
+def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport:
+    """Run the steps under the table's lease. Raises LeaseHeld while an archive runs."""
+    begun_ns = monotonic_ns()
+    table = TableName.parse(config.table)
+    warehouse = Warehouse(config.warehouse, table.catalog)
+    with lease(warehouse, table):
+        own = spark is None
+        if own:
+            spark = make_session(
+                SessionConfig(**{**config.session.__dict__, "warehouse": warehouse})
+            )
+        try:
+            rewritten, added = _compact(spark, config, table)
+            _keep_offsets(spark, warehouse, table)
+            expired = _expire(spark, config, table, warehouse)
+            orphans = _remove_orphans(spark, config, table)
+        finally:
+            if own:
+                spark.stop()
+    elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
+    return MaintainReport(rewritten, added, expired, orphans, elapsed_ms)
+
+
+def _compact(spark: Any, config: MaintainConfig, table: TableName) -> tuple[int, int]:
+    if config.target_file_bytes is None:
+        return 0, 0
+    row = spark.sql(
+        f"""CALL {table.catalog}.system.rewrite_data_files(
+            table => '{table.namespace}.{table.name}', strategy => 'sort',
+            sort_order => 'offset ASC',
+            options => map('min-input-files', '{config.files_min}',
+                           'target-file-size-bytes', '{config.target_file_bytes}'))"""
+    ).first()
+    return int(row["rewritten_data_files_count"]), int(row["added_data_files_count"])
+
+
+def _keep_offsets(spark: Any, warehouse: Warehouse, table: TableName) -> None:
+    offsets = read_progress(open_catalog(warehouse).load_table(table.in_catalog)).offsets
+    text = json.dumps(offsets, sort_keys=True)
+    spark.sql(f"ALTER TABLE {table.in_spark} SET TBLPROPERTIES ('{OFFSETS_PROPERTY}'='{text}')")
+
+
+def _expire(spark: Any, config: MaintainConfig, table: TableName, warehouse: Warehouse) -> int:
+    if config.keep_snapshots is None:
+        return 0
+    catalog = open_catalog(warehouse)
+    before = len(catalog.load_table(table.in_catalog).metadata.snapshots)
+    spark.sql(
+        f"""CALL {table.catalog}.system.expire_snapshots(
+            table => '{table.namespace}.{table.name}',
+            older_than => now() - INTERVAL {int(config.snapshot_age_hours)} HOURS,
+            retain_last => {int(config.keep_snapshots)})"""
+    ).collect()
+    return before - len(catalog.load_table(table.in_catalog).metadata.snapshots)
+
+
+def _remove_orphans(spark: Any, config: MaintainConfig, table: TableName) -> int:
+    if config.orphan_age_hours is None:
+        return 0
+    hours = max(_ORPHAN_AGE_HOURS_MIN, config.orphan_age_hours)
+    return len(
+        spark.sql(
+            f"""CALL {table.catalog}.system.remove_orphan_files(
+                table => '{table.namespace}.{table.name}',
+                older_than => now() - INTERVAL {hours} HOURS)"""
+        ).collect()
+    )
