@@ -20,9 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.crash.scenario import Expected, payload
+
 from headrace.runtime.clock import SystemClock
 from headrace.storage.files import FileLedgerStore, group_commit
-from tests.crash.scenario import Expected, payload
 
 MESSAGE = struct.Struct("<cQQQ32s")
 _NONE = bytes(32)

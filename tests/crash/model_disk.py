@@ -171,7 +171,7 @@ class Image:
 
 
 class TurnExecutor(Executor):
-    """A thread without one: the result (and the end of a sync) comes some turns of the loop later."""
+    """No thread: the result, and the end of a sync, come some turns of the loop later."""
 
     def __init__(self, disk: ModelDisk, turns: int) -> None:
         self._disk = disk

@@ -11,9 +11,10 @@ import random
 from pathlib import Path
 from typing import Any
 
+from tests.crash.model_disk import ROOT, ModelDisk
+
 from headrace.errors import DataCorrupt, HeadraceError
 from headrace.storage.files import FileLedgerStore
-from tests.crash.model_disk import ROOT, ModelDisk
 
 WAL_FILE_BYTES = 12 << 10
 CHECKPOINT_BYTES = 16 << 10

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.crash.kill_cycles import run_kill_cycles
 
 from headrace.storage.files import wal_reader, write_ahead_log
-from tests.crash.kill_cycles import run_kill_cycles
 
 
 def test_what_a_killed_writer_had_acknowledged_is_there(tmp_path):

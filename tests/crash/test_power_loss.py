@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.crash.model_disk import Image, ModelDisk
+from tests.crash.power_loss import KEEPS, PROFILES, PowerLoss
+from tests.crash.scenario import Oracle, abandon, open_store, run_workload
 
 from headrace.errors import HeadraceError
 from headrace.storage.files import checkpoint as checkpoint_module
 from headrace.storage.files import format as format_module
 from headrace.storage.files import group_commit, maintenance, wal_reader, write_ahead_log
-from tests.crash.model_disk import Image, ModelDisk
-from tests.crash.power_loss import KEEPS, PROFILES, PowerLoss
-from tests.crash.scenario import Oracle, abandon, open_store, run_workload
 
 NEW_DISK = Image([], {"": {}})
 

@@ -105,11 +105,13 @@ class Change:
 class Group:
     """What becomes durable together: one WAL frame."""
 
-    __slots__ = ("changes", "durable", "flush_ms", "runs", "sequence", "size", "written")
+    __slots__ = ("changes", "durable", "flush_ms", "frame", "runs", "sequence", "size", "written")
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
         self.size = 0
+        self.frame = -1
+        """Where its frame begins in the WAL, once it is written."""
         self.runs: list[Run] = []
         self.changes: list[Change] = []
         self.durable: Completion | None = None

@@ -94,6 +94,8 @@ class GroupCommit:
         self.bytes_since_checkpoint = 0
         self.checkpoint_bytes = 1 << 62
         self.is_syncing = False
+        self._unsynced_sequence = 0
+        """The last group of which something was acknowledged without a sync."""
         self._sync_average_ns = 0
         self._unsynced_bytes = 0
         self._sync_wanted = 0
@@ -157,6 +159,10 @@ class GroupCommit:
                 await self.barrier().wait()
             except StorageUnavailable:
                 pass  # those who waited for it have been told
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give the thread back."""
         if self._sync_timer is not None:
             self._sync_timer.cancel()
         self._sync_thread.shutdown(wait=True)
@@ -176,6 +182,7 @@ class GroupCommit:
             action=action,
             cause=str(error),
         )
+        self._spoil_frames()
         groups = [*self._waiting, *self._full]
         if self._group is not None:
             groups.append(self._group)
@@ -184,6 +191,14 @@ class GroupCommit:
         self._group = None
         self.attention.set()
         self._fail_groups(groups, self.outage)
+
+    def _spoil_frames(self) -> None:
+        """Spoil the first frame behind which nothing is acknowledged: the log ends there."""
+        first = self._wal.rolled_at
+        for group in self._waiting:
+            if group.sequence > self._unsynced_sequence and group.sequence >= first:
+                self._wal.spoil(group.frame)
+                return
 
     def _durable(self, group: Group) -> Completion:
         if group.durable is None:
@@ -265,9 +280,10 @@ class GroupCommit:
             head = encode_frame_head(
                 self._salt, wal.number, group.sequence, self.synced_sequence, entries, body
             )
-            wal.write(head, body, size, group.sequence)
+            group.frame = wal.write(head, body, size, group.sequence)
         except OSError as error:
             self.counters.errors += 1
+            wal.spoil(wal.next_start())
             self.fail(error, "writing the WAL")
             return False
         assert group.sequence == self.written_sequence + 1, "frames follow each other"
@@ -288,6 +304,7 @@ class GroupCommit:
                     assert run.ledger.readable == run.start, "appends complete in order"
                     run.ledger.readable = run.written_end
             self._sync_within(group.flush_ms)
+            self._unsynced_sequence = group.sequence
             group.written.succeed()
         return True
 

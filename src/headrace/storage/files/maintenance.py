@@ -70,8 +70,7 @@ class Maintenance:
     async def run(self) -> None:
         """Keep the folder until cancelled."""
         commit, wal = self._commit, self._wal
-        if not wal.spares:
-            await self._make_spare()
+        commit.attention.set()  # the first spare is due
         while True:
             await commit.attention.wait()
             commit.attention.clear()
@@ -112,9 +111,18 @@ class Maintenance:
         try:
             if self._commit.outage is None:
                 await self.checkpoint()
+            else:
+                await self._start_afresh(self._wal.file_bytes)
         except OSError as error:
             log.warning("no checkpoint on close (%s): the next open replays the WAL", error)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give everything back without a checkpoint."""
         self._thread.shutdown(wait=True)
+        self._commit.abandon()
+        self._wal.close()
+        self._segments.close_all()
 
     def _is_checkpoint_due(self) -> bool:
         commit = self._commit

@@ -93,6 +93,7 @@ class FileLedgerStore:
         threads = disk.threads("headrace-read", READ_THREADS)
         path = str(folder)
         descriptors: list[int] = []
+        maintenance: Maintenance | None = None
 
         def release() -> None:
             threads.shutdown(wait=True)
@@ -117,6 +118,8 @@ class FileLedgerStore:
             maintenance = Maintenance(disk, commit, wal, segments, found.catalog, writer, retry_ms)
             await maintenance.start(found.sequence, found.old_wal_numbers)
         except BaseException as error:
+            if maintenance is not None:
+                maintenance.abandon()
             release()
             if isinstance(error, OSError):
                 raise StorageUnavailable(
@@ -138,7 +141,6 @@ class FileLedgerStore:
         await self._commit.close()
         await self._tasks.close()
         await self._maintenance.close()
-        self._segments.close_all()
         self._release()
 
     async def create(self) -> LedgerId:

@@ -52,6 +52,8 @@ class WriteAheadLog:
         """Files with frames that no sync has covered, by number."""
         self.has_sync_begun = False
         self.rolls = 0
+        self.rolled_at = 0
+        """The sequence of the first frame in the current file."""
 
     @property
     def number(self) -> int:
@@ -69,7 +71,7 @@ class WriteAheadLog:
     def has_room(self, size: int) -> bool:
         """Whether a frame of `size` bytes fits into the current file."""
         current = self.current
-        return current is not None and self._frame_start() + size <= current.size
+        return current is not None and self.next_start() + size <= current.size
 
     def roll(self, size: int) -> None:
         """Go on in the spare, or in a new file if there is none that takes `size` bytes.
@@ -100,11 +102,14 @@ class WriteAheadLog:
         self.offset = 0
         self.has_sync_begun = False
 
-    def write(self, head: bytes, body: list[Buffer], size: int, sequence: int) -> None:
-        """Write a frame (`size` bytes in all). Raises OSError: then a part may be there."""
+    def write(self, head: bytes, body: list[Buffer], size: int, sequence: int) -> int:
+        """Write a frame (`size` bytes in all) and say where it begins.
+
+        Raises OSError: then a part of it, or all, may be there.
+        """
         current = self.current
         assert current is not None, "an open WAL has a current file"
-        start = self._frame_start()
+        start = self.next_start()
         assert start + size <= current.size, "the caller has made room"
         disk = self._disk
         if size < JOIN_BYTES_MAX or len(body) >= PARTS_MAX:
@@ -116,10 +121,27 @@ class WriteAheadLog:
             write_fully(disk, current.fd, b"".join((head, *body)), start)
         self.offset = start + size
         self.has_sync_begun = False
+        if current.last_sequence == 0:
+            self.rolled_at = sequence
         current.last_sequence = sequence
         self.unsynced[current.number] = current
+        return start
 
-    def _frame_start(self) -> int:
+    def spoil(self, start: int) -> None:
+        """Make the frame that begins there invalid in memory, as well as a failing disk allows.
+
+        A process that dies before the next checkpoint then leaves no frame that nobody was told
+        of. (What a loss of power leaves of it, nobody can say.)
+        """
+        current = self.current
+        assert current is not None, "an open WAL has a current file"
+        try:
+            self._disk.pwrite(current.fd, bytes(SECTOR_BYTES // 64), start)
+        except OSError:
+            pass  # recovery may bring the frame back: it was never acknowledged
+
+    def next_start(self) -> int:
+        """Where the next frame begins in the current file."""
         if self.has_sync_begun:
             return -(-self.offset // SECTOR_BYTES) * SECTOR_BYTES
         return self.offset

@@ -1,0 +1,430 @@
+"""Disks that refuse: EIO, ENOSPC, short writes. What failed leaves no trace, readers go on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import DataCorrupt, StorageUnavailable
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.disk import SystemDisk
+from headrace.storage.files import FileLedgerStore, group_commit
+
+
+class FaultyDisk(SystemDisk):
+    """The machine's disk, with faults: `fault(action, path)` may raise or cut a write short."""
+
+    def __init__(self) -> None:
+        self._paths: dict[int, str] = {}
+        self.fault: Any = lambda action, path: None
+        self.syncs: list[str] = []
+
+    def open(self, path: str, flags: int, /) -> int:
+        fd = super().open(path, flags)
+        self._paths[fd] = path
+        return fd
+
+    def pwrite(self, fd: int, data: Any, position: int, /) -> int:
+        limit = self.fault("write", self._paths[fd])
+        return os.pwrite(fd, data if limit is None else memoryview(data)[:limit], position)
+
+    def pwritev(self, fd: int, parts: Any, position: int, /) -> int:
+        limit = self.fault("write", self._paths[fd])
+        if limit is None:
+            return os.pwritev(fd, parts, position)
+        return os.pwrite(fd, b"".join(parts)[:limit], position)
+
+    def fdatasync(self, fd: int, /) -> None:
+        self.syncs.append(self._paths[fd])
+        self.fault("sync", self._paths[fd])
+        os.fdatasync(fd)
+
+    def allocate(self, fd: int, size: int, /) -> None:
+        self.fault("allocate", self._paths[fd])
+        super().allocate(fd, size)
+
+    def pread(self, fd: int, size: int, position: int, /) -> bytes:
+        limit = self.fault("read", self._paths[fd])
+        return os.pread(fd, size if limit is None else min(size, limit), position)
+
+
+def raising(number: int, action: str, ending: str, times: int = 1 << 30) -> Any:
+    left = times
+
+    def fault(done: str, path: str) -> None:
+        nonlocal left
+        if done == action and path.endswith(ending) and left > 0:
+            left -= 1
+            raise OSError(number, os.strerror(number), path)
+
+    return fault
+
+
+async def open_store(folder: Path, disk: Any = None, **settings: Any) -> FileLedgerStore:
+    settings = {"wal_file_bytes": 1 << 20, "retry_ms": 5, **settings}
+    return await FileLedgerStore.open(folder, SystemClock(), disk=disk, **settings)
+
+
+async def append(store: FileLedgerStore, ledger: Any, data: bytes, flush_ms: Any = None) -> int:
+    position, completion = store.append(ledger, [data], len(data), flush_ms)
+    await completion.wait()
+    return position
+
+
+async def append_at_last(store: FileLedgerStore, ledger: Any, data: bytes) -> int:
+    """Try until the outage is over."""
+    for _ in range(2_000):
+        try:
+            return await append(store, ledger, data)
+        except StorageUnavailable:
+            await asyncio.sleep(0.001)
+    raise AssertionError("the outage never ended")
+
+
+async def content(store: FileLedgerStore, ledger: Any) -> bytes:
+    return bytes(await store.read(ledger, 0, 1 << 30))
+
+
+@pytest.fixture(params=["inline", "thread"])
+def sync_way(request, monkeypatch):
+    if request.param == "thread":
+        monkeypatch.setattr(group_commit, "INLINE_SYNC_NS", -1)
+    return request.param
+
+
+@pytest.mark.usefixtures("sync_way")
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_failed_sync_fails_the_group_and_is_never_repeated(tmp_path, number):
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = await open_store(tmp_path / "data", disk)
+        ledger = await store.create()
+        assert await append(store, ledger, b"safe ") == 0
+        disk.fault = raising(number, "sync", ".wal", times=1)
+        disk.syncs.clear()
+        _, first = store.append(ledger, [b"lost"], 4, None)
+        _, second = store.append(ledger, [b"lost too"], 8, None)
+        with pytest.raises(StorageUnavailable, match="try again"):
+            await first.wait()
+        assert second.error is not None
+        failed_path = disk.syncs[0]
+        assert await content(store, ledger) == b"safe "
+        assert store.list()[0].end == 5
+        assert await append_at_last(store, ledger, b"sound") == 5
+        assert failed_path not in disk.syncs[1:], "a failed sync was tried again"
+        await store._tasks.close()  # as killed
+        store._release()
+        store = await open_store(tmp_path / "data")
+        assert await content(store, ledger) == b"safe sound"
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("sync_way")
+@pytest.mark.parametrize("ending", [".wal", ".ledger"])
+@pytest.mark.parametrize("limit", [None, 1, 30])
+def test_a_write_that_stops_halfway_leaves_no_trace(tmp_path, ending, limit):
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = await open_store(tmp_path / "data", disk)
+        ledger, other = await store.create(), await store.create()
+        await append(store, ledger, b"safe ")
+        calls = 0
+
+        def fault(action: str, path: str) -> int | None:
+            nonlocal calls
+            if action == "write" and path.endswith(ending):
+                calls += 1
+                if calls > 1 or limit is None:
+                    raise OSError(errno.ENOSPC, "no space", path)
+                return limit
+            return None
+
+        disk.fault = fault
+        _, completion = store.append(ledger, [b"lost" * 20], 80, None)
+        store.append(other, [b"of the same group"], 17, None)
+        with pytest.raises(StorageUnavailable):
+            await completion.wait()
+        assert await content(store, ledger) == b"safe "
+        assert await content(store, other) == b""
+        with pytest.raises(StorageUnavailable):
+            await append(store, ledger, b"lost again")
+        disk.fault = lambda action, path: None
+        assert await append_at_last(store, ledger, b"sound") == 5
+        assert await append_at_last(store, other, b"x") == 0
+        await store._tasks.close()
+        store._release()
+        store = await open_store(tmp_path / "data")
+        assert await content(store, ledger) == b"safe sound"
+        assert await content(store, other) == b"x"
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_short_writes_are_finished(tmp_path):
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = await open_store(tmp_path / "data", disk)
+        ledger = await store.create()
+        disk.fault = lambda action, path: 100 if action == "write" else None
+        data = bytes(range(256)) * 300
+        await append(store, ledger, data[:1_000])
+        await append(store, ledger, data[1_000:])
+        disk.fault = lambda action, path: 1_000 if action == "read" else None
+        assert await content(store, ledger) == data
+        await store.close()
+        store = await open_store(tmp_path / "data")
+        assert await content(store, ledger) == data
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_during_an_outage_appends_fail_at_once_and_readers_go_on(tmp_path):
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = await open_store(tmp_path / "data", disk, retry_ms=60_000)
+        ledger = await store.create()
+        await append(store, ledger, b"safe")
+        disk.fault = raising(errno.EIO, "sync", "")
+        with pytest.raises(StorageUnavailable):
+            await append(store, ledger, b"lost")
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            _, completion = store.append(ledger, [b"no"], 2, 100)
+            assert completion.done
+            assert isinstance(completion.error, StorageUnavailable)
+        for call in (store.create(), store.seal(ledger, b""), store.delete(ledger)):
+            with pytest.raises(StorageUnavailable):
+                await call
+        assert bytes(store.read_cached(ledger, 0, 100) or b"") == b"safe"
+        assert await content(store, ledger) == b"safe"
+        assert not store.list()[0].is_sealed
+        await store.close()
+        store = await open_store(tmp_path / "data")
+        assert await content(store, ledger) == b"safe"
+        await append(store, ledger, b" and sound")
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_failed_seal_or_delete_leaves_the_ledger_open(tmp_path):
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = await open_store(tmp_path / "data", disk)
+        ledger = await store.create()
+        for call in (lambda: store.seal(ledger, b"f"), lambda: store.delete(ledger)):
+            disk.fault = raising(errno.EIO, "sync", ".wal", times=1)
+            with pytest.raises(StorageUnavailable):
+                await call()
+            disk.fault = lambda action, path: None
+            await append_at_last(store, ledger, b"x")
+        await store.seal(ledger, b"f")
+        disk.fault = raising(errno.EIO, "sync", ".wal", times=1)
+        with pytest.raises(StorageUnavailable):
+            await store.delete(ledger)
+        assert store.list()[0].is_sealed
+        assert await content(store, ledger) == b"xx"
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_segment_whose_sync_failed_is_written_again_before_it_is_trusted(tmp_path):
+    """The disk drops what a failed sync should have written, as a kernel may."""
+
+    async def main() -> None:
+        disk = FaultyDisk()
+        folder = tmp_path / "data"
+        store = await open_store(folder, disk, checkpoint_bytes=20_000)
+        ledger = await store.create()
+        failures = 0
+
+        def fault(action: str, path: str) -> None:
+            nonlocal failures
+            if action == "sync" and path.endswith(".ledger") and failures < 2:
+                failures += 1
+                size = os.stat(path).st_size
+                with open(path, "r+b") as file:
+                    file.write(bytes(size))
+                raise OSError(errno.EIO, "dropped", path)
+
+        disk.fault = fault
+        data = bytes(range(1, 251)) * 40
+        for _ in range(5):
+            await append_at_last(store, ledger, data)
+        checkpoints = store.counters.checkpoints
+        for _ in range(1_000):
+            if store.counters.checkpoints > checkpoints:
+                break
+            await asyncio.sleep(0.002)
+        assert failures == 2
+        assert store.counters.checkpoints > checkpoints
+        assert await content(store, ledger) == data * 5
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_read_that_fails_says_so(tmp_path):
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = await open_store(tmp_path / "data", disk)
+        ledger = await store.create()
+        await append(store, ledger, b"abc")
+        disk.fault = raising(errno.EIO, "read", ".ledger")
+        with pytest.raises(StorageUnavailable, match="ledger 1 at 0"):
+            await store.read(ledger, 0, 3)
+        disk.fault = lambda action, path: 0 if action == "read" else None
+        with pytest.raises(DataCorrupt):
+            await store.read(ledger, 0, 3)
+        disk.fault = lambda action, path: None
+        assert await content(store, ledger) == b"abc"
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_folder_on_a_full_disk_opens_for_reading(tmp_path):
+    async def main() -> None:
+        folder = tmp_path / "data"
+        store = await open_store(folder)
+        ledger = await store.create()
+        await append(store, ledger, b"safe")
+        await store.close()
+        for file in (folder / "wal").iterdir():
+            file.unlink()
+        disk = FaultyDisk()
+        disk.fault = raising(errno.ENOSPC, "allocate", ".wal")
+        store = await open_store(folder, disk)
+        assert await content(store, ledger) == b"safe"
+        with pytest.raises(StorageUnavailable):
+            await append(store, ledger, b"no")
+        disk.fault = lambda action, path: None
+        assert await append_at_last(store, ledger, b" again") == 4
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_readable_never_goes_back(tmp_path, monkeypatch):
+    """An older group that is acknowledged late takes nothing back from a newer one."""
+    monkeypatch.setattr(group_commit, "INLINE_SYNC_NS", -1)
+
+    async def main() -> None:
+        store = await open_store(tmp_path / "data")
+        quick, synced = await store.create(), await store.create()
+        _, older = store.append(synced, [b"s"], 1, None)
+        store.append(quick, [b"one"], 3, 60_000)
+        await asyncio.sleep(0)
+        _, newer = store.append(quick, [b"two"], 3, 60_000)
+        await newer.wait()
+        assert not older.done, "the order that this test is about did not come up"
+        await older.wait()
+        assert bytes(store.read_cached(quick, 0, 100) or b"") == b"onetwo"
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_unsynced_appends_are_synced_within_their_delay(tmp_path):
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = await open_store(tmp_path / "data", disk)
+        ledger = await store.create()
+        await asyncio.sleep(0.05)
+        disk.syncs.clear()
+        await append(store, ledger, b"x", 60_000)
+        assert disk.syncs == []
+        await append(store, ledger, b"x", 20)
+        assert disk.syncs == []
+        await asyncio.sleep(0.1)
+        assert len(disk.syncs) == 1
+        await store.close()
+
+    asyncio.run(main())
+
+
+FULL_DISK = """
+import asyncio, sys
+from pathlib import Path
+from headrace.errors import StorageUnavailable
+from headrace.runtime.clock import SystemClock
+from headrace.storage.files import FileLedgerStore
+
+async def main():
+    folder = Path(sys.argv[1])
+    settings = dict(wal_file_bytes=64 << 10, checkpoint_bytes=100 << 10, retry_ms=5)
+    store = await FileLedgerStore.open(folder / "data", SystemClock(), **settings)
+    ledgers = [await store.create() for _ in range(3)]
+    kept = {ledger: b"" for ledger in ledgers}
+    refused = 0
+    for turn in range(4000):
+        ledger = ledgers[turn % 3]
+        data = bytes([turn % 256]) * 1500
+        _, completion = store.append(ledger, [data], len(data), None)
+        try:
+            await completion.wait()
+            kept[ledger] += data
+        except StorageUnavailable:
+            refused += 1
+            await asyncio.sleep(0.001)
+        if refused > 50:
+            break
+    assert refused > 50, "the disk never became full"
+    for ledger in ledgers:
+        assert await store.read(ledger, 0, 1 << 30) == kept[ledger], "readers work"
+    await asyncio.sleep(0.05)
+    # Room comes back: deleting needs a little of it itself, so a foreign file goes first.
+    (folder / "ballast").unlink()
+    for _ in range(500):
+        try:
+            await store.delete(ledgers[0])
+            break
+        except StorageUnavailable:
+            await asyncio.sleep(0.01)
+    else:
+        raise AssertionError("the outage never ended")
+    _, completion = store.append(ledgers[1], [b"again"], 5, None)
+    await completion.wait()
+    kept[ledgers[1]] += b"again"
+    await store.close()
+    store = await FileLedgerStore.open(folder / "data", SystemClock(), **settings)
+    for ledger in ledgers[1:]:
+        assert await store.read(ledger, 0, 1 << 30) == kept[ledger]
+    await store.close()
+    print("held")
+
+asyncio.run(main())
+"""
+
+
+def test_a_really_full_disk(tmp_path):
+    unshare = shutil.which("unshare")
+    mount = f"mount -t tmpfs -o size=2m none {tmp_path}"
+    if (
+        unshare is None
+        or subprocess.run([unshare, "-Urm", "sh", "-c", mount], check=False).returncode
+    ):
+        pytest.skip("no user namespaces here: full disks are tested with injected errors alone")
+    script = tmp_path.parent / f"{tmp_path.name}-full-disk.py"
+    script.write_text(FULL_DISK)
+    command = (
+        f"{mount} && head -c 300000 /dev/zero > {tmp_path}/ballast && "
+        f"exec {sys.executable} {script} {tmp_path}"
+    )
+    done = subprocess.run(
+        [unshare, "-Urm", "sh", "-c", command], check=False, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "held", done.stderr
