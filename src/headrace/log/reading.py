@@ -130,10 +130,7 @@ def _read_segment(
         next_offset = min(segment.end_offset, log.high_watermark)
     else:
         boundary = segment.index.boundary_between(start, limit)
-        if boundary is None:
-            limit = start + _batch_size(store, segment, start, end)
-        else:
-            limit = boundary
+        limit = boundary or start + _batch_size(store, segment, start, end)
     if next_offset >= 0:
         log.remember_boundary(next_offset, segment, limit)
     return _bytes_at(store, segment, start, limit - start), next_offset

@@ -45,9 +45,12 @@ async def enforce(log: PartitionLog, now_ms: int) -> int:
     if not log.config.is_deleted_by_retention:
         return 0
     if log.config.retention_ms >= 0:
-        await log.roll_if_older(now_ms - log.config.retention_ms)
+        active = log.active
+        is_old = active is not None and _newest_ms(active) < now_ms - log.config.retention_ms
+        if is_old and log.ready is None and not log.has_pending:
+            await log.upkeep.roll_now()
     before = log.log_start_offset
     start = start_after_retention(log, now_ms)
     if start > before:
-        await log.trim(start)
+        await log.upkeep.trim(start)
     return log.log_start_offset - before

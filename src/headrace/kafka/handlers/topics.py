@@ -12,7 +12,6 @@ from headrace.errors import (
     PartitionsInvalid,
     Rejected,
     RequestInvalid,
-    TopicIdUnknown,
 )
 from headrace.kafka import apis
 from headrace.kafka.error_codes import INVALID_REPLICA_ASSIGNMENT, code_of, message_of
@@ -95,26 +94,18 @@ async def delete_topics(node: Node, request: Any, context: Context) -> Answer:
     results: list[dict[str, Any]] = []
     deleted: list[str] = []
     for name, topic_id in asked:
+        result = {"name": name, "topic_id": topic_id}
         error: HeadraceError | None = None
         try:
             if (name is None) == (topic_id is None):
                 raise RequestInvalid("name a topic either by its name or by its id")
             topic = node.topics.get(name) if name else node.topics.get_by_id(topic_id)
-            name, topic_id = topic.name, topic.id
+            result = {"name": topic.name, "topic_id": topic.id}
             await node.topics.delete(topic)
-            deleted.append(name)
+            deleted.append(topic.name)
         except HeadraceError as refused:
             error = refused
-            if isinstance(refused, TopicIdUnknown):
-                name = None
-        results.append(
-            {
-                "name": name,
-                "topic_id": topic_id,
-                "error_code": code_of(error),
-                "error_message": message_of(error),
-            }
-        )
+        results.append(result | {"error_code": code_of(error), "error_message": message_of(error)})
     if deleted:
         await node.groups.topic_deleted(deleted)
     return {"responses": results}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.kafka.wire.primitives import (
     INT32,
     FrameInvalid,
+    check_end,
     compact_string,
     read_compact_count,
     read_compact_string,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 FLEXIBLE = 12
 TOPIC_IDS = 13
 SESSIONS = 7
+RACKS = 11
 
 _LIMITS = Struct(">iiib")
 _SESSION = Struct(">ii")
@@ -86,10 +88,17 @@ def read_fetch(data: memoryview, at: int, version: int) -> FetchRequest:
         at += 8
     if version >= FLEXIBLE:
         partitions, at = _read_partitions_flexible(data, at, version)
-        forgotten = _read_forgotten_flexible(data, at, version)
+        forgotten, at = _read_forgotten_flexible(data, at, version)
+        _rack, at = read_compact_string(data, at)
+        at = skip_tags(data, at)
     else:
         partitions, at = _read_partitions(data, at, version)
-        forgotten = _read_forgotten(data, at) if version >= SESSIONS else []
+        forgotten = []
+        if version >= SESSIONS:
+            forgotten, at = _read_forgotten(data, at)
+        if version >= RACKS:
+            _rack, at = read_string(data, at)
+    check_end(data, at)
     return FetchRequest(
         wait_ms_max, bytes_min, bytes_max, isolation, session_id, session_epoch, partitions,
         forgotten,
@@ -148,7 +157,7 @@ def _read_topic(data: memoryview, at: int, version: int) -> tuple[bytes, int]:
     return topic, at
 
 
-def _read_forgotten(data: memoryview, at: int) -> list[tuple[bytes, int]]:
+def _read_forgotten(data: memoryview, at: int) -> tuple[list[tuple[bytes, int]], int]:
     topic_count, at = read_count(data, at, 6)
     found: list[tuple[bytes, int]] = []
     for _ in range(topic_count):
@@ -158,10 +167,12 @@ def _read_forgotten(data: memoryview, at: int) -> list[tuple[bytes, int]]:
             (number,) = INT32.unpack_from(data, at)
             at += 4
             found.append((name or b"", number))
-    return found
+    return found, at
 
 
-def _read_forgotten_flexible(data: memoryview, at: int, version: int) -> list[tuple[bytes, int]]:
+def _read_forgotten_flexible(
+    data: memoryview, at: int, version: int
+) -> tuple[list[tuple[bytes, int]], int]:
     topic_count, at = read_compact_count(data, at, 3)
     found: list[tuple[bytes, int]] = []
     for _ in range(topic_count):
@@ -172,7 +183,7 @@ def _read_forgotten_flexible(data: memoryview, at: int, version: int) -> list[tu
             at += 4
             found.append((topic, number))
         at = skip_tags(data, at)
-    return found
+    return found, at
 
 
 def write_fetch(

@@ -61,6 +61,12 @@ def skip_tags(data: memoryview, at: int) -> int:
     return at
 
 
+def check_end(data: memoryview, at: int) -> None:
+    """Raises FrameInvalid unless `at` is where the request ends."""
+    if at != len(data):
+        raise FrameInvalid(f"{len(data) - at} bytes are left behind the request")
+
+
 def read_string(data: memoryview, at: int) -> tuple[bytes | None, int]:
     """(bytes or None, position behind) of a nullable string with an int16 length."""
     (size,) = INT16.unpack_from(data, at)

@@ -15,6 +15,7 @@ from headrace.kafka.wire.primitives import (
     INT16,
     INT32,
     FrameInvalid,
+    check_end,
     compact_string,
     read_compact_count,
     read_compact_string,
@@ -87,6 +88,7 @@ def read_produce(data: memoryview, at: int, version: int) -> ProduceRequest:
                 if at > len(data):
                     raise FrameInvalid("a batch reaches past the request")
             partitions.append(ProducePartition(name, number, records))
+    check_end(data, at)
     return ProduceRequest(acks, timeout_ms, transactional_id is not None, partitions)
 
 
@@ -117,6 +119,7 @@ def _read_flexible(data: memoryview, at: int, version: int) -> ProduceRequest:
             at = at + 1 if data[at] == 0 else skip_tags(data, at)
             partitions.append(ProducePartition(topic, number, records))
         at = skip_tags(data, at)
+    check_end(data, skip_tags(data, at))
     return ProduceRequest(acks, timeout_ms, transactional_id is not None, partitions)
 
 

@@ -1,0 +1,20 @@
+"""What the logs of one broker share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.tasks import Tasks
+    from headrace.storage.ledger import LedgerStore
+
+
+class Environment(NamedTuple):
+    """What all logs of a broker share."""
+
+    store: LedgerStore
+    metadata: MetadataStore
+    clock: Clock
+    tasks: Tasks

@@ -1,0 +1,342 @@
+"""What a partition's log does that may wait: load, make ledgers, roll, seal, trim, delete.
+
+Rules of the room: one step at a time, in the order in which they were asked for. While the log
+cannot take appends, its `ready` is a Completion that those who wait hold; a step that fails tells
+them, and the next request tries again.
+
+How a roll works: the next ledger is made and entered into the chain while appends go on; then
+appends wait for the moment in which nothing is pending, the ledgers are switched, and the old one
+is sealed behind the scenes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import (
+    DataCorrupt,
+    HeadraceError,
+    LedgerUnknown,
+    OffsetOutOfRange,
+    StorageUnavailable,
+)
+from headrace.log.footer import Footer, encode_footer
+from headrace.log.producer_state import ProducerState
+from headrace.log.segment import Segment
+from headrace.runtime.completion import Completion
+from headrace.storage.ledger import LedgerId
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from headrace.log.environment import Environment
+    from headrace.log.ledger_chain import LedgerChain
+    from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.facts import LedgerLink
+
+log = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """The slow side of one PartitionLog."""
+
+    __slots__ = (
+        "_chain",
+        "_environment",
+        "_is_first_wanted",
+        "_is_preparing",
+        "_log",
+        "_prepared",
+        "_store",
+        "_task",
+        "_to_resume",
+        "wants_roll",
+    )
+
+    def __init__(self, log: PartitionLog, chain: LedgerChain, environment: Environment) -> None:
+        self._log = log
+        self._chain = chain
+        self._environment = environment
+        self._store = environment.store
+        self._task: asyncio.Task[None] | None = None
+        self._prepared: Segment | None = None
+        """The next ledger: in the chain, and empty."""
+        self._to_resume: Segment | None = None
+        """The ledger whose appends failed, until storage has said where it ends."""
+        self._is_first_wanted = False
+        self._is_preparing = False
+        self.wants_roll = False
+
+    # --- one step after the other ------------------------------------------------------------
+
+    def _begin(self, step: Coroutine[None, None, None], what: str) -> asyncio.Task[None]:
+        """Run one step behind whatever step is under way."""
+        previous = self._task
+
+        async def run() -> None:
+            if previous is not None and not previous.done():
+                await asyncio.wait([previous])
+            try:
+                await step
+            except HeadraceError as error:
+                log.warning("%s: %s failed: %s", self._log.name, what, error)
+                self._fail(error)
+
+        self._task = self._environment.tasks.start(run(), f"{self._log.name} {what}")
+        return self._task
+
+    def _fail(self, error: HeadraceError) -> None:
+        if isinstance(error, DataCorrupt):
+            self._log.failure = error
+        ready = self._log.ready
+        if ready is not None:
+            self._log.ready = Completion()
+            ready.fail(error)
+
+    def _open(self) -> None:
+        ready, self._log.ready = self._log.ready, None
+        if ready is not None:
+            ready.succeed()
+
+    def _shut(self) -> None:
+        if self._log.ready is None:
+            self._log.ready = Completion()
+
+    async def _idle(self) -> None:
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
+    # --- loading -----------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Begin to read what is stored, unless that is done or under way."""
+        if not self._log.is_loaded and (self._task is None or self._task.done()):
+            _ = self._begin(self._load(), "load")
+
+    async def _load(self) -> None:
+        fact = await self._chain.load()
+        now_ms = self._environment.clock.now_ms()
+        target = self._log
+        target.leader_epoch = fact.leader_epoch
+        producers: ProducerState | None = None
+        segments: list[Segment] = []
+        end_offset = fact.log_start_offset
+        for link in fact.ledgers:
+            if link.is_sealed:
+                segment = _sealed_segment(link)
+            else:
+                base = end_offset if segments else link.base_offset
+                segment = Segment(LedgerId(link.ledger), base, link.leader_epoch)
+                if producers is None:
+                    producers = await self._producers_behind(segments)
+                info = await self._store.recover(segment.ledger)
+                await segment.load_by_scan(self._store, info.end, producers, now_ms)
+                segment.is_sealed = info.is_sealed
+            segments.append(segment)
+            end_offset = segment.end_offset
+        target.producers = producers or await self._producers_behind(segments)
+        target.segments = segments
+        target.log_start_offset = fact.log_start_offset
+        target.end_offset = target.high_watermark = max(end_offset, fact.log_start_offset)
+        active = segments[-1] if segments and not segments[-1].is_sealed else None
+        for segment, link in zip(segments, list(fact.ledgers), strict=True):
+            if segment is active or link.is_sealed:
+                continue
+            # A crash came before the seal, or between the seal and its note in the chain.
+            await (self._chain.sealed(segment) if segment.is_sealed else self._seal(segment))
+        target.active = active
+        target.visible_position = active.end_position if active else 0
+        target.is_loaded = True
+        self._open()
+
+    async def _producers_behind(self, segments: list[Segment]) -> ProducerState:
+        return await segments[-1].load_index(self._store) if segments else ProducerState()
+
+    # --- the first ledger, and going on after a failure --------------------------------------
+
+    def require_active(self) -> None:
+        """Do what it takes for appends to go ahead; `ready` completes when they can be tried."""
+        if not self._log.is_loaded:
+            self.load()
+        elif self._to_resume is not None:
+            self.resume(self._to_resume)
+        elif self._log.active is None and not self._is_first_wanted:
+            self._is_first_wanted = True
+            self._shut()
+            _ = self._begin(self._first_ledger(), "first ledger")
+
+    async def _first_ledger(self) -> None:
+        self._is_first_wanted = False
+        target = self._log
+        if target.active is None:
+            segment = await self._new_segment()
+            target.segments.append(segment)
+            target.active = segment
+            target.visible_position = 0
+        self._open()
+
+    async def _new_segment(self) -> Segment:
+        ledger = await self._store.create()
+        segment = Segment(ledger, self._log.end_offset, self._log.leader_epoch)
+        await self._chain.add(segment)
+        return segment
+
+    def resume(self, segment: Segment) -> None:
+        """Go on with `segment` after an append to it failed, at the end that storage has kept."""
+        self._shut()
+        if self._to_resume is None or self._task is None or self._task.done():
+            self._to_resume = segment
+            _ = self._begin(self._resume(segment), "resume")
+
+    async def _resume(self, segment: Segment) -> None:
+        info = await self._store.recover(segment.ledger)
+        segment.index.truncate(info.end)
+        segment.end_position = info.end
+        segment.proved_to = min(segment.proved_to, info.end)
+        self._to_resume = None
+        self._log.active = segment
+        self._log.visible_position = info.end
+        if self.wants_roll:
+            self.switch()
+        else:
+            self._open()
+
+    # --- rolling -----------------------------------------------------------------------------
+
+    def begin_roll(self, now_ms: int) -> None:
+        """The active ledger is nearly full or old: make the next one, switch when it is time."""
+        target = self._log
+        active, config = target.active, target.config
+        assert active is not None
+        if self._prepared is None and not self._is_preparing:
+            self._is_preparing = True
+            _ = self._begin(self._prepare(), "next ledger")
+        is_full = active.end_position >= config.segment_bytes or (
+            now_ms - active.first_append_ms >= config.segment_ms
+        )
+        if is_full and self._prepared is not None and not self.wants_roll:
+            self._roll()
+
+    async def _prepare(self) -> None:
+        try:
+            if self._prepared is None:
+                self._prepared = await self._new_segment()
+        finally:
+            self._is_preparing = False
+
+    def _roll(self) -> None:
+        """Switch as soon as nothing is pending; appends wait for that."""
+        self.wants_roll = True
+        self._shut()
+        if not self._log.has_pending:
+            self.switch()
+
+    def switch(self) -> None:
+        """Go over to the prepared ledger. Nothing may be pending."""
+        target = self._log
+        old, new = target.active, self._prepared
+        assert old is not None
+        assert new is not None
+        assert not target.has_pending, "a ledger is left when all its appends are safe"
+        new.base_offset = new.end_offset = target.end_offset
+        target.segments.append(new)
+        old.is_sealed = True
+        target.active, target.visible_position = new, 0
+        self._prepared, self.wants_roll = None, False
+        _ = self._begin(self._seal(old), "seal")
+        self._open()
+
+    async def _seal(self, segment: Segment) -> None:
+        # The newest producer states go along: a little newer than this ledger does no harm,
+        # since replaying the batches of the next one gives the same states again.
+        producers = ProducerState.decode(self._log.producers.encode())
+        producers.truncate(segment.end_offset)
+        footer = Footer(segment.end_offset, segment.first_append_ms, segment.index, producers)
+        await self._store.seal(segment.ledger, encode_footer(footer))
+        segment.is_sealed = True
+        await self._chain.sealed(segment)
+
+    async def roll_now(self) -> None:
+        """Close the active ledger, if there is anything in it, and begin the next one."""
+        active = self._log.active
+        if active is None or not active.end_position or self.wants_roll:
+            return
+        await asyncio.wait([self._begin(self._prepare(), "next ledger")])
+        if self._prepared is not None and self._log.active is active and not self.wants_roll:
+            self._roll()
+        await self._idle()
+
+    # --- the log's start, and its end --------------------------------------------------------
+
+    async def trim(self, log_start_offset: int) -> None:
+        """Drop what lies before `log_start_offset`: whole ledgers go, the rest is hidden.
+
+        Raises OffsetOutOfRange beyond the high watermark, and what storage and metadata raise.
+        """
+        target = self._log
+        if not 0 <= log_start_offset <= target.high_watermark:
+            raise OffsetOutOfRange(
+                f"{target.name} has no offset {log_start_offset}: its log runs from"
+                f" {target.log_start_offset} to {target.high_watermark}"
+            )
+        failed: list[HeadraceError] = []
+
+        async def step() -> None:
+            try:
+                await self._trim(log_start_offset)
+            except HeadraceError as error:
+                failed.append(error)
+
+        await asyncio.wait([self._begin(step(), "trim")])
+        if failed:
+            raise failed[0]
+
+    async def _trim(self, log_start_offset: int) -> None:
+        target = self._log
+        if log_start_offset <= target.log_start_offset:
+            return
+        gone = [
+            segment
+            for segment in target.segments
+            if segment is not target.active
+            and segment.is_sealed
+            and segment.end_offset <= log_start_offset
+        ]
+        await self._chain.trim(log_start_offset, {segment.ledger for segment in gone})
+        target.log_start_offset = log_start_offset
+        target.segments = [segment for segment in target.segments if segment not in gone]
+        for segment in gone:
+            await self._store.delete(segment.ledger)
+
+    async def delete(self) -> None:
+        """Remove all ledgers of a deleted topic."""
+        target = self._log
+        target.is_deleted = True
+        target.waiters.wake()
+        await self._idle()
+        if target.is_loaded:
+            ledgers = [segment.ledger for segment in target.segments]
+            if self._prepared is not None:
+                ledgers.append(self._prepared.ledger)
+        else:
+            ledgers = [LedgerId(link.ledger) for link in (await self._chain.load()).ledgers]
+        for ledger in ledgers:
+            try:
+                await self._store.delete(ledger)
+            except (StorageUnavailable, LedgerUnknown) as error:
+                log.warning("%s: ledger %s is not deleted yet: %s", target.name, ledger, error)
+
+
+def _sealed_segment(link: LedgerLink) -> Segment:
+    """A sealed ledger as the chain tells of it; its index is read when it is first needed."""
+    segment = Segment(LedgerId(link.ledger), link.base_offset, link.leader_epoch)
+    assert link.end_offset is not None
+    segment.end_offset = link.end_offset
+    segment.end_position = link.size_bytes or 0
+    segment.max_timestamp_ms = -1 if link.max_timestamp_ms is None else link.max_timestamp_ms
+    segment.first_append_ms = -1 if link.first_timestamp_ms is None else link.first_timestamp_ms
+    segment.is_sealed = True
+    segment.is_index_loaded = False
+    return segment
