@@ -23,7 +23,7 @@ from typing import Any
 from tests.crash.scenario import Expected, payload
 
 from headrace.runtime.clock import SystemClock
-from headrace.storage.files import FileLedgerStore, group_commit
+from headrace.storage.files import FileLedgerStore, wal_sync
 
 MESSAGE = struct.Struct("<cQQQ32s")
 _NONE = bytes(32)
@@ -158,7 +158,7 @@ def _run_cycle(model: Model, folder: Path, generation: int, delay: float, is_las
 async def _write_until_killed(folder: Path, generation: int, pipe: int, is_last: bool) -> None:
     chance = random.Random(generation)
     if generation % 2:
-        group_commit.INLINE_SYNC_NS = -1
+        wal_sync.INLINE_SYNC_NS = -1
 
     def tell(
         kind: bytes, ledger: int, first: int = 0, second: int = 0, digest: bytes = _NONE

@@ -19,7 +19,7 @@ from tests.crash.scenario import Oracle, abandon, open_store, run_workload
 from headrace.errors import HeadraceError
 from headrace.storage.files import checkpoint as checkpoint_module
 from headrace.storage.files import format as format_module
-from headrace.storage.files import group_commit, maintenance, wal_reader, write_ahead_log
+from headrace.storage.files import group_commit, maintenance, wal_reader, wal_sync, write_ahead_log
 
 NEW_DISK = Image([], {"": {}})
 
@@ -147,7 +147,7 @@ def test_after_a_power_loss_the_acknowledged_is_there_and_nothing_else(
     monkeypatch, profile, sync_turns
 ):
     if sync_turns:
-        monkeypatch.setattr(group_commit, "INLINE_SYNC_NS", -1)
+        monkeypatch.setattr(wal_sync, "INLINE_SYNC_NS", -1)
     report = asyncio.run(explore(7, profile, sync_turns=sync_turns, states_max=1_500))
     assert report.violations == []
     assert report.states >= 1_000, "the account was too short to prove anything"
@@ -157,30 +157,28 @@ def test_after_a_power_loss_the_acknowledged_is_there_and_nothing_else(
 
 
 def _acknowledge_before_the_sync(patch: Any) -> None:
-    def begin(self: Any) -> None:
-        files = self._wal.begin_sync()
-        self._synced(self.written_sequence, 0)
-        for file in files:
-            self._disk.fdatasync(file.fd)
+    def begin(self: Any, files: Any, size: int, ended: Any, context: int) -> None:
+        ended(None, context)
+        self._sync(files)
 
-    patch(group_commit.GroupCommit, "_begin_sync", begin)
+    patch(wal_sync.WalSync, "begin", begin)
 
 
 def _never_sync_the_wal(patch: Any) -> None:
-    def begin(self: Any) -> None:
-        self._wal.begin_sync()
-        self._synced(self.written_sequence, 0)
-
-    patch(group_commit.GroupCommit, "_begin_sync", begin)
+    patch(
+        wal_sync.WalSync,
+        "begin",
+        lambda self, files, size, ended, context: ended(None, context),
+    )
 
 
 def _count_what_joined_after_the_sync_began(patch: Any) -> None:
     ended = group_commit.GroupCommit._sync_ended
-    patch(group_commit, "INLINE_SYNC_NS", -1)
+    patch(wal_sync, "INLINE_SYNC_NS", -1)
     patch(
         group_commit.GroupCommit,
         "_sync_ended",
-        lambda self, _covers, future: ended(self, self.written_sequence, future),
+        lambda self, error, _covers: ended(self, error, self.written_sequence),
     )
 
 

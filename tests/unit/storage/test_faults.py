@@ -16,7 +16,7 @@ import pytest
 from headrace.errors import DataCorrupt, StorageUnavailable
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.files import FileLedgerStore, group_commit
+from headrace.storage.files import FileLedgerStore, wal_sync
 
 
 class FaultyDisk(SystemDisk):
@@ -96,7 +96,7 @@ async def content(store: FileLedgerStore, ledger: Any) -> bytes:
 @pytest.fixture(params=["inline", "thread"])
 def sync_way(request, monkeypatch):
     if request.param == "thread":
-        monkeypatch.setattr(group_commit, "INLINE_SYNC_NS", -1)
+        monkeypatch.setattr(wal_sync, "INLINE_SYNC_NS", -1)
     return request.param
 
 
@@ -320,7 +320,7 @@ def test_a_folder_on_a_full_disk_opens_for_reading(tmp_path):
 
 def test_what_is_readable_never_goes_back(tmp_path, monkeypatch):
     """An older group that is acknowledged late takes nothing back from a newer one."""
-    monkeypatch.setattr(group_commit, "INLINE_SYNC_NS", -1)
+    monkeypatch.setattr(wal_sync, "INLINE_SYNC_NS", -1)
 
     async def main() -> None:
         store = await open_store(tmp_path / "data")

@@ -6,10 +6,8 @@ failed is tried again as if it had worked: a failed sync or WAL write fails ever
 and no position is given out until `resume` says that a fresh checkpoint and WAL file are durable.
 
 How it works: `append` collects; `_flush`, called once per turn, writes each ledger's bytes to its
-segment, then one frame to the WAL; then a sync begins, unless one runs already. On a disk that
-syncs in less than INLINE_SYNC_NS the sync is done at once: the hop to a thread costs more (25
-against 40 us CPU a request here). On a slower disk a thread does it, and the groups that gather
-meanwhile share the next one.
+segment, then one frame to the WAL; then a sync begins, unless one runs already: the groups that
+gather meanwhile share the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future
 
 from headrace.errors import StorageUnavailable
 from headrace.runtime.clock import Clock
@@ -34,34 +31,15 @@ from headrace.storage.files.format import (
 )
 from headrace.storage.files.group import Catalog, Change, Group, Ledger, Run, fresh
 from headrace.storage.files.segments import Segments
-from headrace.storage.files.write_ahead_log import PARTS_MAX, WalFile, WriteAheadLog
+from headrace.storage.files.wal_sync import Counters, WalSync
+from headrace.storage.files.write_ahead_log import PARTS_MAX, WriteAheadLog
 from headrace.storage.ledger import Buffer
 
-INLINE_SYNC_NS = 200_000
-"""Up to this average the loop itself syncs; beyond it a thread does."""
-INLINE_SYNC_BYTES = 512 << 10
-"""A sync of more than this is never done in the loop, however quick the last ones were."""
 FLUSH_MS_MAX = 60_000
 """No bytes stay unsynced longer, whatever `flush_ms` says."""
 GROUP_BYTES_MAX = 64 << 20
 """A turn that brings more is cut into several frames (a frame's length is a u32)."""
 _JOIN_BYTES_MAX = 32 << 10
-
-
-class Counters:
-    """What the store has done since it was opened, for metrics."""
-
-    def __init__(self) -> None:
-        self.appends = 0
-        self.append_bytes = 0
-        self.groups = 0
-        self.wal_bytes = 0
-        self.syncs = 0
-        self.syncs_inline = 0
-        self.sync_ns_total = 0
-        self.sync_ns_last = 0
-        self.checkpoints = 0
-        self.errors = 0
 
 
 class GroupCommit:
@@ -77,14 +55,12 @@ class GroupCommit:
         salt: int,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._disk = disk
-        self._clock = clock
         self._wal = wal
         self._segments = segments
         self._catalog = catalog
         self._salt = salt
-        self._sync_thread: Executor = disk.threads("headrace-sync", 1)
         self.counters = Counters()
+        self._sync = WalSync(disk, clock, self.counters)
         self.outage: StorageUnavailable | None = None
         self.attention = asyncio.Event()
         """Set when a checkpoint or the end of an outage is due."""
@@ -93,10 +69,8 @@ class GroupCommit:
         self.synced_sequence = 0
         self.bytes_since_checkpoint = 0
         self.checkpoint_bytes = 1 << 62
-        self.is_syncing = False
         self._unsynced_sequence = 0
         """The last group of which something was acknowledged without a sync."""
-        self._sync_average_ns = 0
         self._unsynced_bytes = 0
         self._sync_wanted = 0
         self._sync_timer: asyncio.TimerHandle | None = None
@@ -152,6 +126,11 @@ class GroupCommit:
             return _failed(self.outage)
         return self._durable(self._group or self._begin_group())
 
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a thread uses the WAL's files."""
+        return self._sync.is_running
+
     async def close(self) -> None:
         """Sync what is written. Nothing may be appended any more."""
         if self.outage is None:
@@ -165,7 +144,7 @@ class GroupCommit:
         """Give the thread back."""
         if self._sync_timer is not None:
             self._sync_timer.cancel()
-        self._sync_thread.shutdown(wait=True)
+        self._sync.close()
 
     def resume(self) -> None:
         """End the outage: a checkpoint up to `next_sequence - 1` and a new WAL file are durable."""
@@ -237,7 +216,7 @@ class GroupCommit:
             if not self._write_frame(group, entries, body):
                 return
         self._full = []
-        if self._waiting and not self.is_syncing:
+        if self._waiting and not self._sync.is_running:
             self._begin_sync()
 
     def _write_segments(self, group: Group) -> tuple[list[Buffer], bytes]:
@@ -310,60 +289,23 @@ class GroupCommit:
 
     def _begin_sync(self) -> None:
         covers = self.written_sequence
-        files = self._wal.begin_sync()
-        if self._sync_average_ns < INLINE_SYNC_NS and self._unsynced_bytes < INLINE_SYNC_BYTES:
-            self._unsynced_bytes = 0
-            started_ns = self._clock.now_ns()
-            try:
-                for file in files:
-                    self._disk.fdatasync(file.fd)
-            except OSError as error:
-                self._sync_failed(error)
-                return
-            self.counters.syncs_inline += 1
-            self._synced(covers, self._clock.now_ns() - started_ns)
-            return
-        self._unsynced_bytes = 0
-        self.is_syncing = True
+        size, self._unsynced_bytes = self._unsynced_bytes, 0
+        self._sync.begin(self._wal.begin_sync(), size, self._sync_ended, covers)
 
-        def ended(future: Future[int]) -> None:
-            self._loop.call_soon_threadsafe(self._sync_ended, covers, future)
-
-        self._sync_thread.submit(self._sync_files, files).add_done_callback(ended)
-
-    def _sync_files(self, files: list[WalFile]) -> int:
-        started_ns = self._clock.now_ns()
-        for file in files:
-            self._disk.fdatasync(file.fd)
-        return self._clock.now_ns() - started_ns
-
-    def _sync_ended(self, covers: int, future: Future[int]) -> None:
-        self.is_syncing = False
+    def _sync_ended(self, error: OSError | None, covers: int) -> None:
         if self.outage is not None:
             self.attention.set()  # the files may be closed now
             return
-        error = future.exception()
-        if isinstance(error, OSError):
-            self._sync_failed(error)
+        if error is not None:
+            # The kernel may have dropped what it could not write: nothing of it is trusted.
+            self.counters.errors += 1
+            self.fail(error, "syncing the WAL")
             return
-        self._synced(covers, future.result())
-
-    def _sync_failed(self, error: OSError) -> None:
-        """The kernel may have dropped what it could not write: nothing of it is trusted."""
-        self.counters.errors += 1
-        self.fail(error, "syncing the WAL")
-
-    def _synced(self, covers: int, took_ns: int) -> None:
-        counters = self.counters
-        counters.syncs += 1
-        counters.sync_ns_total += took_ns
-        counters.sync_ns_last = took_ns
-        self._sync_average_ns += (took_ns - self._sync_average_ns) // 8
         self.synced_sequence = covers
         waiting = self._waiting
         while waiting and waiting[0].sequence <= covers:
             self._acknowledge(waiting.popleft())
-        if not self.is_syncing and (waiting or self._sync_wanted > self.synced_sequence):
+        if not self._sync.is_running and (waiting or self._sync_wanted > self.synced_sequence):
             self._begin_sync()
 
     def _acknowledge(self, group: Group) -> None:
@@ -402,7 +344,7 @@ class GroupCommit:
             cause=str(error),
         )
         self._fail_groups(groups, failure)
-        if self._waiting and not self.is_syncing:
+        if self._waiting and not self._sync.is_running:
             self._begin_sync()
 
     def _fail_groups(self, groups: list[Group], failure: StorageUnavailable) -> None:
@@ -434,7 +376,7 @@ class GroupCommit:
         self._sync_timer = None
         if self.outage is None and self.written_sequence > self.synced_sequence:
             self._sync_wanted = self.written_sequence
-            if not self.is_syncing:
+            if not self._sync.is_running:
                 self._begin_sync()
 
 
