@@ -121,7 +121,7 @@ class InternalPartition:
             await completion.wait()
             # The ledger of the snapshot stays, those before it go; without a roll here and there
             # the first ledger would keep everything.
-            await self._partition.roll_now()
-            await self._partition.trim(min(start, self._partition.high_watermark))
+            await self._partition.upkeep.roll_now()
+            await self._partition.upkeep.trim(min(start, self._partition.high_watermark))
         except (StorageUnavailable, OffsetOutOfRange) as error:
             log.warning("%s: its old records stay for now: %s", self._partition.name, error)

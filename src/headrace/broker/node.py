@@ -15,7 +15,7 @@ from headrace.broker.internal_topics import InternalPartition
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.topics import Topics
 from headrace.errors import HeadraceError
-from headrace.log.partition_log import Environment, PartitionLog
+from headrace.log.environment import Environment
 from headrace.log.retention import enforce
 from headrace.metadata.facts import (
     PARTITIONS,
@@ -32,6 +32,7 @@ from headrace.storage.ledger import LedgerId, LedgerStore
 
 if TYPE_CHECKING:
     from headrace.broker.broker_config import BrokerConfig
+    from headrace.log.partition_log import PartitionLog
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
 

@@ -24,7 +24,7 @@ from headrace.errors import (
     TopicUnknown,
     VersionConflict,
 )
-from headrace.log.partition_log import Environment, PartitionLog
+from headrace.log.partition_log import PartitionLog
 from headrace.metadata.facts import (
     TOPICS,
     TopicFact,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
+    from headrace.log.environment import Environment
     from headrace.runtime.randomness import Randomness
 
 log = logging.getLogger(__name__)
@@ -240,7 +241,7 @@ class Topics:
 
     async def _remove(self, topic: Topic, keys: list[str]) -> None:
         for partition in topic.partitions:
-            await partition.delete()
+            await partition.upkeep.delete()
         for key in keys:
             if await self._environment.metadata.get(key) is not None:
                 await self._environment.metadata.delete(key, ANY)
