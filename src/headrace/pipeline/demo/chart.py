@@ -31,7 +31,7 @@ def draw_chart(delays: list[Delay], names: dict[str, str], path: Path) -> Path:
             if value == value:
                 dark = value < 0 or value > 40
                 axes.text(
-                    column, row, f"{value:.0f}", ha="center", va="center",
+                    column, row, f"{round(value) + 0:d}", ha="center", va="center",
                     fontsize=8.5, color="white" if dark else _INK,
                 )  # fmt: skip
     axes.set_xticks(range(len(hours)), [f"{hour:02d}" for hour in hours])
