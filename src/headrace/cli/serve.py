@@ -130,6 +130,13 @@ async def _serve(settings: Settings, *, as_json: bool) -> None:
     help="Partitions of a topic that does not say.",
 )
 @click.option(
+    "--retention-check-interval-ms",
+    type=click.IntRange(100),
+    default=300_000,
+    show_default=True,
+    help="How often records that are no longer kept are looked for.",
+)
+@click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the line that says ready as JSON.")
@@ -140,6 +147,7 @@ def serve(
     advertise: tuple[str, int] | None,
     auto_create_topics: bool,
     partitions: int,
+    retention_check_interval_ms: int,
     log_level: str,
     as_json: bool,
 ) -> None:
@@ -158,7 +166,11 @@ def serve(
         stream=sys.stderr,
     )
     _raise_file_limit()
-    config = BrokerConfig(auto_create_topics=auto_create_topics, partition_count_default=partitions)
+    config = BrokerConfig(
+        auto_create_topics=auto_create_topics,
+        partition_count_default=partitions,
+        retention_check_interval_ms=retention_check_interval_ms,
+    )
     settings = Settings(data_dir, kafka, http, advertise, config)
     import uvloop
 
