@@ -109,6 +109,7 @@ class Groups(RuleBasedStateMachine):
         group = self.rig.machine.groups.get("g")
         if group is None or not group.members:
             return
+        before = list(group.members) if group.state == PREPARING else []
         for member in list(group.members.values()):
             if member.join_ticket or group.state != PREPARING:
                 continue
@@ -122,6 +123,7 @@ class Groups(RuleBasedStateMachine):
             self.rig.advance(150)
             self._hear()
         group = self.rig.machine.groups["g"]
+        assert set(before) <= set(group.members), "a member that has rejoined was forgotten"
         if group.state != COMPLETING:
             return
         self.count += 1
