@@ -39,7 +39,7 @@ class Topic:
         self._admin.create_topics([self._new])[self.name].result(30)
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            topic = self._admin.list_topics(timeout=10).topics.get(self.name)
+            topic = self._admin.list_topics(self.name, timeout=10).topics.get(self.name)
             if topic and all(p.leader >= 0 for p in topic.partitions.values()):
                 return self.name
             time.sleep(0.05)
@@ -131,7 +131,7 @@ class Measures:
                 {"bootstrap.servers": peer.bootstrap, "log_level": 0, "acks": "all"}
                 | {"batch.num.messages": 1, "linger.ms": 0, "socket.nagle.disable": True}
                 | {"max.in.flight.requests.per.connection": workload.options["in_flight"]}
-                | {"queue.buffering.max.messages": 20_000, "delivery.report.only.error": True}
+                | {"queue.buffering.max.messages": 2_000, "delivery.report.only.error": True}
             )
             failed: list[object] = []
 
@@ -150,7 +150,7 @@ class Measures:
                         sent += 1
                 except BufferError:
                     producer.poll(0.01)
-            if producer.flush(60) or failed:
+            if producer.flush(90) or failed:
                 raise RuntimeError(f"librdkafka could not deliver: {failed[:1]}")
             seconds = time.perf_counter() - started
             used = cpu_s(peer.pid) - before

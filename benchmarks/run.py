@@ -122,7 +122,7 @@ class Session:
                     for policy in (SYNCED, UNSYNCED):
                         status.update(f"warming up {peer.name}: {name} {policy}")
                         side = Side(peer.name, policy)
-                        self.measures.calibrate(by_name[name], peer, side)
+                        self._one(by_name[name], side, 0, {"failures": []})
 
     def _at_rest(self, workload: Workload) -> dict[str, Any]:
         entry = _entry(self.folder)

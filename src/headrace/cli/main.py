@@ -15,6 +15,7 @@ import click
 
 from headrace.cli.failures import EXIT_CODES, FAILED, INTERRUPTED, OK, CommandFailed
 from headrace.cli.session import Session
+from headrace.errors import HeadraceError
 
 # name -> module, what `headrace --help` says about it
 COMMANDS = {
@@ -146,8 +147,12 @@ def _run(arguments: list[str] | None) -> int:
     except CommandFailed as failure:
         click.echo(f"headrace: {failure.message}.", err=True)
         if failure.next_step:
-            click.echo(f"  {failure.next_step}.", err=True)
+            stop = "" if failure.next_step.endswith("?") else "."
+            click.echo(f"  {failure.next_step}{stop}", err=True)
         return failure.exit_code
+    except HeadraceError as error:
+        click.echo(f"headrace: {error}", err=True)
+        return FAILED
     except click.ClickException as failure:
         failure.show()
         return failure.exit_code

@@ -6,12 +6,13 @@ Rules of the room: Spark is imported only when a job runs, and only through `hea
 from __future__ import annotations
 
 import importlib
+import signal
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.completion import complete_topics
-from headrace.cli.output import print_json
+from headrace.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
@@ -27,29 +28,78 @@ def run() -> None:
     """Run a job."""
 
 
+class _Stop:
+    """Ctrl-C asks the job to end after its round; a second one ends the process."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+
+    def __call__(self, *_: object) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
+        say("headrace: stopping after this round; once more to stop at once (nothing is lost).")
+
+
 @run.command()
-@click.option("--topic", required=True, shell_complete=complete_topics)
-@click.option("--table", required=True, help="The Iceberg table, e.g. lake.archive.flights.")
-@click.option("--warehouse", required=True, help="A folder, or an object store's URL.")
+@click.option(
+    "--topic",
+    required=True,
+    shell_complete=complete_topics,
+    help="The topic; several with commas between them.",
+)
+@click.option(
+    "--table",
+    default="headrace.archive",
+    show_default=True,
+    help="The Iceberg table: NAMESPACE.NAME or CATALOG.NAMESPACE.NAME.",
+)
+@click.option("--warehouse", required=True, help="The folder of the Iceberg warehouse.")
 @click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
 @click.option("--continuous", is_flag=True, help="Go on with what arrives; Ctrl-C ends.")
+@click.option("--quiet", "-q", is_flag=True, help="No line for each round.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
-def archive(session: Session, /, as_json: bool, **options: Any) -> None:
+def archive(session: Session, /, as_json: bool, quiet: bool, **options: Any) -> None:
     """Append every record of a topic to an Iceberg table, exactly once.
 
     It may be stopped at any moment, even by kill -9: the next run goes on where this one stopped.
 
     \b
-    Example:
-      headrace pipeline run archive --topic flights --table lake.archive.flights \\
-          --warehouse ./warehouse
+    Examples:
+      headrace pipeline run archive --topic flights --warehouse ./warehouse
+      headrace pipeline run archive --topic flights --table archive.flights \\
+          --warehouse ./warehouse --master spark://host:7077 --continuous
     """
-    session.partitions_of(options["topic"])
+    names = [name.strip() for name in options["topic"].split(",") if name.strip()]
+    session.describe_topics(names)
     job = importlib.import_module("headrace.pipeline.jobs.archive")
-    config = job.ArchiveConfig(bootstrap=session.bootstrap, **options)
-    result = job.run_archive(config)
-    if as_json:
-        print_json(result if isinstance(result, dict) else {"result": str(result)})
-    elif result is not None:
+    config = job.ArchiveConfig(bootstrap=session.bootstrap, client=session.client_config, **options)
+    stop = _Stop()
+    signal.signal(signal.SIGINT, stop)
+    result = job.run_archive(
+        config, on_round=None if quiet else _say_round, should_stop=lambda: stop.wanted
+    )
+    if not as_json:
         click.echo(str(result))
+        return
+    print_json(
+        {
+            "table": result.table,
+            "rounds": result.round_count,
+            "records": result.record_count,
+            "seconds": result.elapsed_ms / 1000,
+            "records_per_s": result.rate_per_s,
+            "offsets": {
+                topic: {str(partition): end for partition, end in ends.items()}
+                for topic, ends in result.offsets.items()
+            },
+        }
+    )
+
+
+def _say_round(done: Any) -> None:
+    say(
+        f"round {done.number}: {done.record_count:,} records in {done.elapsed_ms / 1000:.1f} s "
+        f"({done.rate_per_s:,}/s), {done.remaining:,} to go"
+    )

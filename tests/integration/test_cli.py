@@ -1,0 +1,386 @@
+"""Every command as a user types it, against a broker started as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HEADRACE = str(Path(sys.executable).parent / "headrace")
+LIMIT_S = 30
+
+
+@dataclass
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    def lines(self) -> list[str]:
+        assert self.code == 0, self.err
+        return self.out.splitlines()
+
+
+class User:
+    """Somebody at a shell, with HEADRACE_BOOTSTRAP set."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.env = {**os.environ, "HEADRACE_BOOTSTRAP": bootstrap}
+        self.bootstrap = bootstrap
+
+    def types(self, *arguments: str, stdin: str | bytes = b"") -> Ran:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        done = subprocess.run(
+            [HEADRACE, *arguments], input=data, capture_output=True, env=self.env, timeout=LIMIT_S
+        )
+        ran = Ran(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode())
+        assert "Traceback" not in ran.err
+        return ran
+
+    def starts(self, *arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [HEADRACE, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.env,
+        )
+
+
+def ends(child: subprocess.Popen[bytes], number: int = signal.SIGINT) -> tuple[int, str, str]:
+    child.send_signal(number)
+    out, err = child.communicate(timeout=LIMIT_S)
+    return child.returncode, out.decode(), err.decode()
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("broker")
+    command = [HEADRACE, "serve", "--data-dir", str(folder / "data"), "--json"]
+    with (
+        open(folder / "log", "wb") as log,
+        subprocess.Popen(
+            [*command, "--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+        ) as broker,
+    ):
+        assert broker.stdout is not None
+        line = broker.stdout.readline()
+        assert line, (folder / "log").read_text()
+        yield User(json.loads(line)["kafka"])
+        broker.terminate()
+        assert broker.wait(LIMIT_S) == 0
+        assert "Traceback" not in (folder / "log").read_text()
+
+
+@pytest.fixture
+def topic(user, request):
+    """A topic with two partitions, of the test's own name."""
+    name = request.node.name.split("[")[0].removeprefix("test_").replace("_", "-")
+    assert user.types("topic", "create", name, "-p", "2").code == 0
+    return name
+
+
+# --- info and topics -------------------------------------------------------------------------
+
+
+def test_info(user):
+    info = user.types("info", "--json").json()
+    assert info["brokers"][0]["host"] == "127.0.0.1"
+    assert f"127.0.0.1:{info['brokers'][0]['port']}" == user.bootstrap
+    assert info["cluster_id"]
+    assert {"Produce", "Fetch", "JoinGroup"} <= {api["name"] for api in info["apis"]}
+    text = user.types("info", "--apis")
+    assert info["cluster_id"] in text.out
+    assert "Produce" in text.out
+
+
+def test_the_life_of_a_topic(user):
+    made = user.types(
+        "topic", "create", "life", "--partitions", "3", "--set", "retention.ms=3600000", "--json"
+    )
+    assert made.json() == [{"topic": "life", "created": True}]
+    again = user.types("topic", "create", "life")
+    assert (again.code, again.out) == (5, "")
+    assert "exists already" in again.err
+    assert user.types("topic", "create", "life", "--if-not-exists").code == 0
+
+    (listed,) = user.types("topic", "list", "li*", "--json").json()
+    assert listed == {"topic": "life", "partitions": 3, "replication_factor": 1}
+    assert user.types("topic", "list", "li*").lines()[1].split() == ["life", "3", "1"]
+
+    (described,) = user.types("topic", "describe", "life", "--json").json()
+    assert [p["partition"] for p in described["partitions"]] == [0, 1, 2]
+    config = {entry["name"]: entry["value"] for entry in described["config"]}
+    assert config == {"retention.ms": "3600000"}
+
+    altered = user.types(
+        *("topic", "alter", "life", "-p", "5", "--set", "flush.ms=1000", "--unset", "retention.ms")
+    )
+    assert altered.code == 0, altered.err
+    (described,) = user.types("topic", "describe", "life", "--json").json()
+    assert len(described["partitions"]) == 5
+    assert {entry["name"] for entry in described["config"]} == {"flush.ms"}
+    assert "flush.ms = 1000" in user.types("topic", "describe", "life").out
+
+    fewer = user.types("topic", "alter", "life", "-p", "2")
+    assert fewer.code == 1
+    assert "never taken away" in fewer.err
+    wrong = user.types("topic", "alter", "life", "--set", "no.such.setting=1")
+    assert wrong.code == 1
+    assert "no.such.setting" in wrong.err
+
+    assert user.types("topic", "delete", "life", "--json").json() == [
+        {"topic": "life", "deleted": True}
+    ]
+    gone = user.types("topic", "delete", "life")
+    assert gone.code == 3
+    assert "no topic 'life'" in gone.err
+    assert user.types("topic", "delete", "life", "--if-exists").code == 0
+    assert user.types("topic", "describe", "life").code == 3
+
+
+def test_an_illegal_topic_name_is_refused(user):
+    ran = user.types("topic", "create", "../escape")
+    assert ran.code != 0
+    assert "not a legal topic name" in ran.err
+
+
+# --- produce and consume ---------------------------------------------------------------------
+
+
+def test_lines_go_in_and_come_out(user, topic):
+    lines = [f"line {number}" for number in range(1000)]
+    sent = user.types("produce", topic, "--json", stdin="\n".join(lines))
+    assert sent.json()["records"] == 1000
+    assert sent.json()["failed"] == 0
+    assert sorted(user.types("consume", topic).lines()) == sorted(lines)
+    (listed,) = user.types("topic", "list", topic, "--records", "--json").json()
+    assert listed["records"] == 1000
+
+
+def test_keys_headers_and_times(user, topic):
+    sent = user.types(
+        *("produce", topic, "-K", ":", "-H", "source=test", "-t", "@1359633600000", "-z", "lz4"),
+        stdin="a:1\nb:2\na:3\n",
+    )
+    assert sent.code == 0
+    assert "produced 3 records" in sent.err
+    got = [json.loads(line) for line in user.types("consume", topic, "--json").lines()]
+    assert sorted((d["key"], d["value"]) for d in got) == [("a", "1"), ("a", "3"), ("b", "2")]
+    assert all(d["headers"] == [{"key": "source", "value": "test"}] for d in got)
+    assert {d["timestamp"] for d in got} == {1_359_633_600_000}
+    assert len({d["partition"] for d in got if d["key"] == "a"}) == 1
+    columns = user.types("consume", topic, "--keys", "--headers", "--times").lines()
+    assert "2013-01-31T12:00:00.000Z\tsource=test\tb\t2" in columns
+
+
+def test_json_lines_go_from_topic_to_topic(user, topic):
+    records = [
+        {"key": "k", "value": {"n": 1}, "headers": {"h": "x"}, "partition": 1, "timestamp": 1000},
+        {"value_base64": "/wA=", "partition": 0, "timestamp": 2000},
+        {"key": "k", "value": None, "partition": 1, "timestamp": 3000},
+    ]
+    lines = "\n".join(json.dumps(record) for record in records)
+    assert user.types("produce", topic, "-f", "json", stdin=lines).code == 0
+    first = user.types("consume", topic, "--json")
+    copy = f"{topic}-copy"
+    assert user.types("topic", "create", copy, "-p", "2").code == 0
+    assert user.types("produce", copy, "-f", "json", stdin=first.out).code == 0
+    second = user.types("consume", copy, "--json")
+    assert sorted(second.lines()) == sorted(line.replace(topic, copy) for line in first.lines())
+    values = {d["timestamp"]: d for d in map(json.loads, first.lines())}
+    assert values[1000]["value"] == '{"n":1}'
+    assert values[2000]["value_base64"] == "/wA="
+    assert values[3000]["value"] is None
+
+
+def test_files_go_in_and_out_whole(user, topic, tmp_path):
+    image = bytes(range(256)) * 40
+    (tmp_path / "image.png").write_bytes(image)
+    sent = user.types(
+        *("produce", topic, "-f", "file", "--key-from-name", "-p", "1"), str(tmp_path / "image.png")
+    )
+    assert sent.code == 0, sent.err
+    done = subprocess.run(
+        [HEADRACE, "consume", topic, "-p", "1", "-n", "1", "--format", "raw"],
+        capture_output=True,
+        env=user.env,
+        timeout=LIMIT_S,
+    )
+    assert done.stdout == image
+    assert user.types("consume", topic, "-T", r"{key} {size}\n").lines() == ["image.png 10240"]
+
+
+def test_positions(user, topic):
+    stdin = "\n".join(
+        json.dumps({"value": str(n), "partition": 0, "timestamp": 1000 * n + 1}) for n in range(10)
+    )
+    assert user.types("produce", topic, "-f", "json", stdin=stdin).code == 0
+
+    def values(*options: str) -> str:
+        return "".join(user.types("consume", topic, *options).lines())
+
+    assert values() == "0123456789"
+    assert values("--from", "4", "--to", "7") == "456"
+    assert values("--from", "-3") == "789"
+    assert values("--from", "@5000", "--to", "@8000") == "567"
+    assert values("--from", "1970-01-01T00:00:07.5Z") == "89"
+    assert values("--from", "latest") == ""
+    assert values("-n", "2", "-o") == "0:0\t00:1\t1"
+    assert values("--from", "1h") == ""
+    assert values("-p", "1") == ""
+    none = user.types("consume", topic, "-p", "7")
+    assert none.code == 3
+    assert "no partition 7, only 0 to 1" in none.err
+
+
+def test_follow_shows_what_arrives_and_ends_by_ctrl_c(user, topic):
+    child = user.starts("consume", topic, "--follow", "--from", "earliest")
+    assert user.types("produce", topic, stdin="first\n").code == 0
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"first\n"
+    assert user.types("produce", topic, stdin="second\n").code == 0
+    assert child.stdout.readline() == b"second\n"
+    assert ends(child) == (0, "", "")
+
+
+def test_a_reader_that_leaves_is_no_failure(user, topic):
+    assert user.types("produce", topic, stdin="x" * 50 + "\n" * 20_000).code == 0
+    piped = f"{HEADRACE} consume {topic} | head -n 1; echo ${{PIPESTATUS[*]}}"
+    done = subprocess.run(
+        ["bash", "-c", piped], capture_output=True, text=True, env=user.env, timeout=LIMIT_S
+    )
+    assert done.stdout.splitlines()[-1] == "0 0"
+    assert done.stderr == ""
+
+
+def test_a_topic_that_is_not_there_is_not_made_by_mistake(user):
+    ran = user.types("produce", "mistyped", stdin="x\n")
+    assert (ran.code, ran.out) == (3, "")
+    assert "no topic 'mistyped'" in ran.err
+    assert user.types("consume", "mistyped").code == 3
+    assert user.types("topic", "list", "mistyped", "--json").json() == []
+    assert user.types("produce", "wanted", "--create", stdin="x\n").code == 0
+    assert user.types("consume", "wanted").lines() == ["x"]
+
+
+def test_a_record_that_is_too_large_is_a_failure_in_words(user, topic):
+    assert user.types("topic", "alter", topic, "--set", "max.message.bytes=1000").code == 0
+    ran = user.types("produce", topic, "--json", stdin="x" * 2000)
+    assert ran.code == 1
+    assert json.loads(ran.out)["failed"] == 1
+    assert "larger than the topic allows" in ran.err
+    assert "max.message.bytes" in ran.err
+
+
+def test_a_bad_line_is_named_and_the_ones_before_it_are_stored(user, topic):
+    ran = user.types("produce", topic, "-f", "json", stdin='{"value": "good"}\nbad\n')
+    assert ran.code == 1
+    assert "line 2 of stdin cannot be read" in ran.err
+    assert user.types("consume", topic).lines() == ["good"]
+
+
+# --- groups ----------------------------------------------------------------------------------
+
+
+def test_the_life_of_a_group(user, topic):
+    stdin = "\n".join(
+        json.dumps({"value": str(n), "partition": n % 2, "timestamp": 1000 * n + 1})
+        for n in range(10)
+    )
+    assert user.types("produce", topic, "-f", "json", stdin=stdin).code == 0
+    assert len(user.types("consume", topic, "--group", "life").lines()) == 10
+    assert user.types("consume", topic, "--group", "life").lines() == []
+
+    listed = user.types("group", "list", "--lag", "--json").json()
+    mine = next(row for row in listed if row["group"] == "life")
+    assert (mine["state"], mine["lag"], mine["lag_s"]) == ("Empty", 0, 0.0)
+
+    sent_s = time.time()
+    fresh = json.dumps({"value": "new", "partition": 1})
+    assert user.types("produce", topic, "-f", "json", stdin=fresh).code == 0
+    (group,) = user.types("group", "describe", "life", "--json").json()
+    assert group["lag"] == 1
+    assert 0 <= group["lag_s"] <= time.time() - sent_s + 0.1
+    one = next(p for p in group["partitions"] if p["partition"] == 1)
+    assert (one["committed"], one["latest"], one["lag"]) == (5, 6, 1)
+    assert "1 messages behind" in user.types("group", "describe", "life").out
+
+    tried = user.types("group", "reset", "life", "--to", "earliest", "--dry-run", "--json").json()
+    assert [p["after"] for p in tried["partitions"]] == [0, 0]
+    assert user.types("group", "describe", "life", "--json").json()[0]["lag"] == 1
+
+    moves = {
+        ("--to", "earliest"): [0, 0],
+        ("--shift-by", "2"): [2, 2],
+        ("--to", "@6500"): [4, 3],
+        ("--to", "3"): [3, 3],
+        ("--to", "-1"): [4, 5],
+        ("--to", "1h"): [5, 5],
+        ("--to", "latest"): [5, 6],
+    }
+    for options, expected in moves.items():
+        moved = user.types("group", "reset", "life", *options, "--json").json()
+        assert [p["after"] for p in moved["partitions"]] == expected, options
+    table = user.types("group", "reset", "life", "--topic", topic, "-p", "1", "--to", "0")
+    assert "6 records are read again" in table.out
+    (group,) = user.types("group", "describe", "life", "--json").json()
+    assert group["lag"] == 6
+    assert group["lag_s"] > 1_000_000_000  # the first unread record is from 1970
+
+    assert user.types("group", "delete", "life", "--json").json() == [
+        {"group": "life", "deleted": True}
+    ]
+    assert user.types("group", "delete", "life").code == 3
+    assert user.types("group", "describe", "life").code == 3
+    assert user.types("group", "reset", "life", "--to", "latest").code == 3
+
+
+def test_an_active_group_is_not_moved_and_not_deleted(user, topic):
+    child = user.starts("consume", topic, "--group", "active", "--follow")
+    assert user.types("produce", topic, stdin="x\n").code == 0
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"x\n"
+    (group,) = user.types("group", "describe", "active", "--json").json()
+    assert group["state"] == "Stable"
+    assert [member["client_id"] for member in group["members"]] == ["headrace-cli"]
+    assert len(group["members"][0]["partitions"]) == 2
+    refused = user.types("group", "reset", "active", "--to", "earliest")
+    assert refused.code == 5
+    assert "group 'active' is active (Stable, 1 members)" in refused.err
+    assert user.types("group", "delete", "active").code == 5
+    assert ends(child) == (0, "", "")
+    (group,) = user.types("group", "describe", "active", "--json").json()
+    assert (group["state"], group["lag"]) == ("Empty", 0)
+
+
+# --- completion ------------------------------------------------------------------------------
+
+
+def test_the_shell_completes_topics(user, topic):
+    user.env.update(
+        {
+            "_HEADRACE_COMPLETE": "bash_complete",
+            "COMP_WORDS": f"headrace consume {topic[:8]}",
+            "COMP_CWORD": "2",
+        }
+    )
+    try:
+        ran = user.types()
+    finally:
+        del user.env["_HEADRACE_COMPLETE"]
+    assert f"plain,{topic}" in ran.lines()

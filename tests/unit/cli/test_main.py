@@ -1,0 +1,160 @@
+"""The command line's manners: help, exit codes, words instead of tracebacks, a quick start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from headrace.cli import failures, main
+from headrace.cli.output import cell_text, duration_text, iso_time, print_table, size_text
+
+
+def run(*arguments: str, capsys) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main.main(list(arguments))
+    out, err = capsys.readouterr()
+    return ended.value.code, out, err
+
+
+def every_command(command, path=()):
+    yield path, command
+    if isinstance(command, click.Group):
+        ctx = click.Context(command)
+        for name in command.list_commands(ctx):
+            yield from every_command(command.get_command(ctx, name), (*path, name))
+
+
+COMMANDS = list(every_command(main.cli))
+
+
+@pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=" ".join)
+def test_every_command_has_help(path, capsys):
+    code, out, err = run(*path, "--help", capsys=capsys)
+    assert (code, err) == (0, "")
+    assert out.startswith("Usage: headrace")
+    assert "\\b" not in out
+
+
+@pytest.mark.parametrize(
+    "option",
+    [(path, p) for path, c in COMMANDS for p in c.params if isinstance(p, click.Option)],
+    ids=lambda option: " ".join((*option[0], option[1].opts[0])),
+)
+def test_every_long_option_is_spelled_once(option):
+    _, parameter = option
+    assert any(name.startswith("--") or name == "-X" for name in parameter.opts)
+
+
+def test_the_help_documents_the_exit_codes(capsys):
+    _, out, _ = run("--help", capsys=capsys)
+    codes = (
+        failures.OK, failures.FAILED, failures.USAGE, failures.NOT_FOUND, failures.UNREACHABLE,
+        failures.CONFLICT, failures.INTERRUPTED,
+    )  # fmt: skip
+    documented = [line.split()[0] for line in out.partition("Exit codes:")[2].splitlines()[1:]]
+    assert documented == [str(code) for code in codes]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nosuch",),
+        ("topic", "nosuch"),
+        ("topic", "create"),
+        ("topic", "create", "t", "--set", "noequals"),
+        ("topic", "alter", "t"),
+        ("consume", "t", "--from", "soon"),
+        ("consume", "t", "-T", "no field"),
+        ("consume", "t", "--format", "template"),
+        ("produce", "t", "--acks", "2"),
+        ("group", "reset", "g"),
+        ("group", "reset", "g", "--to", "latest", "--shift-by", "1"),
+        ("-X", "noequals", "info"),
+        ("-b", "nohost", "info"),
+        ("completion", "tcsh"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_code_2(arguments, capsys):
+    code, out, err = run(*arguments, capsys=capsys)
+    assert (code, out) == (failures.USAGE, "")
+    assert "Traceback" not in err
+    assert err
+
+
+def test_nobody_listens(capsys):
+    code, out, err = run("-b", "127.0.0.1:1", "topic", "list", capsys=capsys)
+    assert (code, out) == (failures.UNREACHABLE, "")
+    assert "cannot connect to 127.0.0.1:1 (Connection refused): nothing was sent" in err
+    assert "headrace serve" in err
+
+
+def test_a_fault_of_ours_is_no_traceback(monkeypatch, capsys):
+    def broken(*_args, **_options):
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(main.cli, "main", broken)
+    code, out, err = run("info", capsys=capsys)
+    assert (code, out) == (failures.FAILED, "")
+    assert "internal error, RuntimeError: a fault" in err
+    assert "Traceback" not in err
+
+
+def test_what_a_client_says_becomes_words():
+    class Error:
+        def name(self):
+            return "NON_EMPTY_GROUP"
+
+        def str(self):
+            return "Broker: The group is not empty"
+
+    failure = failures.from_kafka(Error(), "delete group 'g'")
+    assert failure.exit_code == failures.CONFLICT
+    assert failure.message == "delete group 'g': the group still has members"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]], ids=" ".join)
+def test_a_start_imports_nothing_heavy(arguments):
+    program = (
+        f"import sys; sys.argv = ['headrace', *{arguments!r}]\n"
+        "import headrace.cli.main as m\n"
+        "try: m.main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'confluent_kafka', 'rich', 'pandas', 'pyspark', 'pyarrow', 'numpy'}\n"
+        "sys.exit(','.join(sorted(heavy & set(sys.modules))) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_name_the_program(shell, capsys):
+    code, out, _ = run("completion", shell, capsys=capsys)
+    assert code == 0
+    assert "_HEADRACE_COMPLETE" in out
+
+
+def test_tables_in_a_pipe_are_plain_columns(capsys):
+    print_table(["name", "count"], [["a", 1], ["long name", 1234567], ["none", None]])
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME           COUNT",
+        "a                  1",
+        "long name  1,234,567",
+        "none               -",
+    ]
+
+
+def test_figures_in_words():
+    assert [cell_text(c) for c in (1234, 0.5, None, True)] == ["1,234", "0.500", "-", "yes"]
+    assert [size_text(s) for s in (5, 2048, 3 << 30)] == ["5 B", "2.0 KiB", "3.0 GiB"]
+    assert [duration_text(s) for s in (1, 600, 7200 * 4, 864_000)] == [
+        "1.0 s",
+        "10.0 min",
+        "8.0 h",
+        "10.0 days",
+    ]
+    assert iso_time(1_359_633_600_000) == "2013-01-31T12:00:00.000Z"
+    assert iso_time(-(2**63)) == str(-(2**63))

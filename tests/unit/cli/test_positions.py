@@ -1,0 +1,80 @@
+"""Places in a log, as users write them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from headrace.cli.positions import (
+    Bounds,
+    Partition,
+    Position,
+    parse_duration_ms,
+    parse_position,
+    resolve,
+)
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("earliest", Position("earliest")),
+        ("beginning", Position("earliest")),
+        ("latest", Position("latest")),
+        ("end", Position("latest")),
+        ("0", Position("offset", 0)),
+        ("42", Position("offset", 42)),
+        ("-10", Position("last", 10)),
+        ("15m", Position("time", NOW_MS - 900_000)),
+        ("1h30m", Position("time", NOW_MS - 5_400_000)),
+        ("@1500", Position("time", 1500)),
+        ("2013-01-31T12:00:00Z", Position("time", 1_359_633_600_000)),
+        ("2013-01-31T13:00:00+01:00", Position("time", 1_359_633_600_000)),
+    ],
+)
+def test_a_position_is_read_as_a_user_writes_it(text, position):
+    assert parse_position(text, NOW_MS) == position
+
+
+def test_a_time_without_zone_is_local():
+    expected = int(datetime(2013, 1, 31, 12).astimezone().timestamp() * 1000)
+    assert parse_position("2013-01-31T12:00", NOW_MS) == Position("time", expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "4 2", "--3", "15x", "@", "@x", "2013-13-01", "\u0661"]
+)
+def test_what_is_no_position_is_refused_with_the_choices(text):
+    with pytest.raises(ValueError, match="none of: earliest, latest"):
+        parse_position(text, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"), [("90s", 90_000), ("2d", 172_800_000), ("1.5h", 5_400_000), ("5ms", 5)]
+)
+def test_durations(text, duration_ms):
+    assert parse_duration_ms(text) == duration_ms
+
+
+@pytest.mark.parametrize("text", ["", "5", "h", "5m5", "5m 5s"])
+def test_what_is_no_duration_is_refused(text):
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("position", "offsets"),
+    [
+        (Position("earliest"), [5, 0]),
+        (Position("latest"), [100, 3]),
+        (Position("offset", 50), [50, 3]),
+        (Position("offset", 2), [5, 2]),
+        (Position("last", 10), [90, 0]),
+    ],
+)
+def test_a_position_is_moved_inside_each_partition(position, offsets):
+    bounds = {Partition("t", 0): Bounds(5, 100), Partition("t", 1): Bounds(0, 3)}
+    assert list(resolve(None, position, bounds).values()) == offsets
