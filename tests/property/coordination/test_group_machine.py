@@ -221,8 +221,18 @@ class Groups(RuleBasedStateMachine):
 
     # --- what must always hold ----------------------------------------------------------------
 
+    def _is_removed(self) -> bool:
+        """Whether the last word of the log about the group is its tombstone."""
+        values = [value for key, value in self.rig.log if key == b"\0\x02\0\x01g"]
+        return bool(values) and values[-1] is None
+
     @invariant()
     def generations_only_go_up(self):
+        if self._is_removed():
+            # Nothing was left of it: the next group of this name begins anew (as in Kafka),
+            # and shares no member id with it.
+            self.generation = 0
+            self.assigned.clear()
         group = self.rig.machine.groups.get("g")
         if group is not None and (group.record is not None or group.members):
             assert group.generation >= self.generation

@@ -152,7 +152,8 @@ class Rig:
 
     def committed(self, topic: str = "t", group_id: str = "g") -> int:
         """The offset stored for partition 0 of the topic."""
-        return self.send(FetchOffsetsCommand(group_id, [(topic, 0)])).offsets[0].offset
+        command = FetchOffsetsCommand(group_id, [(topic, 0)])
+        return self.machine.decide(command, self.now_ms).reply.offsets[0].offset
 
     def group(self) -> Any:
         """The group as it stands."""
