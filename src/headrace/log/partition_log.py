@@ -53,7 +53,6 @@ class Appended(NamedTuple):
     """Where a batch went. `completion` says when it is safe."""
 
     base_offset: int
-    log_append_time_ms: int
     completion: Completion
 
 
@@ -163,7 +162,7 @@ class PartitionLog:
         if producer_id != NO_PRODUCER_ID:
             duplicate = self.producers.check(header)
             if duplicate is not None:
-                return Appended(duplicate.base_offset, -1, self._safe_when(duplicate.base_offset))
+                return Appended(duplicate.base_offset, self._safe_when(duplicate.base_offset))
         base_offset = self.end_offset
         placement = PLACEMENT.pack(base_offset, header.length, self.leader_epoch)
         parts = (placement, memoryview(batch)[16:])
@@ -197,7 +196,7 @@ class PartitionLog:
             now_ms - active.first_append_ms >= config.segment_ms
         ):
             self.upkeep.begin_roll(now_ms)
-        return Appended(base_offset, -1, completion)
+        return Appended(base_offset, completion)
 
     def _check_content(self, header: BatchHeader, now_ms: int) -> None:
         if header.attributes & (CONTROL | TRANSACTIONAL):

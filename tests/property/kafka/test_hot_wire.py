@@ -15,7 +15,14 @@ from kio.serial import entity_reader, entity_writer
 from headrace.kafka.apis import APIS, FETCH, PRODUCE
 from headrace.kafka.wire.fetch import FetchResult, read_fetch, write_fetch
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
-from headrace.kafka.wire.produce import ProduceResult, read_produce, write_produce
+from headrace.kafka.wire.produce import (
+    ProduceResult,
+    frame_around_one,
+    read_one,
+    read_produce,
+    write_one,
+    write_produce,
+)
 from headrace.kafka.wire.schema import _shape
 
 PRODUCE_VERSIONS = range(3, APIS[PRODUCE].version_max + 1)
@@ -184,3 +191,54 @@ def test_noise_never_does_more_than_raise(noise: bytes, version: int) -> None:
             read(memoryview(noise), 0, number)
         except (FrameInvalid, STRUCT_ERROR, IndexError):
             continue
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@settings(max_examples=40, deadline=None)
+@given(TOPICS, st.binary(max_size=400), st.sampled_from([None, "tx"]), st.binary(max_size=3))
+def test_the_short_way_reads_what_the_long_way_reads_or_nothing(
+    version: int, topics: list[Any], records: bytes, transactional_id: str | None, extra: bytes
+) -> None:
+    data = encode(
+        load_request_schema(PRODUCE, version),
+        {
+            "transactional_id": transactional_id,
+            "acks": -1,
+            "timeout": 5,
+            "topic_data": [
+                {
+                    "name": name,
+                    "topic_id": topic_id,
+                    "partition_data": [{"index": n, "records": records} for n in numbers],
+                }
+                for topic_id, name, numbers in topics
+            ],
+        },
+    )
+    is_plain = len(topics) == 1 and len(topics[0][2]) == 1 and transactional_id is None
+    try:
+        one = read_one(memoryview(b"x" + data + extra), 1, version)
+    except (FrameInvalid, STRUCT_ERROR, IndexError):
+        assert not is_plain
+        return
+    if is_plain and not extra and len(topics[0][1]) < 120:
+        assert one is not None
+    if one is not None:
+        assert is_plain
+        assert not extra
+        part = read_produce(memoryview(data), 0, version).partitions[0]
+        assert (one[1], one[2], bytes(one[3])) == (part.topic, part.partition, records)
+
+
+@pytest.mark.parametrize("version", range(5, 14))
+@settings(max_examples=20, deadline=None)
+@given(TOPICS, st.integers(0, 2**50))
+def test_the_short_answer_is_the_long_one(version: int, topics: list[Any], offset: int) -> None:
+    for topic_id, name, numbers in topics:
+        topic = topic_key(version, 13, topic_id, name)
+        result = ProduceResult(topic, numbers[0], 0, offset, 4, 3, None)
+        body = write_produce(version, [result])
+        head = b"\x00" if version >= 9 else b""
+        answer = write_one(frame_around_one(version, topic, numbers[0]), 9, offset, 4, 3)
+        assert answer[4:] == b"\x00\x00\x00\x09" + head + body
+        assert int.from_bytes(answer[:4], "big") == len(answer) - 4

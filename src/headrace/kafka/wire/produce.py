@@ -65,6 +65,91 @@ class ProduceResult(NamedTuple):
     message: str | None
 
 
+_ONE = Struct(">hhiih")
+_ONE_PARTITION = Struct(">iii")
+_ONE_FLEXIBLE = Struct(">bhibb")
+_ONE_FLEXIBLE_PARTITION = Struct(">bi")
+_ONE_ANSWER = Struct(">hqqq")
+_HEAD = Struct(">ii")
+_NO_TAGS = b"\x00\x00\x00"
+
+
+def read_one(data: memoryview, at: int, version: int) -> tuple[int, bytes, int, memoryview] | None:
+    """(acks, topic, partition, records) of a request with exactly one partition, else None.
+
+    The same bytes as `read_produce` reads, without a loop: most requests are of this kind, and
+    the loop takes 1.3 us longer. None also for whatever else is unusual.
+    """
+    if version >= FLEXIBLE:
+        return _read_one_flexible(data, at, version)
+    transactional, acks, _timeout, topics, size = _ONE.unpack_from(data, at)
+    if transactional != -1 or topics != 1 or size < 0:
+        return None
+    name_at = at + 14
+    at = name_at + size
+    partitions, number, records_size = _ONE_PARTITION.unpack_from(data, at)
+    at += 12
+    if partitions != 1 or records_size < 0 or at + records_size != len(data):
+        return None
+    return acks, bytes(data[name_at : name_at + size]), number, data[at:]
+
+
+def _read_one_flexible(
+    data: memoryview, at: int, version: int
+) -> tuple[int, bytes, int, memoryview] | None:
+    transactional, acks, _timeout, topics, size = _ONE_FLEXIBLE.unpack_from(data, at)
+    if transactional != 0 or topics != 2:
+        return None
+    if version >= TOPIC_IDS:
+        name_at, end = at + 8, at + 24
+    elif size > 0:
+        name_at, end = at + 9, at + 8 + size
+    else:
+        return None
+    partitions, number = _ONE_FLEXIBLE_PARTITION.unpack_from(data, end)
+    if partitions != 2:
+        return None
+    size, at = read_uvarint(data, end + 5)
+    if not size or at + size + 2 != len(data) or data[at + size - 1 :] != _NO_TAGS:
+        return None
+    return acks, bytes(data[name_at:end]), number, data[at : at + size - 1]
+
+
+def frame_around_one(version: int, topic: bytes, partition: int) -> tuple[bytes, bytes, int]:
+    """What stands before and behind the result of the only partition of an answer, and the size.
+
+    The same bytes each time, so they are kept; see `write_one`.
+    """
+    number = INT32.pack(partition)
+    if version >= FLEXIBLE:
+        name = topic if version >= TOPIC_IDS else compact_string(topic)
+        before = b"\x00\x02" + name + b"\x02" + number
+        behind = b"\x01\x00\x00" + b"\x00" + b"\x00\x00\x00\x00" + b"\x00"
+    else:
+        before = INT32.pack(1) + string(topic) + INT32.pack(1) + number
+        behind = (b"\x00\x00\x00\x00\xff\xff" if version >= 8 else b"") + b"\x00\x00\x00\x00"
+    return before, behind, 4 + len(before) + _ONE_ANSWER.size + len(behind)
+
+
+def write_one(
+    around: tuple[bytes, bytes, int],
+    correlation_id: int,
+    base_offset: int,
+    log_append_time_ms: int,
+    log_start_offset: int,
+) -> bytes:
+    """The whole answer, size and header included, to a request whose one batch is stored; v5+."""
+    before, behind, size = around
+    return b"".join(
+        (
+            _HEAD.pack(size, correlation_id),
+            before,
+            _ONE_ANSWER.pack(0, base_offset, log_append_time_ms, log_start_offset),
+            behind,
+        )
+    )
+
+
 def read_produce(data: memoryview, at: int, version: int) -> ProduceRequest:
     """Read the body that begins at `at`. Raises FrameInvalid, struct.error, IndexError."""
     if version >= FLEXIBLE:
