@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +17,9 @@ from headrace.runtime.clock import SystemClock
 from headrace.storage.files import FileLedgerStore
 from headrace.storage.ledger import LedgerInfo, LedgerStore
 from headrace.storage.memory import MemoryLedgerStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class MemoryHarness:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from typing import Any
+import threading
+import time
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = "/data"
 
@@ -19,10 +23,15 @@ ROOT = "/data"
 class ModelDisk:
     """A Disk. `operations` is the account; `image` preloads a state."""
 
-    def __init__(self, image: Image | None = None, sync_turns: int = 0) -> None:
+    def __init__(
+        self, image: Image | None = None, sync_turns: int = 0, *, has_threads: bool = False
+    ) -> None:
         self.operations: list[tuple[Any, ...]] = []
         self.sync_turns = sync_turns
         """Turns of the loop between the start and the end of a sync in a thread."""
+        self._has_threads = has_threads
+        """Real threads, with syncs that last: checkpoints run while appends go on."""
+        self._mutex = threading.RLock()
         self.inodes: list[bytearray] = []
         self.names: dict[str, dict[str, int]] = {"": {}}
         self._open: dict[int, int] = {}
@@ -55,8 +64,9 @@ class ModelDisk:
     def pwrite(self, fd: int, data: Any, position: int, /) -> int:
         inode = self._open[fd]
         data = bytes(data)
-        self.operations.append(("write", inode, position, data))
-        write_into(self.inodes[inode], position, data)
+        with self._mutex:
+            self.operations.append(("write", inode, position, data))
+            write_into(self.inodes[inode], position, data)
         return len(data)
 
     def pwritev(self, fd: int, parts: Any, position: int, /) -> int:
@@ -66,9 +76,12 @@ class ModelDisk:
         self.sync("sync", self._open[fd])
 
     def sync(self, kind: str, what: Any) -> None:
-        start = len(self.operations)
-        self.operations.append((kind + "_start", what))
+        with self._mutex:
+            start = len(self.operations)
+            self.operations.append((kind + "_start", what))
         end = (kind + "_end", what, start)
+        if self._has_threads and threading.current_thread() is not threading.main_thread():
+            time.sleep(0.0003)
         if self._deferred is not None:
             self._deferred.append(end)
         else:
@@ -76,8 +89,9 @@ class ModelDisk:
 
     def truncate(self, fd: int, size: int, /) -> None:
         inode = self._open[fd]
-        self.operations.append(("truncate", inode, size))
-        truncate(self.inodes[inode], size)
+        with self._mutex:
+            self.operations.append(("truncate", inode, size))
+            truncate(self.inodes[inode], size)
 
     def allocate(self, fd: int, size: int, /) -> None:
         if self.size(fd) < size:
@@ -94,16 +108,18 @@ class ModelDisk:
         if inode is None:
             if not flags & os.O_CREAT:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
-            inode = len(self.inodes)
-            self.inodes.append(bytearray())
-            self.operations.append(("link", folder, name, inode))
-            self.names[folder][name] = inode
+            with self._mutex:
+                inode = len(self.inodes)
+                self.inodes.append(bytearray())
+                self.operations.append(("link", folder, name, inode))
+                self.names[folder][name] = inode
         elif flags & os.O_TRUNC and self.inodes[inode]:
             self.operations.append(("truncate", inode, 0))
             self.inodes[inode].clear()
-        self._next_fd += 1
-        self._open[self._next_fd] = inode
-        return self._next_fd
+        with self._mutex:
+            self._next_fd += 1
+            self._open[self._next_fd] = inode
+            return self._next_fd
 
     def close(self, fd: int, /) -> None:
         del self._open[fd]
@@ -118,23 +134,26 @@ class ModelDisk:
         if folder in self.names:
             return False
         self._folder(split(path)[0])
-        self.operations.append(("folder", folder))
-        self.names[folder] = {}
+        with self._mutex:
+            self.operations.append(("folder", folder))
+            self.names[folder] = {}
         return True
 
     def rename(self, old: str, new: str, /) -> None:
         (folder, old_name), (new_folder, new_name) = split(old), split(new)
         assert folder == new_folder, "renames stay in their folder"
-        names = self._folder(folder)
-        self.operations.append(("rename", folder, old_name, new_name))
-        names[new_name] = names.pop(old_name)
+        with self._mutex:
+            names = self._folder(folder)
+            self.operations.append(("rename", folder, old_name, new_name))
+            names[new_name] = names.pop(old_name)
 
     def unlink(self, path: str, /) -> None:
         folder, name = split(path)
         if name not in self._folder(folder):
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
-        self.operations.append(("unlink", folder, name))
-        del self.names[folder][name]
+        with self._mutex:
+            self.operations.append(("unlink", folder, name))
+            del self.names[folder][name]
 
     def sync_folder(self, path: str, /) -> None:
         folder = path.strip("/")
@@ -145,6 +164,8 @@ class ModelDisk:
         return True
 
     def threads(self, name: str, count: int, /) -> Executor:
+        if self._has_threads:
+            return ThreadPoolExecutor(count)
         return TurnExecutor(self, self.sync_turns if name == "headrace-sync" else 0)
 
     def _folder(self, folder: str) -> dict[str, int]:

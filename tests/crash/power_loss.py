@@ -8,11 +8,13 @@ in any order, cut into sectors.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.crash.model_disk import Image, truncate, write_into
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator
 
 SECTOR = 512
 PROFILES = ("posix-strict", "ext4-like")

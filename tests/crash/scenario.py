@@ -66,6 +66,10 @@ async def open_store(disk: ModelDisk) -> FileLedgerStore:
 async def abandon(store: FileLedgerStore) -> None:
     """Leave the store as a killed process does."""
     await store._tasks.close()
+    store._maintenance._thread.shutdown()
+    store._commit._sync.close()
+    store._threads.shutdown()
+    await asyncio.sleep(0)  # what a thread handed back last
 
 
 class Expected:

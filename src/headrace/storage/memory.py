@@ -7,11 +7,14 @@ was appended in one turn of the loop completes together at its end, as a group c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headrace.errors import LedgerSealed, LedgerUnknown, Rejected
 from headrace.runtime.completion import Completion
 from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FOOTER_BYTES_MAX = 16 << 20
 

@@ -8,8 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +16,9 @@ from headrace.errors import DataCorrupt, StorageUnavailable
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.files import FileLedgerStore, wal_sync
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class FaultyDisk(SystemDisk):

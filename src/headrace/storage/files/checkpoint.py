@@ -9,6 +9,8 @@ is synced once more: after a failed sync the page cache may have dropped what it
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.errors import DataCorrupt
 from headrace.runtime.disk import (
     CREATE_EMPTY,
@@ -25,9 +27,11 @@ from headrace.storage.files.format import (
     decode_checkpoint,
     encode_checkpoint,
 )
-from headrace.storage.files.group import Catalog, Ledger
-from headrace.storage.files.segments import Segments
-from headrace.storage.files.wal_reader import WalReader
+
+if TYPE_CHECKING:
+    from headrace.storage.files.group import Catalog, Ledger
+    from headrace.storage.files.segments import Segments
+    from headrace.storage.files.wal_reader import WalReader
 
 
 class Snapshot:

@@ -8,12 +8,14 @@ folder's own random salt, so bytes that a client sends never look like a frame.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
 from headrace.errors import DataCorrupt, FormatUnsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Buffer = bytes | bytearray | memoryview
 

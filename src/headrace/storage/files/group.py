@@ -7,9 +7,13 @@ nobody may see yet.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.errors import HeadraceError, LedgerSealed
-from headrace.runtime.completion import Completion
-from headrace.storage.ledger import Buffer
+
+if TYPE_CHECKING:
+    from headrace.runtime.completion import Completion
+    from headrace.storage.ledger import Buffer
 
 
 class Ledger:

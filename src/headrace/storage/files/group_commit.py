@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headrace.errors import StorageUnavailable
-from headrace.runtime.clock import Clock
 from headrace.runtime.completion import Completion
-from headrace.runtime.disk import Disk
 from headrace.storage.files.format import (
     APPEND,
     CREATE,
@@ -30,10 +28,16 @@ from headrace.storage.files.format import (
     encode_frame_head,
 )
 from headrace.storage.files.group import Catalog, Change, Group, Ledger, Run, fresh
-from headrace.storage.files.segments import Segments
 from headrace.storage.files.wal_sync import Counters, WalSync
 from headrace.storage.files.write_ahead_log import PARTS_MAX, WriteAheadLog
-from headrace.storage.ledger import Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.disk import Disk
+    from headrace.storage.files.segments import Segments
+    from headrace.storage.ledger import Buffer
 
 FLUSH_MS_MAX = 60_000
 """No bytes stay unsynced longer, whatever `flush_ms` says."""

@@ -11,16 +11,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from headrace.runtime.disk import Disk
 from headrace.storage.files.checkpoint import CheckpointWriter, Snapshot
-from headrace.storage.files.group import Catalog
-from headrace.storage.files.group_commit import GroupCommit
-from headrace.storage.files.segments import Segments
-from headrace.storage.files.write_ahead_log import WalFile, WriteAheadLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.runtime.disk import Disk
+    from headrace.storage.files.group import Catalog
+    from headrace.storage.files.group_commit import GroupCommit
+    from headrace.storage.files.segments import Segments
+    from headrace.storage.files.write_ahead_log import WalFile, WriteAheadLog
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,8 @@ says is quarantined alone; a WAL or checkpoint that is damaged stops the opening
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.errors import DataCorrupt, FormatUnsupported
 from headrace.runtime.disk import READ_ONLY, Disk, read_fully
 from headrace.storage.files.checkpoint import (
@@ -26,8 +28,10 @@ from headrace.storage.files.format import (
     encode_folder,
 )
 from headrace.storage.files.group import Catalog, Ledger
-from headrace.storage.files.segments import Segments
-from headrace.storage.files.wal_reader import WalReader
+
+if TYPE_CHECKING:
+    from headrace.storage.files.segments import Segments
+    from headrace.storage.files.wal_reader import WalReader
 
 _NAMES_OF_A_NEW_FOLDER = {"lock", "wal", "ledgers", "checkpoint", "checkpoint.tmp", "format.tmp"}
 

@@ -8,7 +8,7 @@ one to close is found by second chance, so that a hit costs one attribute.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt
 from headrace.runtime.disk import (
@@ -21,8 +21,12 @@ from headrace.runtime.disk import (
     write_fully,
 )
 from headrace.storage.files.format import FOOTER_HEAD, decode_footer, encode_footer
-from headrace.storage.files.group import Ledger
-from headrace.storage.ledger import Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.storage.files.group import Ledger
+    from headrace.storage.ledger import Buffer
 
 FOOTER_BYTES_MAX = 16 << 20
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.errors import (
     DataCorrupt,
@@ -21,8 +18,6 @@ from headrace.errors import (
     Rejected,
     StorageUnavailable,
 )
-from headrace.runtime.clock import Clock
-from headrace.runtime.completion import Completion
 from headrace.runtime.disk import Disk, SystemDisk
 from headrace.runtime.randomness import Randomness, SystemRandomness
 from headrace.runtime.tasks import Tasks
@@ -37,6 +32,14 @@ from headrace.storage.files.segments import FOOTER_BYTES_MAX, Segments
 from headrace.storage.files.wal_reader import WalReader
 from headrace.storage.files.write_ahead_log import WriteAheadLog
 from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.completion import Completion
 
 log = logging.getLogger(__name__)
 

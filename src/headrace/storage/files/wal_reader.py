@@ -7,12 +7,15 @@ to get at what lies behind, except frames that the checkpoint covers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt
 from headrace.runtime.disk import READ_ONLY, Disk, read_fully
 from headrace.storage.files.format import FRAME_MAGIC, SECTOR_BYTES, Frame, decode_frame
 from headrace.storage.files.write_ahead_log import wal_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class WalReader:

@@ -10,12 +10,15 @@ moving average decides, so a disk that gets busy or idle changes the way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
-from headrace.runtime.clock import Clock
-from headrace.runtime.disk import Disk
-from headrace.storage.files.write_ahead_log import WalFile
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.disk import Disk
+    from headrace.storage.files.write_ahead_log import WalFile
 
 INLINE_SYNC_NS = 200_000
 """Up to this average the loop itself syncs; beyond it a thread does."""
