@@ -1,0 +1,105 @@
+"""One broker and one Spark session for the whole suite; a topic, a table, a checkpoint per test."""
+
+import itertools
+import os
+from collections import namedtuple
+
+import pytest
+from confluent_kafka import Producer
+
+from headrace.pipeline.demo.broker import BrokerProcess
+from headrace.pipeline.demo.clients import create_topic
+from headrace.pipeline.session import SessionConfig, Warehouse, make_session
+
+Sent = namedtuple("Sent", "topic count")  # noqa: PYI024 - a test's pair
+
+
+def pytest_collection_modifyitems(items):
+    here = os.path.dirname(__file__)
+    for item in items:
+        if str(item.path).startswith(here):
+            item.add_marker(pytest.mark.pipeline)
+            # pyspark leaves its sockets to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore:.*unclosed:ResourceWarning"))
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("broker")
+    with BrokerProcess(folder / "data", folder / "log") as process:
+        yield process.kafka
+
+
+@pytest.fixture(scope="session")
+def warehouse(tmp_path_factory):
+    return Warehouse(tmp_path_factory.mktemp("warehouse"))
+
+
+@pytest.fixture(scope="session")
+def spark(warehouse, tmp_path_factory):
+    session = make_session(
+        SessionConfig(
+            "local[2]",
+            warehouse=warehouse,
+            memory_mb=768,
+            short_run=True,
+            log_file=tmp_path_factory.mktemp("spark") / "log",
+        )
+    )
+    yield session
+    session.stop()
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic(broker, request):
+    """A new topic of three partitions."""
+    name = f"t{next(_numbers)}-{request.node.originalname[5:40]}"
+    create_topic(broker, name, 3, {})
+    return name
+
+
+@pytest.fixture
+def table():
+    return f"headrace.table{next(_numbers)}"
+
+
+@pytest.fixture
+def send(broker):
+    """Write `count` records to a topic, round robin, numbered from `first`."""
+
+    def write(topic, count, first=0, value=b"value", partitions=3, **fields):
+        producer = Producer({"bootstrap.servers": broker, "enable.idempotence": True})
+        for number in range(first, first + count):
+            producer.produce(
+                topic, b"%s-%d" % (value, number), b"key-%d" % (number % 10),
+                partition=number % partitions, **fields,
+            )  # fmt: skip
+        assert producer.flush(30) == 0
+
+    return write
+
+
+@pytest.fixture
+def read(spark, broker):
+    """A batch reader on a topic."""
+
+    def frame(topic, **options):
+        reader = spark.read.format("headrace").option("bootstrap.servers", broker)
+        reader = reader.option("subscribe", topic) if topic else reader
+        return reader.options(**options).load()
+
+    return frame
+
+
+@pytest.fixture
+def contents(read):
+    """(partition, offset, value) of all of a topic, in order."""
+
+    def rows(topic):
+        found = read(topic).select("partition", "offset", "value").collect()
+        return sorted((row.partition, row.offset, bytes(row.value)) for row in found)
+
+    return rows

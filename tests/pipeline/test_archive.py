@@ -1,0 +1,119 @@
+"""The archive: exact over kills, and never two writers."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.pipeline.catalog import TableName, lease, open_catalog, read_progress
+from headrace.pipeline.errors import LeaseHeld, RecordsLost, TableMoved
+from headrace.pipeline.jobs.archive import ArchiveConfig, _Archive, run_archive
+from headrace.pipeline.jobs.maintain import MaintainConfig, run_maintain
+from headrace.pipeline.jobs.reconcile import ReconcileConfig, run_reconcile
+
+
+@pytest.fixture
+def config(broker, topic, warehouse, table):
+    return ArchiveConfig(broker, topic, warehouse.folder, table, round_records_max=400)
+
+
+def prove(config, spark):
+    report = run_reconcile(
+        ReconcileConfig(config.bootstrap, config.topic, config.table), spark=spark
+    )
+    assert report.problems == []
+    return report.archived_count
+
+
+def test_rounds_are_commits_and_a_second_run_has_nothing_to_do(config, spark, send, topic):
+    send(topic, 1_000, headers=[("h", b"x")])
+    rounds = []
+    report = run_archive(config, spark=spark, on_round=rounds.append)
+    assert (report.record_count, report.round_count) == (1_000, 3)
+    assert [each.remaining for each in rounds] == [601, 202, 0]
+    assert run_archive(config, spark=spark).round_count == 0
+    send(topic, 30, first=1_000)
+    assert run_archive(config, spark=spark).record_count == 30
+    assert prove(config, spark) == 1_030
+    row = spark.table(f"headrace.{config.table}").where("partition = 0 AND offset = 0").first()
+    assert (bytes(row.value), row.headers[0].key, row.topic) == (b"value-0", "h", topic)
+
+
+def test_killed_again_and_again_it_goes_on_without_gap_or_duplicate(config, spark, send, topic):
+    send(topic, 30_000)
+    child = Path(__file__).parent / "archive_child.py"
+    command = [sys.executable, child, config.bootstrap, topic, str(config.warehouse), config.table]
+    # One dies within its first round, one between commits, one in the middle of a commit.
+    for lines, delay_s in ((0, 11.0), (1, 0.3), (2, 0.0)):
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            for _ in range(lines):
+                assert process.stdout.readline()
+            time.sleep(delay_s)
+            tree = [*psutil.Process(process.pid).children(recursive=True), process]
+            for each in tree:
+                each.kill()
+            psutil.wait_procs(tree[:-1], timeout=20)
+    archived = spark.table(f"headrace.{config.table}").count()
+    assert 9_000 <= archived < 30_000
+    report = run_archive(
+        ArchiveConfig(config.bootstrap, topic, config.warehouse, config.table), spark=spark
+    )
+    assert report.record_count == 30_000 - archived
+    assert prove(config, spark) == 30_000
+
+
+def test_of_two_writers_of_the_same_offsets_the_table_takes_one(config, spark, send, topic):
+    send(topic, 60)
+    orphan = _Archive(config, spark)
+    orphan._create_table()
+    for first in (0, 60):
+        progress = orphan._progress()
+        end = orphan._latest()
+        start = orphan._start(progress, end)
+        assert run_archive(config, spark=spark).record_count == 60
+        with pytest.raises(TableMoved):
+            orphan._commit(progress, start, end)
+        send(topic, 60, first=first + 60)
+    run_archive(config, spark=spark)
+    assert prove(config, spark) == 180
+
+
+def test_a_second_archive_is_turned_away_at_once(config, warehouse):
+    with (
+        lease(warehouse, TableName.parse(config.table)),
+        pytest.raises(LeaseHeld, match="is being written by process"),
+    ):
+        run_archive(config, spark=None)
+
+
+def test_maintenance_keeps_the_rows_and_the_place(config, spark, send, topic, warehouse):
+    for first in range(0, 180, 30):
+        send(topic, 30, first=first)
+        run_archive(config, spark=spark)
+    place = MaintainConfig(
+        warehouse.folder, config.table, files_min=2, keep_snapshots=1, snapshot_age_hours=0,
+        orphan_age_hours=None,
+    )  # fmt: skip
+    report = run_maintain(place, spark=spark)
+    assert report.files_rewritten == 18
+    assert report.files_added == 3
+    assert report.snapshots_expired >= 6
+    table = open_catalog(warehouse).load_table(TableName.parse(config.table).in_catalog)
+    assert read_progress(table).offsets == {topic: {"0": 60, "1": 60, "2": 60}}
+    assert run_archive(config, spark=spark).round_count == 0
+    assert prove(config, spark) == 180
+
+
+def test_a_log_that_ends_before_the_table_is_not_archived_into_it(config, spark, send, topic):
+    send(topic, 30)
+    run_archive(config, spark=spark)
+    table = f"headrace.{config.table}"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('headrace.offsets' = "
+              f"'{{\"{topic}\": {{\"0\": 99}}}}')")  # fmt: skip
+    with pytest.raises(RecordsLost, match="the table ends at offset 99, the log holds 0 to 10"):
+        run_archive(config, spark=spark)

@@ -1,0 +1,117 @@
+"""Reading topics with Spark, in batches and as a stream."""
+
+from collections import Counter
+
+import pytest
+from pyspark.errors import PySparkException
+
+from headrace.pipeline.options import offsets_to_json
+
+
+def test_a_topic_is_a_table(read, send, topic):
+    send(topic, 7, headers=[("h", b"x"), ("n", None)], timestamp=1_700_000_000_123)
+    row = read(topic).where("offset = 0 AND partition = 1").collect()[0].asDict(recursive=True)
+    assert row.pop("timestamp").timestamp() == 1_700_000_000.123
+    assert row == {
+        "topic": topic, "partition": 1, "offset": 0, "timestampType": 0,
+        "key": bytearray(b"key-1"), "value": bytearray(b"value-1"),
+        "headers": [{"key": "h", "value": bytearray(b"x")}, {"key": "n", "value": None}],
+    }  # fmt: skip
+    assert read(topic, includeHeaders="false").where("headers IS NOT NULL").count() == 0
+
+
+def test_offsets_bound_a_read_and_several_tasks_share_a_partition(read, send, topic):
+    send(topic, 3_000)
+    start = offsets_to_json({topic: {"0": 10, "1": -2, "2": 1_000}})
+    end = offsets_to_json({topic: {"0": 900, "1": -1, "2": 1_000}})
+    frame = read(topic, startingOffsets=start, endingOffsets=end, maxRecordsPerTask="250")
+    assert frame.rdd.getNumPartitions() == 8
+    offsets = Counter((row.partition, row.offset) for row in frame.collect())
+    assert set(offsets) == {(0, n) for n in range(10, 900)} | {(1, n) for n in range(1_000)}
+    assert set(offsets.values()) == {1}
+    assert read(topic, minPartitions="6").rdd.getNumPartitions() == 6
+
+
+def test_timestamps_bound_a_read(read, send, topic):
+    for number in range(9):
+        send(topic, 3, first=3 * number, timestamp=1_700_000_000_000 + number)
+    frame = read(topic, startingTimestamp="1700000000003", endingTimestamp="1700000000007")
+    assert sorted({row.offset for row in frame.collect()}) == [3, 4, 5, 6]
+    assert frame.count() == 12
+    assert read(topic, startingTimestamp="1800000000000").count() == 0
+
+
+def test_a_pattern_subscribes_to_what_it_matches(read, send, broker):
+    from headrace.pipeline.demo.clients import create_topic
+
+    for name in ("pattern-a", "pattern-b", "other-pattern-a"):
+        create_topic(broker, name, 1, {})
+        send(name, 2, partitions=1)
+    found = read(None, subscribePattern="pattern-.").select("topic").collect()
+    assert Counter(row.topic for row in found) == {"pattern-a": 2, "pattern-b": 2}
+
+
+def test_what_is_not_there_is_said_clearly(read, send, topic):
+    send(topic, 3)
+    with pytest.raises(PySparkException, match="There is no topic 'never-made'"):
+        read("never-made").count()
+    beyond = offsets_to_json({topic: {"0": 5_000, "1": 0, "2": 0}})
+    with pytest.raises(PySparkException, match="failOnDataLoss"):
+        read(topic, endingOffsets=beyond).count()
+    assert read(topic, endingOffsets=beyond, failOnDataLoss="false").count() == 1
+
+
+def test_a_stream_limits_itself_and_goes_on_from_its_checkpoint(
+    spark, broker, send, topic, tmp_path
+):
+    def run(limit):
+        stream = (
+            spark.readStream.format("headrace")
+            .option("bootstrap.servers", broker)
+            .option("subscribe", topic)
+            .option("maxOffsetsPerTrigger", limit)
+            .option("pinEnd", "true")
+            .load()
+        )
+        query = (
+            stream.select("partition", "offset")
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        query.processAllAvailable()
+        sizes = [progress["numInputRows"] for progress in query.recentProgress]
+        query.stop()
+        return [size for size in sizes if size]
+
+    send(topic, 900)
+    assert run("300") == [300, 300, 300]
+    send(topic, 100, first=900)
+    (tmp_path / "checkpoint" / "commits" / "2").unlink()  # killed before batch 2 was committed
+    assert run("60")[-2:] == [60, 40]
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert len(rows) == 1_000
+    assert {(row.partition, row.offset) for row in rows} == {
+        (number % 3, number // 3) for number in range(1_000)
+    }
+
+
+def test_available_now_is_one_batch_up_to_the_end_at_its_start(
+    spark, broker, send, topic, tmp_path
+):
+    send(topic, 200)
+    query = (
+        spark.readStream.format("headrace")
+        .option("bootstrap.servers", broker)
+        .option("subscribe", topic)
+        .load()
+        .select("value")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 200
