@@ -15,7 +15,7 @@ from headrace.log.partition_log import Appended, PartitionLog
 from headrace.log.reading import read
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch, iterate_records
-from headrace.runtime.completion import Completion
+from headrace.runtime.completion import Completion, completed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -109,16 +109,17 @@ class InternalPartition:
     def snapshot(self, records: list[KeyValue]) -> Completion:
         """See ShardLog."""
         start = self._partition.end_offset
-        completion = Completion()
-        completion.succeed()
-        for first in range(0, len(records), SNAPSHOT_BATCH_RECORDS):
-            completion = self.append(records[first : first + SNAPSHOT_BATCH_RECORDS])
-        self._tasks.spawn(self._trim(completion, start), f"{self._partition.name} snapshot")
-        return completion
+        parts = [
+            self.append(records[first : first + SNAPSHOT_BATCH_RECORDS])
+            for first in range(0, len(records), SNAPSHOT_BATCH_RECORDS)
+        ]
+        self._tasks.spawn(self._trim(parts, start), f"{self._partition.name} snapshot")
+        return parts[-1] if parts else completed()
 
-    async def _trim(self, completion: Completion, start: int) -> None:
+    async def _trim(self, parts: list[Completion], start: int) -> None:
         try:
-            await completion.wait()
+            for part in parts:  # what was there before goes only when every part is safe
+                await part.wait()
             # The ledger of the snapshot stays, those before it go; without a roll here and there
             # the first ledger would keep everything.
             await self._partition.upkeep.roll_now()
