@@ -13,8 +13,10 @@ ZooKeeper for a cluster; both pass `tests/contract/test_metadata_store.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
 
 ABSENT = -1
 """The expected version of a key that must not be there yet."""
@@ -63,7 +65,10 @@ class MetadataStore(Protocol):
         ...
 
     async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
-        """All operations or none; the new versions (ABSENT for a delete). Raises VersionConflict."""
+        """All operations or none; the new versions (ABSENT for a delete).
+
+        Raises VersionConflict.
+        """
         ...
 
     def watch(self, prefix: str) -> AsyncIterator[str]:

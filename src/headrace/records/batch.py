@@ -1,4 +1,4 @@
-"""The record batch, magic 2, seen from outside: its header is read in place, its records stay opaque.
+"""The record batch, magic 2, from outside: its header is read in place, its records are opaque.
 
 Rules of the room: no I/O, no decompression, no copies of a batch. The layout is Kafka's
 (`DefaultRecordBatch`, KIP-98). Do not change: stored and on the wire.
@@ -16,13 +16,15 @@ The CRC leaves out the first 21 bytes, so the broker gives offset and epoch with
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
 from headrace.errors import BatchCorrupt, UnsupportedForMessageFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Buffer = bytes | bytearray | memoryview
 

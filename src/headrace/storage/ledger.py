@@ -20,10 +20,12 @@ The contract, which every implementation passes (`tests/contract/test_ledger_sto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, NewType, Protocol
+from typing import TYPE_CHECKING, NamedTuple, NewType, Protocol
 
-from headrace.runtime.completion import Completion
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.runtime.completion import Completion
 
 LedgerId = NewType("LedgerId", int)
 Position = NewType("Position", int)
@@ -68,7 +70,10 @@ class LedgerStore(Protocol):
         ...
 
     async def read(self, ledger: LedgerId, position: int, size: int) -> Buffer:
-        """Read up to `size` bytes, waiting for the disk. Raises LedgerUnknown, StorageUnavailable."""
+        """Read up to `size` bytes, waiting for the disk.
+
+        Raises LedgerUnknown, StorageUnavailable.
+        """
         ...
 
     async def seal(self, ledger: LedgerId, footer: bytes) -> None:
