@@ -39,7 +39,9 @@ class Miss(NamedTuple):
     size: int
 
 
-class _Missing(Exception):  # noqa: N818  # not an error: it carries a Miss out of nested calls
+class _Missing(Exception):
+    """No error: it carries a Miss out of nested calls."""
+
     def __init__(self, miss: Miss) -> None:
         self.miss = miss
 

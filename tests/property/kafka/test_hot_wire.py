@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +23,9 @@ from headrace.kafka.wire.produce import (
     write_produce,
 )
 from headrace.kafka.wire.schema import _shape
+
+if TYPE_CHECKING:
+    import uuid
 
 PRODUCE_VERSIONS = range(3, APIS[PRODUCE].version_max + 1)
 FETCH_VERSIONS = range(4, APIS[FETCH].version_max + 1)
