@@ -69,7 +69,7 @@ def test_a_frame_becomes_records(spark, read, broker, topic):
         f"""SELECT '{topic}' AS topic, 2 AS partition, CAST(id AS STRING) AS key, 'v' AS value,
                array(named_struct('key', 'h', 'value', CAST('x' AS BINARY))) AS headers,
                timestamp_millis(1700000000000 + id) AS timestamp FROM range(5)"""
-    )
+    ).coalesce(1)
     writing = frame.write.format("headrace").mode("append").option("bootstrap.servers", broker)
     writing.option("writeId", f"load-{topic}").save()
     writing.option("writeId", f"load-{topic}").save()  # the same load once more

@@ -76,12 +76,9 @@ class HeadraceReader(DataSourceReader):
         start, end = bounded(cluster, options, start, end)
         return tasks(ranges_between(start, end), options)
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """The records of one task."""
-        from headrace.pipeline.fetch import read_range
-
-        assert isinstance(partition, TopicRange)
-        return read_range(partition.piece, self.options)
+        return read_task(partition, self.options)
 
 
 class HeadraceStreamReader(DataSourceStreamReader):
@@ -129,12 +126,9 @@ class HeadraceStreamReader(DataSourceStreamReader):
             check_present(self._asked(), self._with_new_partitions(None, start, end), end)
         return tasks(ranges_between(start, end), self.options)
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """The records of one task; leans on nothing but the options."""
-        from headrace.pipeline.fetch import read_range
-
-        assert isinstance(partition, TopicRange)
-        return read_range(partition.piece, self.options)
+        return read_task(partition, self.options)
 
     def commit(self, end: Offsets) -> None:
         """Nothing to do: progress is Spark's checkpoint."""
@@ -193,6 +187,16 @@ class HeadraceDataSource(DataSource):
         from headrace.pipeline.sink import StreamWriter
 
         return StreamWriter(parse_sink(self.options), schema)
+
+
+def read_task(partition: InputPartition | None, options: SourceOptions) -> Iterator[Any]:
+    """The records of one task; Spark makes one of None where there is nothing to read."""
+    from headrace.pipeline.fetch import read_range
+
+    if partition is None:
+        return iter(())
+    assert isinstance(partition, TopicRange), "planned here"
+    return read_range(partition.piece, options)
 
 
 def tasks(ranges: list[OffsetRange], options: SourceOptions) -> list[InputPartition]:

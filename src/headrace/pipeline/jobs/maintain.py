@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def _compact(spark: Any, config: MaintainConfig, table: TableName) -> tuple[int,
         return 0, 0
     row = spark.sql(
         f"""CALL {table.catalog}.system.rewrite_data_files(
-            table => '{table.namespace}.{table.name}', strategy => 'sort',
+            table => '{table.in_spark}', strategy => 'sort',
             sort_order => 'offset ASC',
             options => map('min-input-files', '{config.files_min}',
                            'target-file-size-bytes', '{config.target_file_bytes}'))"""
@@ -100,11 +101,17 @@ def _expire(spark: Any, config: MaintainConfig, table: TableName, warehouse: War
     before = len(catalog.load_table(table.in_catalog).metadata.snapshots)
     spark.sql(
         f"""CALL {table.catalog}.system.expire_snapshots(
-            table => '{table.namespace}.{table.name}',
-            older_than => now() - INTERVAL {int(config.snapshot_age_hours)} HOURS,
+            table => '{table.in_spark}',
+            older_than => {_hours_ago(config.snapshot_age_hours)},
             retain_last => {int(config.keep_snapshots)})"""
     ).collect()
     return before - len(catalog.load_table(table.in_catalog).metadata.snapshots)
+
+
+def _hours_ago(hours: int) -> str:
+    """A literal: a procedure takes no expressions. The session's time zone is UTC."""
+    moment = datetime.now(UTC) - timedelta(hours=hours)
+    return f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}'"
 
 
 def _remove_orphans(spark: Any, config: MaintainConfig, table: TableName) -> int:
@@ -114,7 +121,7 @@ def _remove_orphans(spark: Any, config: MaintainConfig, table: TableName) -> int
     return len(
         spark.sql(
             f"""CALL {table.catalog}.system.remove_orphan_files(
-                table => '{table.namespace}.{table.name}',
-                older_than => now() - INTERVAL {hours} HOURS)"""
+                table => '{table.in_spark}',
+                older_than => {_hours_ago(hours)})"""
         ).collect()
     )
