@@ -32,6 +32,11 @@ class ModelDisk:
         self._has_threads = has_threads
         """Real threads, with syncs that last: checkpoints run while appends go on."""
         self._mutex = threading.RLock()
+        self.fault: Callable[[str, str], int | None] = lambda action, path: None
+        """May raise on ("write" or "sync", path), or say after how many bytes a write fails."""
+        self.are_failed_syncs_dropped = False
+        """A failed sync throws away what it should have written; the page cache still shows it."""
+        self._paths: dict[int, str] = {}
         self.inodes: list[bytearray] = []
         self.names: dict[str, dict[str, int]] = {"": {}}
         self._open: dict[int, int] = {}
@@ -64,15 +69,27 @@ class ModelDisk:
     def pwrite(self, fd: int, data: Any, position: int, /) -> int:
         inode = self._open[fd]
         data = bytes(data)
+        limit = self.fault("write", self._paths[fd])
+        if limit is not None:
+            data = data[:limit]
         with self._mutex:
             self.operations.append(("write", inode, position, data))
             write_into(self.inodes[inode], position, data)
+        if limit is not None:
+            raise OSError(errno.ENOSPC, "no space", self._paths[fd])
         return len(data)
 
     def pwritev(self, fd: int, parts: Any, position: int, /) -> int:
         return self.pwrite(fd, b"".join(parts), position)
 
     def fdatasync(self, fd: int, /) -> None:
+        try:
+            self.fault("sync", self._paths[fd])
+        except OSError:
+            start = len(self.operations)
+            dropped = self.are_failed_syncs_dropped
+            self.operations.append(("sync_failed", self._open[fd], start, dropped))
+            raise
         self.sync("sync", self._open[fd])
 
     def sync(self, kind: str, what: Any) -> None:
@@ -119,6 +136,7 @@ class ModelDisk:
         with self._mutex:
             self._next_fd += 1
             self._open[self._next_fd] = inode
+            self._paths[self._next_fd] = path
             return self._next_fd
 
     def close(self, fd: int, /) -> None:

@@ -82,6 +82,13 @@ class PowerLoss:
             self._files[operation[1]].sync(operation[2])
             if self._profile == "ext4-like":
                 self._sync_names(operation[2])
+        elif kind == "sync_failed" and operation[3]:
+            file = self._files[operation[1]]
+            file.pending = [
+                pending
+                for pending in file.pending
+                if pending[0] >= operation[2] or pending[1][0] != "write"
+            ]
         elif kind == "sync_folder_end":
             if self._profile == "ext4-like":
                 self._sync_names(operation[2])

@@ -7,13 +7,14 @@ another place or of an earlier life is never mistaken for the right one.
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from pathlib import Path
 from typing import Any
 
 from tests.crash.model_disk import ROOT, ModelDisk
 
-from headrace.errors import DataCorrupt, HeadraceError
+from headrace.errors import DataCorrupt, HeadraceError, StorageUnavailable
 from headrace.storage.files import FileLedgerStore
 
 WAL_FILE_BYTES = 12 << 10
@@ -84,6 +85,9 @@ class Expected:
         self.is_sealed = False
         self.is_deleting = False
         self.is_deleted = False
+        self.lingering = b""
+        """What failed may come back until its positions are given out again, not later."""
+        self.lingering_boundaries: set[int] = set()
 
 
 class Oracle:
@@ -101,11 +105,19 @@ class Oracle:
         if kind == "created":
             expected.is_created = True
         elif kind == "append":
+            for other in self.ledgers.values():
+                other.lingering = b""
             assert len(expected.data) == note[2], "the store gave another position"
             expected.data += note[3]
             expected.boundaries.add(len(expected.data))
         elif kind == "acknowledged":
             expected.acknowledged = max(expected.acknowledged, note[2])
+        elif kind == "failed":
+            if not expected.lingering:
+                expected.lingering = bytes(expected.data)
+                expected.lingering_boundaries = set(expected.boundaries)
+            del expected.data[note[2] :]
+            expected.boundaries = {at for at in expected.boundaries if at <= len(expected.data)}
         elif kind == "sealing":
             expected.footer = note[2]
         elif kind == "sealed":
@@ -137,12 +149,18 @@ class Oracle:
         wrong = []
         if info.end < expected.acknowledged:
             wrong.append(f"ledger {number}: {expected.acknowledged} acknowledged, {info.end} left")
-        if info.end not in expected.boundaries:
-            wrong.append(f"ledger {number} ends inside an append, at {info.end}")
         try:
             data = bytes(store.read_cached(number, 0, 1 << 30))
         except DataCorrupt as error:
             return [f"ledger {number}: {error}"]
+        if expected.lingering and info.end > len(expected.data):
+            if data != expected.lingering[: info.end]:
+                wrong.append(f"ledger {number} holds bytes that nobody appended")
+            if info.end not in expected.lingering_boundaries:
+                wrong.append(f"ledger {number} ends inside a failed append, at {info.end}")
+            return wrong
+        if info.end not in expected.boundaries:
+            wrong.append(f"ledger {number} ends inside an append, at {info.end}")
         if data != expected.data[: info.end]:
             wrong.append(f"ledger {number} holds other bytes than were appended")
         if expected.is_sealed and not info.is_sealed:
@@ -221,3 +239,58 @@ async def run_workload(
             await completion.wait()
         except HeadraceError:
             continue
+
+
+async def run_faulty_workload(
+    store: FileLedgerStore, disk: ModelDisk, seed: int, turns: int, generation: int
+) -> None:
+    """Appends on a disk that fails now and then: syncs, and writes that stop halfway."""
+    chance = random.Random(seed)
+    disk.note("creating", store._catalog.next_ledger)
+    first = await store.create()
+    disk.note("created", first)
+    disk.note("creating", store._catalog.next_ledger)
+    second = await store.create()
+    disk.note("created", second)
+    disk.are_failed_syncs_dropped = chance.random() < 0.5
+
+    def fault(action: str, path: str) -> int | None:
+        if not path.endswith((".wal", ".ledger")) or chance.random() > 0.04:
+            return None
+        if action == "write":
+            return chance.choice((0, 1, 100, 600))
+        raise OSError(errno.EIO, "injected", path)
+
+    def ended(error: BaseException | None, context: tuple[int, int, int, bool]) -> None:
+        ledger, position, end, is_synced = context
+        if error is not None:
+            disk.note("failed", ledger, position)
+        elif is_synced:
+            disk.note("acknowledged", ledger, end)
+
+    disk.fault = fault
+    completion: Any = None
+    for _ in range(turns):
+        for _ in range(chance.choice((1, 1, 3))):
+            if store._commit.outage is not None:
+                await asyncio.sleep(0.002)
+                continue
+            ledger = chance.choice((first, second))
+            size = chance.choice((1, 100, 511, 1_500))
+            position = store._ledgers[ledger].end
+            # The bytes differ from those that failed at this position before.
+            data = payload(ledger, len(disk.operations), size, generation)
+            is_synced = chance.random() < 0.8
+            disk.note("append", ledger, position, data)
+            _, completion = store.append(ledger, [data], size, None if is_synced else 5)
+            completion.then(ended, (ledger, position, position + size, is_synced))
+        if chance.random() < 0.6 and completion is not None:
+            try:
+                await completion.wait()
+            except StorageUnavailable:
+                continue
+        else:
+            await asyncio.sleep(0)
+    disk.fault = lambda action, path: None
+    while store._commit.outage is not None:
+        await asyncio.sleep(0.002)

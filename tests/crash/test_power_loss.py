@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.crash.model_disk import Image, ModelDisk
 from tests.crash.power_loss import KEEPS, PROFILES, PowerLoss
-from tests.crash.scenario import Oracle, abandon, open_store, run_workload
+from tests.crash.scenario import (
+    Oracle,
+    abandon,
+    open_store,
+    run_faulty_workload,
+    run_workload,
+)
 
 from headrace.errors import HeadraceError
 from headrace.storage.files import checkpoint as checkpoint_module
@@ -22,7 +28,7 @@ from headrace.storage.files import format as format_module
 from headrace.storage.files import group_commit, maintenance, wal_reader, wal_sync, write_ahead_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 NEW_DISK = Image([], {"": {}})
 
@@ -62,6 +68,7 @@ async def explore(
     *,
     sync_turns: int = 0,
     has_threads: bool = False,
+    workload: Callable[..., Awaitable[None]] = run_workload,
     turns: int = 25,
     generations: int = 2,
     recovery_share: float = 0.01,
@@ -80,7 +87,7 @@ async def explore(
         store = await open_store(disk)
         oracle = Oracle.after_recovery(store)
         begun_at = len(disk.operations) if generation == 0 else 0
-        await run_workload(store, disk, seed + generation, turns, generation)
+        await workload(store, disk, seed + generation, turns, generation)
         await abandon(store)
         loss = PowerLoss(image, profile)
         candidates: deque[Image] = deque(maxlen=20)
@@ -111,6 +118,7 @@ async def explore(
 NOTES = {
     "creating",
     "created",
+    "failed",
     "append",
     "acknowledged",
     "sealing",
@@ -162,6 +170,29 @@ def test_a_power_loss_while_a_checkpoint_and_appends_run_at_once():
     report = asyncio.run(explore(3, "posix-strict", has_threads=True, turns=60, states_max=2_000))
     assert report.violations == []
     assert report.states >= 500, "the account was too short to prove anything"
+
+
+@pytest.mark.parametrize("sync_turns", [0, 3], ids=["inline", "thread"])
+def test_what_failed_never_comes_back_once_its_positions_are_used_again(monkeypatch, sync_turns):
+    """Failed syncs and torn writes, and then a loss of power at any later operation."""
+    if sync_turns:
+        monkeypatch.setattr(wal_sync, "INLINE_SYNC_NS", -1)
+    states = 0
+    for seed in range(3):
+        report = asyncio.run(
+            explore(
+                seed,
+                "posix-strict",
+                sync_turns=sync_turns,
+                workload=run_faulty_workload,
+                turns=40,
+                generations=1,
+                states_max=800,
+            )
+        )
+        assert report.violations == []
+        states += report.states
+    assert states >= 1_000, "the account was too short to prove anything"
 
 
 # --- planted bugs: each must be found ---------------------------------------------------------
@@ -356,3 +387,95 @@ def test_a_planted_bug_is_found_by_power_loss(monkeypatch, bug):
             found = True
             break
     assert found, f"nobody noticed: {bug}"
+
+
+# --- planted bugs that only a failing disk brings up ------------------------------------------
+
+
+def _swallow_failed_syncs(patch: Any) -> None:
+    sync = wal_sync.WalSync._sync
+
+    def swallow(self: Any, files: Any) -> int:
+        try:
+            return sync(self, files)
+        except OSError:
+            return 0
+
+    patch(wal_sync.WalSync, "_sync", swallow)
+
+
+def _repeat_failed_syncs(patch: Any) -> None:
+    sync = wal_sync.WalSync._sync
+
+    def repeat(self: Any, files: Any) -> int:
+        while True:
+            try:
+                return sync(self, files)
+            except OSError:
+                continue
+
+    patch(wal_sync.WalSync, "_sync", repeat)
+
+
+def _resume_without_a_checkpoint(patch: Any) -> None:
+    async def resume(self: Any) -> None:
+        if not self._commit.is_syncing:
+            self._commit.next_sequence = self._commit.written_sequence + 1
+            self._commit.resume()
+
+    patch(maintenance.Maintenance, "_end_outage", resume)
+
+
+def _trust_a_segment_whose_sync_failed(patch: Any) -> None:
+    patch(checkpoint_module.CheckpointWriter, "_rewrite", lambda self, ledgers, lengths: None)
+
+
+def _take_a_torn_write_for_a_whole_one(patch: Any) -> None:
+    write = write_ahead_log.WriteAheadLog.write
+
+    def careless(self: Any, head: bytes, body: Any, size: int, sequence: int) -> int:
+        start = self.next_start()
+        try:
+            return write(self, head, body, size, sequence)
+        except OSError:
+            self.offset = start + size
+            self.current.last_sequence = sequence
+            return start
+
+    patch(write_ahead_log.WriteAheadLog, "write", careless)
+
+
+FAULT_BUGS: dict[str, Callable[[Any], None]] = {
+    function.__name__.strip("_").replace("_", " "): function
+    for function in (
+        _swallow_failed_syncs,
+        _repeat_failed_syncs,
+        _resume_without_a_checkpoint,
+        _trust_a_segment_whose_sync_failed,
+        _take_a_torn_write_for_a_whole_one,
+    )
+}
+
+
+@pytest.mark.parametrize("bug", FAULT_BUGS)
+def test_a_planted_bug_is_found_by_a_failing_disk_and_power_loss(monkeypatch, bug):
+    FAULT_BUGS[bug](monkeypatch.setattr)
+    for seed in range(8):
+        try:
+            report = asyncio.run(
+                explore(
+                    seed,
+                    "posix-strict",
+                    workload=run_faulty_workload,
+                    turns=60,
+                    generations=2,
+                    recovery_share=0.0,
+                    states_max=3_000,
+                    stop_at_first=True,
+                )
+            )
+        except (HeadraceError, AssertionError, OSError):
+            return  # not even the way to the next generation is whole
+        if report.violations:
+            return
+    raise AssertionError(f"nobody noticed: {bug}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
@@ -172,6 +173,12 @@ class SystemDisk:
     def threads(self, name: str, count: int, /) -> Executor:
         """See Folders."""
         return ThreadPoolExecutor(count, thread_name_prefix=name)
+
+
+def open_files_limit() -> int:
+    """How many descriptors this process may have open."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft > 0 else 1 << 20  # RLIM_INFINITY is -1
 
 
 def write_fully(disk: OpenFiles, fd: int, data: Buffer, position: int) -> None:

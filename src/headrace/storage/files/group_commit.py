@@ -209,9 +209,10 @@ class GroupCommit:
             return  # an outage took the group
         for run in last.runs:
             run.ledger.run = None
-        groups, self._full, self._group = [*self._full, last], [], None
-        for index, group in enumerate(groups):
-            self._full = groups[index:]  # so that an outage finds them
+        self._full.append(last)
+        self._group = None
+        while self._full:
+            group = self._full[0]  # stays there until it is written, so that an outage finds it
             try:
                 body, entries = self._write_segments(group)
             except OSError as error:
@@ -219,7 +220,11 @@ class GroupCommit:
                 return
             if not self._write_frame(group, entries, body):
                 return
-        self._full = []
+            del self._full[0]
+            if group.durable is not None:
+                self._waiting.append(group)
+            if group.written is not None:
+                self._complete_written(group, group.written)
         if self._waiting and not self._sync.is_running:
             self._begin_sync()
 
@@ -253,7 +258,7 @@ class GroupCommit:
         return body, b"".join(heads)
 
     def _write_frame(self, group: Group, entries: bytes, body: list[Buffer]) -> bool:
-        """Write the frame and complete what asked for no sync; False if an outage began."""
+        """Write the group's frame; False if an outage began."""
         wal = self._wal
         size = FRAME_HEAD.size + len(entries) + group.size
         try:
@@ -279,17 +284,17 @@ class GroupCommit:
         counters.append_bytes += group.size
         if self.bytes_since_checkpoint > self.checkpoint_bytes:
             self.attention.set()
-        if group.durable is not None:
-            self._waiting.append(group)
-        if group.written is not None:
-            for run in group.runs:
-                if run.written_end > run.start:
-                    assert run.ledger.readable == run.start, "appends complete in order"
-                    run.ledger.readable = run.written_end
-            self._sync_within(group.flush_ms)
-            self._unsynced_sequence = group.sequence
-            group.written.succeed()
         return True
+
+    def _complete_written(self, group: Group, written: Completion) -> None:
+        """Make readable, and complete, what asked for no sync."""
+        for run in group.runs:
+            if run.written_end > run.start:
+                assert run.ledger.readable == run.start, "appends complete in order"
+                run.ledger.readable = run.written_end
+        self._unsynced_sequence = group.sequence
+        self._sync_within(group.flush_ms)
+        written.succeed()
 
     def _begin_sync(self) -> None:
         covers = self.written_sequence

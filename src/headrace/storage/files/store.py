@@ -18,7 +18,7 @@ from headrace.errors import (
     Rejected,
     StorageUnavailable,
 )
-from headrace.runtime.disk import Disk, SystemDisk
+from headrace.runtime.disk import Disk, SystemDisk, open_files_limit
 from headrace.runtime.randomness import Randomness, SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.storage.files.checkpoint import CheckpointWriter
@@ -88,8 +88,9 @@ class FileLedgerStore:
         """Open the folder, making it if it is missing, and recover what the last process left.
 
         `checkpoint_bytes` of WAL bring a checkpoint; `retry_ms` lie between attempts to end an
-        outage. Raises FolderInUse, FormatUnsupported, DataCorrupt; StorageUnavailable if the
-        disk refuses.
+        outage. At most `open_files_max` segments are open at once, and never more than a quarter of
+        what the process may open. Raises FolderInUse, FormatUnsupported, DataCorrupt;
+        StorageUnavailable if the disk refuses.
         """
         disk = disk or SystemDisk()
         salt = (randomness or SystemRandomness()).below(1 << 32)
@@ -107,7 +108,7 @@ class FileLedgerStore:
             _make_folders(disk, path)
             descriptors.append(lock_folder(disk, path))
             found_salt = prepare_folder(disk, path, salt)
-            segments = Segments(disk, path, open_files_max)
+            segments = Segments(disk, path, min(open_files_max, open_files_limit() // 4))
             reader = WalReader(disk, path, found_salt)
             return found_salt, segments, reader, recover(disk, path, segments, reader)
 
