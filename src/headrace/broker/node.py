@@ -14,7 +14,7 @@ from headrace.broker.group_coordinator import GroupCoordinator
 from headrace.broker.internal_topics import InternalPartition
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.topics import Topics
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotCoordinator
 from headrace.log.environment import Environment
 from headrace.log.retention import enforce
 from headrace.metadata.facts import (
@@ -107,7 +107,8 @@ class Node:
 
     def _shard_log(self, number: int) -> InternalPartition:
         topic = self.topics.by_name.get(OFFSETS_TOPIC)
-        assert topic is not None, "the offsets topic is made before a group is coordinated"
+        if topic is None:
+            raise NotCoordinator("no group was ever made here: there is no topic of offsets yet")
         return InternalPartition(topic.partitions[number], self.store, self.clock, self.tasks)
 
     async def partition_ready(self, partition: PartitionLog) -> None:

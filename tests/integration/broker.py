@@ -1,0 +1,168 @@
+"""A broker in a process of its own: started, restarted, stopped and killed, its log kept.
+
+Rules of the room: nothing of the broker is imported; a test knows what a client knows, and the
+process's own standard output, log and exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+READY_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 40
+
+RUNNING: list[Broker] = []
+"""All that were started and not stopped, so that a failing test can show their logs."""
+
+
+class Broker:
+    """One broker on one folder. Its ports stay the same from one start to the next."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.data_dir = folder / "data"
+        self.log_path = folder / "broker.log"
+        self.options = options
+        self.kafka = "127.0.0.1:0"
+        self.http = "127.0.0.1:0"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+
+    # --- life --------------------------------------------------------------------------------
+
+    def start(self) -> Broker:
+        """Start it and wait until it says that it is ready."""
+        assert self.process is None, "it runs already"
+        folder = self.log_path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        self._log = open(self.log_path, "ab")  # noqa: SIM115 - closed by `_ended`
+        command = [sys.executable, "-m", "headrace.cli.main", "serve", "--json"]
+        command += ["--data-dir", str(self.data_dir), "--kafka", self.kafka, "--http", self.http]
+        ready_path = folder / "ready.json"
+        with open(ready_path, "wb") as out:
+            self.process = subprocess.Popen(
+                [*command, *self.options],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=self._log,
+                start_new_session=True,
+            )
+        RUNNING.append(self)
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not (text := ready_path.read_text()).endswith("\n"):
+            code = self.process.poll()
+            assert code is None, f"the broker ended with code {code}:\n{self.log()[-4000:]}"
+            assert time.monotonic() < deadline, f"not ready:\n{self.log()[-4000:]}"
+            time.sleep(0.01)
+        ready = json.loads(text)
+        assert ready["ready"] is True
+        self.kafka, self.http = ready["kafka"], ready["http"]
+        return self
+
+    def stop(self) -> None:
+        """Ask it to end, as an operator would, and see that it ends well."""
+        if self.process is None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        self._ended()
+        assert code == 0, f"stopped with code {code}:\n{self.log()[-4000:]}"
+
+    def kill(self) -> None:
+        """Kill -9."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self._ended()
+
+    def _ended(self) -> None:
+        self.process = None
+        assert self._log is not None
+        self._log.close()
+        RUNNING.remove(self)
+
+    def restart(self) -> None:
+        """A clean stop and a start."""
+        self.stop()
+        self.start()
+
+    def crash(self) -> None:
+        """Kill -9 and a start."""
+        self.kill()
+        self.start()
+
+    # --- what can be seen from outside -------------------------------------------------------
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where Kafka clients connect."""
+        host, _, port = self.kafka.rpartition(":")
+        return host, int(port)
+
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def log(self) -> str:
+        """All it has logged, over all its starts."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def log_size(self) -> int:
+        """Bytes logged so far: a mark for `log_since`."""
+        return self.log_path.stat().st_size
+
+    def log_since(self, mark: int) -> list[str]:
+        """The lines logged after `mark`."""
+        with open(self.log_path, "rb") as log:
+            log.seek(mark)
+            return log.read().decode(errors="replace").splitlines()
+
+    def memory_bytes(self) -> int:
+        """Resident memory."""
+        assert self.process is not None
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    def get(self, path: str) -> tuple[int, str]:
+        """(status, body) of a GET over HTTP."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def connect(self) -> socket.socket:
+        """A plain connection to the Kafka port."""
+        connection = socket.create_connection(self.address, 10)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+
+def wait_until(condition, timeout_s: float = 20, every_s: float = 0.05):
+    """The first true value that `condition()` gives. Fails when none comes in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {condition}"
+        time.sleep(every_s)
+
+
+def kill_cycles(default: int) -> int:
+    """How often the kill -9 tests kill: HEADRACE_KILL_CYCLES, for a long run."""
+    return int(os.environ.get("HEADRACE_KILL_CYCLES", default))
