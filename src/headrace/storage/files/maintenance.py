@@ -92,28 +92,32 @@ class Maintenance:
 
     async def checkpoint(self) -> None:
         """Make the segments durable as far as the WAL is, and recycle WAL files. Raises OSError."""
-        commit, wal, segments = self._commit, self._wal, self._segments
+        commit, wal = self._commit, self._wal
         covered = [file for file in wal.finished if file.last_sequence <= commit.synced_sequence]
         rest = wal.finished[len(covered) :]
         first = rest[0].number if rest else wal.number
-        snapshot = Snapshot(segments, self._catalog, commit.synced_sequence, first)
-        left = commit.bytes_since_checkpoint
-        commit.bytes_since_checkpoint = 0
+        await self._write_checkpoint(first)
+        wal.finished = [file for file in wal.finished if file not in covered]
+        await self._recycle(covered)
+
+    async def _write_checkpoint(self, first_number: int) -> None:
+        commit, segments = self._commit, self._segments
+        snapshot = Snapshot(segments, self._catalog, commit.synced_sequence, first_number)
+        covered_bytes, commit.bytes_since_checkpoint = commit.bytes_since_checkpoint, 0
         try:
             await self._run(lambda: self._writer.write(snapshot))
         except OSError:
             snapshot.give_back(segments)
-            commit.bytes_since_checkpoint += left
+            commit.bytes_since_checkpoint += covered_bytes
             raise
         commit.counters.checkpoints += 1
-        wal.finished = [file for file in wal.finished if file not in covered]
-        await self._recycle(covered)
 
     async def close(self) -> None:
         """Checkpoint what is acknowledged, so that the next open has nothing to replay."""
         try:
             if self._commit.outage is None:
-                await self.checkpoint()
+                # No frame follows, so recovery need not look at any file that is there.
+                await self._write_checkpoint(self._wal.next_number)
             else:
                 await self._start_afresh(self._wal.file_bytes)
         except OSError as error:
