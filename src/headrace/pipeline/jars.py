@@ -94,8 +94,9 @@ def _fetch(jar: Jar, target: Path, java_home: Path) -> None:
         if done.returncode != 0 or not fetched.is_file():
             last = (done.stdout + done.stderr).strip().splitlines()[-3:]
             raise JarUnavailable(
-                f"{jar.file_name} could not be fetched ({' '.join(last)}). Check the network, or "
-                f"put the file into {target.parent} yourself.",
+                f"{jar.file_name} could not be fetched ({' '.join(last)}). "
+                "Check the network; where it has certificates of its own, name a trust store in "
+                f"JAVA_TOOL_OPTIONS; or put the file into {target.parent} yourself.",
                 jar=jar.file_name,
             )
         actual = sha256_of(fetched)

@@ -7,7 +7,9 @@ into one summary; a wrong count is exit code 1, and says where.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,7 +23,7 @@ from headrace.pipeline.demo import clients
 from headrace.pipeline.demo.broker import BrokerProcess
 from headrace.pipeline.demo.chart import draw_chart
 from headrace.pipeline.demo.delays import read_delays, run_delays
-from headrace.pipeline.demo.flights import FLIGHT_COUNT, airlines, flights
+from headrace.pipeline.demo.flights import FLIGHT_COUNT, Flight, airlines, flights
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, run_reconcile
 from headrace.pipeline.session import SessionConfig, Warehouse, adopt, make_session
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 PARTITIONS = 6
 TABLE = "headrace.flights"
-_STREAM_BATCH_RECORDS = 120_000
+_STREAM_BATCH_RECORDS = 180_000
+_SHOWN_EVERY = 20_000
 
 
 @dataclass
@@ -86,7 +89,8 @@ def main(data_dir: Path | None = None, out: Path = Path("demo-output")) -> int:
                 started_ms = (monotonic_ns() - begun_ns) // 1_000_000
                 console.print(
                     f"[bold]Headrace[/] is up on [cyan]{broker.kafka}[/] after {started_ms} ms "
-                    f"(process {broker.pid}, data in {folder})"
+                    f"(process {broker.pid}, data in {folder})",
+                    soft_wrap=True,
                 )
                 code = run_demo(broker.kafka, out, console)
         except HeadraceError as error:
@@ -144,13 +148,20 @@ def _free_name(bootstrap: str, wanted: str) -> str:
 
 
 def _publish(demo: Demo, progress: Progress) -> dict[int, int]:
-    bar = progress.add_task("publish", total=FLIGHT_COUNT)
+    bar = progress.add_task("unpack flights", total=FLIGHT_COUNT)
+    records: list[Flight] = []
+    for flight in flights():
+        records.append(flight)
+        if len(records) % _SHOWN_EVERY == 0:
+            progress.update(bar, completed=len(records))
+    progress.update(bar, completed=len(records))
+    bar = progress.add_task("publish", total=len(records))
     # The flights are of 2013: a topic that keeps a week would drop them at once.
     keep = {"retention.ms": "-1"}
     clients.create_topic(demo.bootstrap, demo.topic, PARTITIONS, keep)
     clients.create_topic(demo.bootstrap, demo.results, 1, {})
     begun_ns = monotonic_ns()
-    published = clients.publish(demo.bootstrap, demo.topic, flights(), _advance(progress, bar))
+    published = clients.publish(demo.bootstrap, demo.topic, records, _advance(progress, bar))
     total = sum(published.values())
     demo.note("published", total, begun_ns, f"acks=all, {PARTITIONS} partitions, lz4")
     demo.expect("published", total, FLIGHT_COUNT)
@@ -233,7 +244,11 @@ def _prove(demo: Demo, progress: Progress, spark: Any, published: dict[int, int]
 def _summary(demo: Demo, console: Console) -> None:
     from rich.table import Table
 
-    table = Table(title="A year of flights through Headrace", title_style="bold")
+    table = Table(
+        title="A year of flights through Headrace",
+        title_style="bold",
+        caption="Spark's times hold its warm-up: docs/PIPELINE.md has the rates of longer runs.",
+    )
     for heading in ("", "records", "time", "rate"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_column("how")
@@ -257,13 +272,20 @@ def _summary(demo: Demo, console: Console) -> None:
 
 
 def _next_steps(console: Console, out: Path, data_dir: Path | None) -> None:
+    command = Path(sys.executable).parent / "headrace"
+    program = os.path.relpath(command) if command.is_relative_to(Path.cwd()) else "headrace"
     folder = data_dir or Path("headrace-data")
-    console.print("\n[bold]What to try next[/]")
+    lines = [
+        (f"{program} serve --data-dir {folder}", "the broker; then, in another terminal:"),
+        (f"{program} consume flights", "the records, by any Kafka client"),
+    ]
     if data_dir is None:
-        console.print(f"  headrace demo --data-dir {folder}    keep the broker's data this time")
-    console.print(f"  headrace serve --data-dir {folder}   then, in another terminal:")
-    console.print("  headrace consume flights             the records, by any Kafka client")
-    console.print(f"  docs/PIPELINE.md                     the table in {out}/warehouse, and jobs")
+        lines.insert(0, (f"{program} demo --data-dir {folder}", "keep the data this time"))
+    console.print("\n[bold]What to try next[/]")
+    width = max(len(line) for line, _ in lines)
+    for line, what in lines:
+        console.print(f"  [cyan]{line:<{width}}[/]  {what}", soft_wrap=True, highlight=False)
+    console.print(f"  The table is in {out}/warehouse: see docs/PIPELINE.md", soft_wrap=True)
 
 
 def _progress(console: Console) -> Progress:
