@@ -178,6 +178,9 @@ class ModelDisk:
         self._folder(folder)
         self.sync("sync_folder", folder)
 
+    def space(self, path: str, /) -> tuple[int, int]:
+        return 1 << 40, 1 << 40
+
     def lock(self, fd: int, /) -> bool:
         return True
 

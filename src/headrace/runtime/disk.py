@@ -94,6 +94,10 @@ class Folders(Protocol):
         """Make the names in the folder durable."""
         ...
 
+    def space(self, path: str, /) -> tuple[int, int]:
+        """(free bytes, all bytes) of the file system that holds the folder."""
+        ...
+
     def lock(self, fd: int, /) -> bool:
         """Take the file for this process until it is closed; False if another has it."""
         ...
@@ -161,6 +165,11 @@ class SystemDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def space(self, path: str, /) -> tuple[int, int]:
+        """See Folders: what is free for this process, which the superuser's share may not be."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
     def lock(self, fd: int, /) -> bool:
         """See Folders."""

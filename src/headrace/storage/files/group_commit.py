@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.clock import Clock
     from headrace.runtime.disk import Disk
+    from headrace.storage.files.room import Room
     from headrace.storage.files.segments import Segments
     from headrace.storage.ledger import Buffer
 
@@ -57,12 +58,14 @@ class GroupCommit:
         segments: Segments,
         catalog: Catalog,
         salt: int,
+        room: Room,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._wal = wal
         self._segments = segments
         self._catalog = catalog
         self._salt = salt
+        self._room = room
         self.counters = Counters()
         self._sync = WalSync(disk, clock, self.counters)
         self.outage: StorageUnavailable | None = None
@@ -214,6 +217,8 @@ class GroupCommit:
         while self._full:
             group = self._full[0]  # stays there until it is written, so that an outage finds it
             try:
+                if group.runs:
+                    self._room.take(group.size)
                 body, entries = self._write_segments(group)
             except OSError as error:
                 self._fail_unwritten(error)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.storage.files.checkpoint import CheckpointWriter, Snapshot
+from headrace.storage.files.write_ahead_log import SMALL_FILE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FIRST_FILE_BYTES = 4 << 20
+FIRST_FILE_BYTES = SMALL_FILE_BYTES
 """The first WAL file of a run is made while the opener waits, so it is small."""
 
 

@@ -28,6 +28,7 @@ from headrace.storage.files.group import Catalog, Ledger, fresh, ledger_sealed
 from headrace.storage.files.group_commit import GroupCommit
 from headrace.storage.files.maintenance import Maintenance
 from headrace.storage.files.recovery import Recovered, prepare_folder, recover
+from headrace.storage.files.room import Room
 from headrace.storage.files.segments import FOOTER_BYTES_MAX, Segments
 from headrace.storage.files.wal_reader import WalReader
 from headrace.storage.files.write_ahead_log import WriteAheadLog
@@ -114,9 +115,10 @@ class FileLedgerStore:
 
         try:
             found_salt, segments, reader, found = await _run(threads, take)
-            wal = WriteAheadLog(disk, path, wal_file_bytes)
+            room = Room(disk, path)
+            wal = WriteAheadLog(disk, path, wal_file_bytes, room)
             wal.next_number = found.next_wal_number
-            commit = GroupCommit(disk, clock, wal, segments, found.catalog, found_salt)
+            commit = GroupCommit(disk, clock, wal, segments, found.catalog, found_salt, room)
             commit.checkpoint_bytes = checkpoint_bytes
             writer = CheckpointWriter(disk, path, segments, reader)
             maintenance = Maintenance(disk, commit, wal, segments, found.catalog, writer, retry_ms)

@@ -15,6 +15,9 @@ from headrace.storage.files.format import SECTOR_BYTES
 
 _ZEROS = bytes(1 << 20)
 
+SMALL_FILE_BYTES = 4 << 20
+"""A file of this size may come out of the reserve: with it the store opens on a full disk."""
+
 
 def wal_path(folder: str, number: int) -> str:
     """The path of WAL file `number`."""
@@ -38,8 +41,9 @@ class WalFile:
 class WriteAheadLog:
     """The file that is written, the ones before it, and the spare that comes next."""
 
-    def __init__(self, disk: Disk, folder: str, file_bytes: int) -> None:
+    def __init__(self, disk: Disk, folder: str, file_bytes: int, room: Room) -> None:
         self._disk = disk
+        self._room = room
         self._folder = folder
         self.file_bytes = file_bytes
         self.current: WalFile | None = None
@@ -167,6 +171,8 @@ class WriteAheadLog:
     def make_numbered_file(self, number: int, size: int, *, is_zeroed: bool) -> WalFile:
         """Like make_file; for any thread. A file that could not be made is removed again."""
         disk = self._disk
+        if size > SMALL_FILE_BYTES:
+            self._room.require(size)
         path = wal_path(self._folder, number)
         fd = disk.open(path, CREATE_EMPTY)
         try:
