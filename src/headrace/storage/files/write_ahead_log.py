@@ -10,11 +10,15 @@ never touches what was durable.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.runtime.disk import CREATE, CREATE_EMPTY, Buffer, Disk, write_fully
 from headrace.storage.files.format import SECTOR_BYTES
 
-_ZEROS = bytes(1 << 20)
+if TYPE_CHECKING:
+    from headrace.storage.files.room import Room
 
+_ZEROS = bytes(1 << 20)
 SMALL_FILE_BYTES = 4 << 20
 """A file of this size may come out of the reserve: with it the store opens on a full disk."""
 
