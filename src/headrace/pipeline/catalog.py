@@ -89,8 +89,13 @@ def read_progress(table: Any) -> Progress:
     if snapshot is None:
         return Progress(_recorded(table.properties), None)
     offsets = larger(_from_files(table), _recorded(table.properties))
-    for each in table.metadata.snapshots:
-        offsets = larger(offsets, _recorded(each.summary.additional_properties))
+    # Ancestors only: what a rollback took back is not there, though its snapshot still is.
+    each = snapshot
+    while each is not None:
+        if each.summary is not None:
+            offsets = larger(offsets, _recorded(each.summary.additional_properties))
+        parent = each.parent_snapshot_id
+        each = None if parent is None else table.metadata.snapshot_by_id(parent)
     return Progress(offsets, snapshot.snapshot_id)
 
 

@@ -1,0 +1,95 @@
+"""What a table says of its own progress, without a JVM."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType
+
+from headrace.pipeline.catalog import TableName, lease, open_catalog, read_progress
+from headrace.pipeline.errors import LeaseHeld, OptionInvalid
+from headrace.pipeline.session import Warehouse
+
+SCHEMA = Schema(
+    NestedField(1, "topic", StringType()),
+    NestedField(2, "partition", IntegerType()),
+    NestedField(3, "offset", LongType()),
+)
+BY_PARTITION = PartitionSpec(
+    PartitionField(1, 1000, IdentityTransform(), "topic"),
+    PartitionField(2, 1001, IdentityTransform(), "partition"),
+)
+
+
+@pytest.fixture
+def table(tmp_path):
+    catalog = open_catalog(Warehouse(tmp_path))
+    catalog.create_namespace("a")
+    yield catalog.create_table("a.t", SCHEMA, partition_spec=BY_PARTITION)
+    catalog.close()
+
+
+def append(table, partition, first, count, recorded=None):
+    rows = pa.table(
+        {
+            "topic": ["t"] * count,
+            "partition": pa.array([partition] * count, pa.int32()),
+            "offset": range(first, first + count),
+        }
+    )
+    properties = {"headrace.offsets": json.dumps(recorded)} if recorded else {}
+    table.append(rows, snapshot_properties=properties)
+
+
+def test_an_empty_table_has_not_begun(table):
+    assert read_progress(table) == ({}, None)
+
+
+def test_progress_is_the_larger_of_files_and_recorded_ends(table):
+    append(table, 0, 0, 10)
+    append(table, 1, 0, 5, recorded={"t": {"1": 9}})
+    append(table, 0, 10, 1_000)
+    progress = read_progress(table)
+    assert progress.offsets == {"t": {"0": 1_010, "1": 9}}
+    assert progress.snapshot_id == table.current_snapshot().snapshot_id
+
+
+def test_a_table_property_counts_when_its_snapshot_has_gone(table):
+    append(table, 0, 0, 10)
+    with table.transaction() as transaction:
+        transaction.set_properties({"headrace.offsets": '{"t": {"0": 12}}'})
+    assert read_progress(table).offsets == {"t": {"0": 12}}
+
+
+def test_what_was_rolled_back_is_archived_again(table):
+    append(table, 0, 0, 10)
+    good = table.current_snapshot().snapshot_id
+    append(table, 0, 10, 10, recorded={"t": {"0": 25}})
+    assert read_progress(table).offsets == {"t": {"0": 25}}
+    table.manage_snapshots().set_current_snapshot(good).commit()
+    assert read_progress(table).offsets == {"t": {"0": 10}}
+
+
+def test_one_process_writes_a_table_at_a_time(tmp_path):
+    name = TableName.parse("a.t")
+    with lease(Warehouse(tmp_path), name):
+        with (
+            pytest.raises(LeaseHeld, match="is being written by process"),
+            lease(Warehouse(tmp_path), name),
+        ):
+            pass
+        with lease(Warehouse(tmp_path), TableName.parse("a.other")):
+            pass
+    with lease(Warehouse(tmp_path), name):
+        pass
+
+
+def test_table_names():
+    assert TableName.parse("lake.a.t").in_spark == "lake.a.t"
+    assert TableName.parse("a.t").in_spark == "headrace.a.t"
+    for wrong in ("t", "a.b.c.d", "a.t;drop", ""):
+        with pytest.raises(OptionInvalid):
+            TableName.parse(wrong)
