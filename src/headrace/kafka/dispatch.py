@@ -26,7 +26,15 @@ from headrace.kafka.apis import (
 )
 from headrace.kafka.connection import Connection, Reply
 from headrace.kafka.error_codes import UNSUPPORTED_VERSION
-from headrace.kafka.handlers import configs, groups, metadata, offsets, producers, topics
+from headrace.kafka.handlers import (
+    configs,
+    group_offsets,
+    groups,
+    metadata,
+    offsets,
+    producers,
+    topics,
+)
 from headrace.kafka.handlers.context import Context
 from headrace.kafka.handlers.fetch import FetchHandler
 from headrace.kafka.handlers.produce import ProduceHandler
@@ -50,6 +58,7 @@ _HANDLERS: dict[int, Handler] = {
     **offsets.HANDLERS,
     **producers.HANDLERS,
     **groups.HANDLERS,
+    **group_offsets.HANDLERS,
 }
 
 

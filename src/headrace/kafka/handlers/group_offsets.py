@@ -1,0 +1,208 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete: the progress of groups.
+
+Rules of the room: as in `groups`. Topics that come as ids (v10) are named here, for offsets are
+kept by name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.coordination.groups.commands import (
+    CommitCommand,
+    DeleteOffsetsCommand,
+    FetchedOffset,
+    FetchOffsetsCommand,
+    OffsetToCommit,
+)
+from headrace.errors import HeadraceError, TopicIdUnknown, TopicUnknown
+from headrace.kafka import apis
+from headrace.kafka.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION, code_of
+from headrace.kafka.handlers.groups import ensure_offsets_topic
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from headrace.broker.node import Node
+    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.wire.schema import Answer
+
+
+def _topic_name(node: Node, item: Any) -> str:
+    """The name of a topic that a request names or (v10) gives the id of."""
+    topic_id: UUID | None = getattr(item, "topic_id", None)
+    if hasattr(item, "name"):
+        return str(item.name)
+    if topic_id is None:
+        raise TopicIdUnknown("a topic id of zero")
+    return node.topics.get_by_id(topic_id).name
+
+
+def _check_partition(node: Node, name: str, number: int) -> None:
+    if node.topics.get(name).partition(number) is None:
+        raise TopicUnknown(f"topic {name} has no partition {number}")
+
+
+async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
+    """OffsetCommit: what a partition's error is, is said beside it."""
+    await ensure_offsets_topic(node)
+    errors: dict[tuple[int, int], HeadraceError | None] = {}
+    accepted: list[tuple[int, int]] = []
+    offsets: list[OffsetToCommit] = []
+    for at, topic in enumerate(request.topics):
+        for number, item in enumerate(topic.partitions):
+            try:
+                name = _topic_name(node, topic)
+                _check_partition(node, name, item.partition_index)
+            except HeadraceError as error:
+                errors[at, number] = error
+                continue
+            accepted.append((at, number))
+            offsets.append(
+                OffsetToCommit(
+                    name,
+                    item.partition_index,
+                    item.committed_offset,
+                    getattr(item, "committed_leader_epoch", -1),
+                    item.committed_metadata,
+                )
+            )
+    command = CommitCommand(
+        request.group_id,
+        request.generation_id_or_member_epoch,
+        request.member_id,
+        getattr(request, "group_instance_id", None),
+        offsets,
+    )
+    reply = await node.groups.commit(command)
+    for place, result in zip(accepted, reply.results, strict=True):
+        errors[place] = result.error
+    return {
+        "topics": [
+            {
+                "name": getattr(topic, "name", ""),
+                "topic_id": getattr(topic, "topic_id", None),
+                "partitions": [
+                    {
+                        "partition_index": item.partition_index,
+                        "error_code": code_of(errors[at, number]),
+                    }
+                    for number, item in enumerate(topic.partitions)
+                ],
+            }
+            for at, topic in enumerate(request.topics)
+        ]
+    }
+
+
+async def _fetch_offsets(
+    node: Node, group_id: str, topics: Any, context: Context
+) -> tuple[int, list[dict[str, Any]]]:
+    """(error code, topics) of one group; `topics` None stands for all."""
+    unknown: list[dict[str, Any]] = []
+    wanted: list[tuple[str, int]] | None = None
+    if topics is not None:
+        wanted = []
+        for topic in topics:
+            try:
+                name = _topic_name(node, topic)
+            except HeadraceError as error:
+                unknown.append(_no_offsets(topic, code_of(error)))
+                continue
+            wanted.extend((name, number) for number in topic.partition_indexes)
+    reply = await node.groups.fetch_offsets(FetchOffsetsCommand(group_id, wanted))
+    by_topic: dict[str, list[FetchedOffset]] = {}
+    for offset in reply.offsets:
+        by_topic.setdefault(offset.topic, []).append(offset)
+    answers: list[dict[str, Any]] = []
+    for name, offsets in by_topic.items():
+        known = node.topics.by_name.get(name)
+        if known is None and context.version >= 10:
+            continue  # it has no id any more, so it cannot be named
+        answers.append(
+            {
+                "name": name,
+                "topic_id": known.id if known else None,
+                "partitions": [
+                    {
+                        "partition_index": offset.partition,
+                        "committed_offset": offset.offset,
+                        "committed_leader_epoch": offset.leader_epoch,
+                        "metadata": offset.metadata,
+                        "error_code": code_of(offset.error),
+                    }
+                    for offset in offsets
+                ],
+            }
+        )
+    return code_of(reply.error), answers + unknown
+
+
+def _no_offsets(topic: Any, error_code: int) -> dict[str, Any]:
+    return {
+        "name": getattr(topic, "name", ""),
+        "topic_id": getattr(topic, "topic_id", None),
+        "partitions": [
+            {
+                "partition_index": number,
+                "committed_offset": -1,
+                "committed_leader_epoch": -1,
+                "metadata": "",
+                "error_code": error_code,
+            }
+            for number in topic.partition_indexes
+        ],
+    }
+
+
+async def offset_fetch(node: Node, request: Any, context: Context) -> Answer:
+    """OffsetFetch: of one group, or from v8 on of several."""
+    await ensure_offsets_topic(node)
+    if context.version < 8:
+        topics = request.topics
+        if context.version < 2 and topics is None:
+            topics = ()
+        error_code, answers = await _fetch_offsets(node, request.group_id, topics, context)
+        if error_code != NONE and context.version < 2:
+            answers = [_no_offsets(topic, error_code) for topic in request.topics or ()]
+        return {"error_code": error_code, "topics": answers}
+    groups: list[dict[str, Any]] = []
+    for group in request.groups:
+        error_code, answers = await _fetch_offsets(node, group.group_id, group.topics, context)
+        groups.append({"group_id": group.group_id, "topics": answers, "error_code": error_code})
+    return {"groups": groups}
+
+
+async def offset_delete(node: Node, request: Any, _context: Context) -> Answer:
+    """OffsetDelete (KIP-496)."""
+    await ensure_offsets_topic(node)
+    wanted = [
+        (topic.name, item.partition_index) for topic in request.topics for item in topic.partitions
+    ]
+    reply = await node.groups.delete_offsets(DeleteOffsetsCommand(request.group_id, wanted))
+    codes = {(r.topic, r.partition): code_of(r.error) for r in reply.results}
+    return {
+        "error_code": code_of(reply.error),
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": item.partition_index,
+                        "error_code": codes.get(
+                            (topic.name, item.partition_index), UNKNOWN_TOPIC_OR_PARTITION
+                        ),
+                    }
+                    for item in topic.partitions
+                ],
+            }
+            for topic in (request.topics if reply.error is None else ())
+        ],
+    }
+
+
+HANDLERS = {
+    apis.OFFSET_COMMIT: offset_commit,
+    apis.OFFSET_FETCH: offset_fetch,
+    apis.OFFSET_DELETE: offset_delete,
+}
