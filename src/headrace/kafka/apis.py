@@ -65,3 +65,15 @@ APIS: dict[int, Api] = {api.key: api for api in _APIS}
 ADVERTISED_MIN = {PRODUCE: 0}
 """librdkafka up to 2.x takes a broker without Produce v0 for one that cannot compress
 (KAFKA-18659), so Kafka 4 advertises v0 to v2 and refuses them; so do we."""
+
+
+def advertised() -> list[dict[str, int]]:
+    """What ApiVersions tells of each API."""
+    return [
+        {
+            "api_key": api.key,
+            "min_version": ADVERTISED_MIN.get(api.key, api.version_min),
+            "max_version": api.version_max,
+        }
+        for api in APIS.values()
+    ]

@@ -17,12 +17,12 @@ from typing import Any
 from headrace.broker.node import Node
 from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
-    ADVERTISED_MIN,
     API_VERSIONS,
     APIS,
     FETCH,
     PRODUCE,
     Api,
+    advertised,
 )
 from headrace.kafka.connection import Connection, Reply
 from headrace.kafka.error_codes import UNSUPPORTED_VERSION
@@ -175,15 +175,3 @@ class KafkaFace:
             reply.connection.abort(f"met a fault of the broker in {api.name}")
         else:
             reply.send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body])
-
-
-def advertised() -> list[dict[str, int]]:
-    """What ApiVersions tells of each API."""
-    return [
-        {
-            "api_key": api.key,
-            "min_version": ADVERTISED_MIN.get(api.key, api.version_min),
-            "max_version": api.version_max,
-        }
-        for api in APIS.values()
-    ]

@@ -35,11 +35,9 @@ PARTITIONS_MAX = 2_000
 
 async def api_versions(_node: Node, _request: Any, _context: Context) -> Answer:
     """ApiVersions."""
-    from headrace.kafka.dispatch import advertised
-
     return {
         "error_code": 0,
-        "api_keys": advertised(),
+        "api_keys": apis.advertised(),
         "supported_features": [],
         "finalized_features_epoch": -1,
         "finalized_features": [],
