@@ -226,9 +226,7 @@ class KafkaPython:
         from kafka import KafkaConsumer, TopicPartition
 
         found = []
-        consumer = KafkaConsumer(
-            bootstrap_servers=bootstrap, consumer_timeout_ms=TIMEOUT_S * 1000
-        )
+        consumer = KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=TIMEOUT_S * 1000)
         try:
             consumer.assign([TopicPartition(topic, 0)])
             consumer.seek_to_beginning()

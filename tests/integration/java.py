@@ -61,10 +61,17 @@ class Session:
         compiler = _javac()
         if compiler is not None:
             sources = [str(path) for path in sorted(SOURCES.glob("*.java"))]
-            command = [compiler, "-nowarn", "--release", "17", "-d", str(self.folder), "-cp", self.classpath]
-            done = subprocess.run(
-                [*command, *sources], capture_output=True, text=True, check=False
-            )
+            command = [
+                compiler,
+                "-nowarn",
+                "--release",
+                "17",
+                "-d",
+                str(self.folder),
+                "-cp",
+                self.classpath,
+            ]
+            done = subprocess.run([*command, *sources], capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr[-4000:]
             self.has_compiler = True
 
@@ -81,7 +88,9 @@ class Session:
                 pytest.skip("NO JAVA COMPILER (javac): the Java scenarios cannot be compiled")
             code, out = self._run_alone(main, list(arguments), text)
         if ok and code != 0:
-            raise ToolFailed(f"{main} {' '.join(arguments)[:300]} ended with {code}:\n{out[-6000:]}")
+            raise ToolFailed(
+                f"{main} {' '.join(arguments)[:300]} ended with {code}:\n{out[-6000:]}"
+            )
         return out
 
     def run_alone(self, main: str, *arguments: str) -> str:

@@ -135,9 +135,7 @@ def test_verifiable_tools(broker, name):
 def test_cluster_and_versions_tools(tool):
     at = session().run(f"{TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", tool.bootstrap)
     assert re.search(r"Cluster ID: \S{10,}", at)
-    told = session().run(
-        f"{TOOLS}.BrokerApiVersionsCommand", "--bootstrap-server", tool.bootstrap
-    )
+    told = session().run(f"{TOOLS}.BrokerApiVersionsCommand", "--bootstrap-server", tool.bootstrap)
     assert "Fetch(1)" in told
     assert "Produce(0): 0 to 13 [usable: 13]" in told
     assert "(id: 0 rack: null" in told

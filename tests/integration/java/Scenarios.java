@@ -646,4 +646,11 @@ public final class Scenarios {
             check(!consumer.listTopics().containsKey(args[0] + "-absent"), "not made");
         }
     }
+
+    static void refusedCreation(String[] args) throws Exception {
+        try (KafkaProducer<byte[], byte[]> producer = producer("max.block.ms", "1500")) {
+            refused(TimeoutException.class,
+                () -> get(producer.send(new ProducerRecord<>(args[0], "v".getBytes()))));
+        }
+    }
 }

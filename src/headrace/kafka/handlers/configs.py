@@ -129,7 +129,7 @@ async def describe_configs(node: Node, request: Any, _context: Context) -> Answe
         except HeadraceError as refused:
             error = refused
         wanted = resource.configuration_keys
-        if wanted is not None:
+        if wanted:  # none at all stands for all, as in Kafka's ConfigHelper
             configs = [config for config in configs if config["name"] in wanted]
         results.append(
             {

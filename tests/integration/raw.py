@@ -1,0 +1,214 @@
+"""A client that speaks any version of any API: requests are built from plain dicts by kio's schemas.
+
+Rules of the room: what a dict leaves out gets the least value of its type, so that a table of
+requests stays short; what a version does not have is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import io
+import socket
+import struct
+import typing
+from types import NoneType, UnionType
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+API_VERSIONS = 18
+
+
+def least(hint: object) -> object:
+    """The least value of a type."""
+    if typing.get_origin(hint) in {typing.Union, UnionType}:
+        return None
+    if typing.get_origin(hint) is tuple:
+        return ()
+    while hasattr(hint, "__supertype__"):
+        hint = hint.__supertype__
+    if isinstance(hint, type):
+        if issubclass(hint, datetime.timedelta):
+            return datetime.timedelta(0)
+        for kind in (bool, int, float, str, bytes):
+            if issubclass(hint, kind):
+                return kind()
+    raise TypeError(f"no least value of {hint}")
+
+
+def build(cls: type, values: dict[str, object]) -> object:
+    """An entity of `cls`."""
+    hints = typing.get_type_hints(cls)
+    arguments = {}
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if field.name not in values:
+            if field.default is dataclasses.MISSING:
+                arguments[field.name] = least(hint)
+            continue
+        value = values[field.name]
+        kind = field.metadata.get("kafka_type")
+        if kind in {"timedelta_i32", "timedelta_i64"}:
+            value = datetime.timedelta(milliseconds=value)
+        elif value is not None and kind is None:
+            if typing.get_origin(hint) in {typing.Union, UnionType}:
+                hint = next(part for part in typing.get_args(hint) if part is not NoneType)
+            if typing.get_origin(hint) is tuple:
+                inner = typing.get_args(hint)[0]
+                value = tuple(build(inner, item) for item in value)
+            else:
+                value = build(hint, value)
+        arguments[field.name] = value
+    return cls(**arguments)
+
+
+def frame(api: int, version: int, values: dict[str, object], correlation_id: int = 1) -> bytes:
+    """A request with its size in front."""
+    cls = load_request_schema(api, version)
+    body = io.BytesIO()
+    entity_writer(cls)(body, build(cls, values))
+    header = struct.pack(">hhih", api, version, correlation_id, 3) + b"raw"
+    if cls.__flexible__:
+        header += b"\x00"
+    data = header + body.getvalue()
+    return struct.pack(">i", len(data)) + data
+
+
+def parse(api: int, version: int, answer: bytes, correlation_id: int = 1) -> typing.Any:
+    """The entity in an answer without its size. Nothing may be left over."""
+    cls = load_response_schema(api, version)
+    assert struct.unpack_from(">i", answer)[0] == correlation_id
+    at = 4
+    if cls.__flexible__ and api != API_VERSIONS:
+        assert answer[at] == 0, "no tags in the header"
+        at += 1
+    entity, size = entity_reader(cls)(answer, at)
+    assert at + size == len(answer), f"{len(answer) - at - size} bytes are left over"
+    return entity
+
+
+def error_codes(entity: object) -> list[int]:
+    """All error codes in an answer, wherever they are."""
+    found = []
+    if isinstance(entity, tuple):
+        for item in entity:
+            found += error_codes(item)
+    elif dataclasses.is_dataclass(entity):
+        for field in dataclasses.fields(entity):
+            value = getattr(entity, field.name)
+            if field.metadata.get("kafka_type") == "error_code":
+                found.append(int(value))
+            else:
+                found += error_codes(value)
+    return found
+
+
+class Closed(ConnectionError):
+    """The broker has closed the connection."""
+
+
+class Raw:
+    """One connection."""
+
+    def __init__(self, address: tuple[str, int], timeout_s: float = 20) -> None:
+        self.socket = socket.create_connection(address, timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_id = 0
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def call(self, api: int, version: int, **values: object) -> typing.Any:
+        """Ask and wait for the answer. Raises Closed."""
+        self._correlation_id += 1
+        self.send(frame(api, version, values, self._correlation_id))
+        return parse(api, version, self.receive(), self._correlation_id)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self.socket.sendall(data)
+
+    def receive(self) -> bytes:
+        """One answer without its size. Raises Closed."""
+        return self._exactly(struct.unpack(">i", self._exactly(4))[0])
+
+    def _exactly(self, size: int) -> bytes:
+        parts = []
+        while size:
+            try:
+                part = self.socket.recv(min(size, 1_000_000))
+            except ConnectionResetError as error:
+                raise Closed("reset") from error
+            if not part:
+                raise Closed("closed")
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def is_closed(self) -> bool:
+        """Whether the broker closes the connection without another answer."""
+        try:
+            self.receive()
+        except Closed:
+            return True
+        return False
+
+
+def batch(*values: bytes, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
+    """A record batch v2; `producer` is (id, epoch, base sequence)."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=0,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+        batch_size=10_000_000,
+    )
+    for offset, value in enumerate(values):
+        assert builder.append(offset, 1_700_000_000_000, None, value, []) is not None
+    return bytes(builder.build())
+
+
+def produce_values(topic: str, topic_id: object, records: bytes, acks: int = -1) -> dict:
+    """A Produce request of one batch, for any version."""
+    part = {"index": 0, "records": records}
+    data = {"name": topic, "topic_id": topic_id, "partition_data": [part]}
+    return {"acks": acks, "timeout": 5000, "topic_data": [data]}
+
+
+def fetch_values(topic: str, topic_id: object, offset: int, **values: object) -> dict:
+    """A Fetch request of one partition without a session, for any version."""
+    part = {
+        "partition": 0,
+        "fetch_offset": offset,
+        "current_leader_epoch": -1,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1_000_000,
+    }
+    topics = [{"topic": topic, "topic_id": topic_id, "partitions": [part]}]
+    defaults = {"replica_id": -1, "max_bytes": 50_000_000, "session_epoch": -1, "max_wait": 500}
+    return defaults | {"topics": topics} | values
+
+
+def batches_of(records: bytes) -> list[bytes]:
+    """The whole batches in fetched records."""
+    found, at = [], 0
+    while at + 12 <= len(records):
+        size = 12 + struct.unpack_from(">i", records, at + 8)[0]
+        found.append(records[at : at + size])
+        at += size
+    return found
+
+
+def stored_codecs(raw: Raw, topic: str) -> set[int]:
+    """The codecs of all batches of partition 0, read off their attributes."""
+    answer = raw.call(1, 4, **fetch_values(topic, None, 0))
+    records = answer.responses[0].partitions[0].records
+    return {struct.unpack_from(">h", one, 21)[0] & 7 for one in batches_of(records)}

@@ -1,0 +1,309 @@
+"""Every version of every API that the broker advertises is answered, and decodes as its schema says.
+
+One minimal valid request each, encoded and decoded by kio; error codes are all 0 unless the table
+says what else is promised.
+"""
+
+from __future__ import annotations
+
+import itertools
+from uuid import UUID
+
+import pytest
+
+from headrace.kafka.apis import APIS
+from tests.integration.broker import Broker
+from tests.integration.raw import (
+    Closed,
+    Raw,
+    batch,
+    batches_of,
+    error_codes,
+    fetch_values,
+    frame,
+    parse,
+    produce_values,
+)
+
+UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND = 25, 35, 69
+MEMBER_ID_REQUIRED = 79
+TOPIC, GROUP = "versions", "versions-group"
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def topic_id(shared_broker: Broker) -> UUID:
+    """The id of a topic with some records and a group with an offset."""
+    with Raw(shared_broker.address) as raw:
+        made = raw.call(19, 7, topics=[topic_values(TOPIC)], timeout=5000)
+        assert error_codes(made) == [0], made
+        for _ in range(5):
+            answer = raw.call(0, 7, **produce_values(TOPIC, None, batch(b"a", b"b")))
+            assert error_codes(answer) == [0]
+        return made.topics[0].topic_id
+
+
+def topic_values(name: str, partitions: int = 1) -> dict:
+    return {"name": name, "num_partitions": partitions, "replication_factor": 1}
+
+
+def commit_values(topic: str, topic_id: UUID, group: str, offset: int = 3) -> dict:
+    part = {
+        "partition_index": 0,
+        "committed_offset": offset,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "metadata ✓",
+    }
+    return {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "retention_time": -1,
+        "topics": [{"name": topic, "topic_id": topic_id, "partitions": [part]}],
+    }
+
+
+def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
+    """A small valid request; `fresh` is the name of a topic made for it, or to be made."""
+    one = [{"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}]
+    config = {"name": "retention.ms", "value": "86400000"}
+    resource = {"resource_type": 2, "resource_name": fresh}
+    epochs = {"partition": 0, "current_leader_epoch": -1}
+    named = [{"name": TOPIC, "topic_id": topic_id, "partition_indexes": (0,)}]
+    return {
+        0: produce_values(TOPIC, topic_id, batch(b"v")),
+        1: fetch_values(TOPIC, topic_id, 0),
+        2: {"replica_id": -1, "topics": [{"name": TOPIC, "partitions": one}]},
+        3: {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": True},
+        8: commit_values(TOPIC, topic_id, GROUP),
+        9: {
+            "group_id": GROUP,
+            "topics": [{"name": TOPIC, "partition_indexes": (0,)}],
+            "groups": [{"group_id": GROUP, "member_epoch": -1, "topics": named}],
+        },
+        10: {"key": GROUP, "coordinator_keys": (GROUP,)},
+        11: {
+            "group_id": fresh,
+            "session_timeout": 10_000,
+            "rebalance_timeout": 10_000,
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b""}],
+        },
+        12: {"group_id": GROUP, "generation_id": 1, "member_id": "nobody"},
+        13: {"group_id": GROUP, "member_id": "nobody", "members": [{"member_id": "nobody"}]},
+        14: {"group_id": GROUP, "generation_id": 1, "member_id": "nobody"},
+        15: {"groups": (GROUP,)},
+        16: {},
+        18: {"client_software_name": "raw", "client_software_version": "1"},
+        19: {"topics": [topic_values(fresh + "-new")], "timeout": 5000},
+        20: {"topic_names": (fresh,), "topics": [{"name": fresh}], "timeout": 5000},
+        21: {
+            "topics": [{"name": fresh, "partitions": [{"partition_index": 0, "offset": 0}]}],
+            "timeout": 5000,
+        },
+        22: {"producer_id": -1, "producer_epoch": -1, "transaction_timeout": 1000},
+        23: {"replica_id": -1, "topics": [{"topic": TOPIC, "partitions": [epochs]}]},
+        32: {"resources": [resource]},
+        33: {"resources": [resource | {"configs": [config]}]},
+        37: {"topics": [{"name": fresh, "count": 2}], "timeout": 5000},
+        42: {"groups_names": (fresh + "-group",)},
+        44: {"resources": [resource | {"configs": [config]}]},
+        47: {
+            "group_id": fresh + "-group",
+            "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0}]}],
+        },
+        60: {"endpoint_type": 1},
+        75: {"topics": [{"name": TOPIC}], "response_partition_limit": 10},
+    }[api]
+
+
+NEEDS_A_TOPIC = {20, 21, 32, 33, 37, 44}
+NEEDS_A_GROUP = {42, 47}
+PROMISED_ERRORS = {
+    11: {0, MEMBER_ID_REQUIRED},
+    12: {UNKNOWN_MEMBER_ID},
+    13: {0, UNKNOWN_MEMBER_ID},
+    14: {UNKNOWN_MEMBER_ID},
+}
+VERSIONS = [
+    pytest.param(api.key, version, id=f"{api.name}-v{version}")
+    for api in APIS.values()
+    for version in range(api.version_min, api.version_max + 1)
+]
+
+
+def test_what_is_advertised_is_what_is_tested(broker):
+    with Raw(broker.address) as raw:
+        for version in range(5):
+            told = raw.call(18, version, client_software_name="raw", client_software_version="1")
+            ranges = {int(item.api_key): item for item in told.api_keys}
+            assert {key: item.max_version for key, item in ranges.items()} == {
+                key: api.version_max for key, api in APIS.items()
+            }
+            assert all(
+                item.min_version == APIS[key].version_min for key, item in ranges.items() if key
+            )
+            assert ranges[0].min_version == 0  # as Kafka 4 says it, for old librdkafka
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS)
+def test_each_version_is_answered(broker, topic_id, api, version):
+    fresh = f"versions-{api}-{version}-{next(_numbers)}"
+    with Raw(broker.address) as raw:
+        if api in NEEDS_A_TOPIC:
+            made = raw.call(19, 7, topics=[topic_values(fresh)], timeout=5000)
+            assert error_codes(made) == [0]
+        if api in NEEDS_A_GROUP:
+            values = commit_values(TOPIC, topic_id, fresh + "-group")
+            assert error_codes(raw.call(8, 9, **values)) == [0]
+        if api == 9:
+            values = commit_values(TOPIC, topic_id, GROUP)
+            assert error_codes(raw.call(8, 9, **values)) == [0]
+        answer = raw.call(api, version, **minimal(api, version, topic_id, fresh))
+    codes = set(error_codes(answer))
+    assert codes <= PROMISED_ERRORS.get(api, {0}), answer
+    check(api, version, answer)
+
+
+def check(api: int, version: int, answer) -> None:
+    """The least that the answer must tell."""
+    if api == 0:
+        assert answer.responses[0].partition_responses[0].base_offset >= 10
+    if api == 1:
+        part = answer.responses[0].partitions[0]
+        assert part.high_watermark >= 10
+        assert len(batches_of(part.records)) >= 5
+    if api == 2:
+        assert answer.topics[0].partitions[0].offset >= 10
+    if api == 3:
+        assert [topic.name for topic in answer.topics] == [TOPIC]
+        assert len(answer.topics[0].partitions) == 1
+    if api == 9:
+        group = answer if version < 8 else answer.groups[0]
+        part = group.topics[0].partitions[0]
+        assert (part.committed_offset, part.metadata) == (3, "metadata ✓")
+    if api == 10:
+        at = answer if version < 4 else answer.coordinators[0]
+        assert at.port > 0
+    if api == 22:
+        assert answer.producer_id >= 0
+        assert answer.producer_epoch == 0
+    if api == 23:
+        assert answer.topics[0].partitions[0].end_offset >= 10
+    if api == 32:
+        assert len(answer.results[0].configs) > 10
+    if api == 60:
+        assert len(answer.brokers) == 1
+    if api == 75:
+        assert answer.topics[0].name == TOPIC
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_a_member_joins_commits_and_leaves_in_each_version(broker, topic_id, version):
+    group = f"cycle-{version}"
+    who = {"group_id": group, "member_id": "", "group_instance_id": None}
+    join = minimal(11, version, topic_id, group) | {"group_id": group}
+    with Raw(broker.address) as raw:
+        joined = raw.call(11, version, **join)
+        if version >= 4:
+            assert error_codes(joined) == [MEMBER_ID_REQUIRED]
+            joined = raw.call(11, version, **join | {"member_id": joined.member_id})
+        assert error_codes(joined) == [0]
+        assert joined.leader == joined.member_id
+        assert [member.member_id for member in joined.members] == [joined.member_id]
+        who |= {"member_id": joined.member_id, "generation_id": joined.generation_id}
+        assigned = {"member_id": joined.member_id, "assignment": b"all of it"}
+        names = {"protocol_type": "consumer", "protocol_name": "range"}
+        synced = raw.call(14, min(version, 5), assignments=[assigned], **who, **names)
+        assert error_codes(synced) == [0]
+        assert synced.assignment == b"all of it"
+        assert error_codes(raw.call(12, min(version, 4), **who)) == [0]
+        commit = commit_values(TOPIC, topic_id, group)
+        commit["generation_id_or_member_epoch"] = joined.generation_id
+        commit["member_id"] = joined.member_id
+        assert error_codes(raw.call(8, max(2, version), **commit)) == [0]
+        told = raw.call(15, min(version, 6), groups=(group,)).groups[0]
+        assert told.group_state == "Stable"
+        assert told.members[0].member_assignment == b"all of it"
+        leaving = {"members": [{"member_id": joined.member_id}]} | who
+        assert set(error_codes(raw.call(13, min(version, 5), **leaving))) == {0}
+        assert set(error_codes(raw.call(12, min(version, 4), **who))) == {UNKNOWN_MEMBER_ID}
+
+
+def test_api_versions_of_the_future_is_answered_in_v0(broker):
+    with Raw(broker.address) as raw:
+        for version in (5, 99):
+            future = frame(18, 4, {"client_software_name": "x", "client_software_version": "1"})
+            raw.send(future[:6] + version.to_bytes(2, "big") + future[8:])
+            told = parse(18, 0, raw.receive())
+            assert told.error_code == UNSUPPORTED_VERSION
+            assert len(told.api_keys) == len(APIS)
+        assert error_codes(raw.call(18, 0)) == [0]  # and the connection goes on
+
+
+def test_bytes_behind_a_request_are_let_pass_as_kafka_does(broker, topic_id):
+    # librdkafka 2.16 asking for all topics, to the byte.
+    asked = bytes.fromhex("0000001900 03000d00000003000772646b61666b61 00 00000000010000")
+    with Raw(broker.address) as raw:
+        raw.send(asked)
+        told = parse(3, 13, raw.receive(), 3)
+        assert TOPIC in [topic.name for topic in told.topics]
+
+
+def test_no_keys_of_configs_stand_for_all(broker, topic_id):
+    with Raw(broker.address) as raw:
+        for keys, count in ((None, 20), ((), 20), (("retention.ms", "absent"), 1)):
+            resource = {"resource_type": 2, "resource_name": TOPIC, "configuration_keys": keys}
+            told = raw.call(32, 4, resources=[resource]).results[0].configs
+            assert len(told) == count if count == 1 else len(told) > count
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_produce_of_the_past_is_refused_as_kafka_4_does(broker, version):
+    with Raw(broker.address) as raw:
+        request = frame(0, 3, produce_values(TOPIC, None, batch(b"v")))
+        raw.send(request[:6] + version.to_bytes(2, "big") + request[8:])
+        with pytest.raises(Closed):
+            raw.receive()
+
+
+def test_answers_come_in_the_order_of_requests(broker, topic_id):
+    with Raw(broker.address) as raw:
+        waits = frame(1, 4, fetch_values(TOPIC, None, 0, min_bytes=1_000_000, max_wait=700), 1)
+        quick = frame(18, 0, {}, 2)
+        raw.send(waits + quick)
+        parse(1, 4, raw.receive(), 1)
+        parse(18, 0, raw.receive(), 2)
+
+
+# --- sequences of idempotent producers, by hand -----------------------------------------------
+
+
+def produce(raw: Raw, topic: str, producer: tuple[int, int, int], *values: bytes):
+    answer = raw.call(0, 8, **produce_values(topic, None, batch(*values, producer=producer)))
+    part = answer.responses[0].partition_responses[0]
+    return int(part.error_code), part.base_offset
+
+
+def test_retries_are_answered_with_their_offset_and_gaps_are_refused(own_broker):
+    with Raw(own_broker.address) as raw:
+        raw.call(19, 7, topics=[topic_values("seq")], timeout=5000)
+        made = raw.call(22, 4, producer_id=-1, producer_epoch=-1, transaction_timeout=1000)
+        mine = made.producer_id, made.producer_epoch
+        assert produce(raw, "seq", (*mine, 0), b"a", b"b") == (0, 0)
+        assert produce(raw, "seq", (*mine, 2), b"c") == (0, 2)
+        assert produce(raw, "seq", (*mine, 0), b"a", b"b") == (0, 0)
+        assert produce(raw, "seq", (*mine, 2), b"c") == (0, 2)
+        assert produce(raw, "seq", (*mine, 5), b"gap")[0] == 45
+    for again in (own_broker.restart, own_broker.crash):
+        again()
+        with Raw(own_broker.address) as raw:
+            assert produce(raw, "seq", (*mine, 2), b"c") == (0, 2)
+            assert produce(raw, "seq", (*mine, 9), b"gap")[0] == 45
+    with Raw(own_broker.address) as raw:
+        assert produce(raw, "seq", (*mine, 3), b"d") == (0, 3)
+        bumped = raw.call(22, 4, producer_id=mine[0], producer_epoch=mine[1])
+        assert (bumped.producer_id, bumped.producer_epoch) == (mine[0], mine[1] + 1)
+        assert produce(raw, "seq", (mine[0], mine[1] + 1, 0), b"e") == (0, 4)
+        assert produce(raw, "seq", (*mine, 4), b"old epoch")[0] == 47
+        other = raw.call(22, 4, producer_id=-1, producer_epoch=-1)
+        assert other.producer_id != mine[0], "an id is never given twice, restarts or not"
