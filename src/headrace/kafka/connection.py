@@ -28,6 +28,7 @@ REPLIES_MAX = 256
 JOIN_BYTES_MAX = 64 * 1024
 """Up to here it is cheaper to copy small buffers together than to send them one by one."""
 FRAME_BYTES_MIN = 8
+SIZE_BYTES = 4
 
 
 class Reply:
@@ -68,14 +69,14 @@ class Connection(asyncio.Protocol):
     """See the module."""
 
     __slots__ = (
-        "_chunks",
         "_dispatcher",
-        "_have",
         "_is_flushing",
+        "_is_half_closed",
         "_is_paused",
         "_is_write_paused",
         "_loop",
         "_need",
+        "_partial",
         "_replies",
         "last_request_ns",
         "peer",
@@ -87,10 +88,10 @@ class Connection(asyncio.Protocol):
         self._dispatcher = dispatcher
         self._loop = loop
         self._replies: deque[Reply] = deque()
-        self._chunks: list[bytes] = []
-        """A frame that has not arrived in whole: `_have` bytes of the `_need` it takes."""
-        self._have = 0
+        self._partial = bytearray()
+        """A frame that has not arrived in whole; `_need` bytes, once its size is known."""
         self._need = 0
+        self._is_half_closed = False
         self._is_flushing = False
         self._is_paused = False
         self._is_write_paused = False
@@ -112,14 +113,14 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         self.transport = None
-        self._chunks.clear()
+        self._partial = bytearray()
         self._dispatcher.closed(self)
 
     def eof_received(self) -> bool:
         """See asyncio.Protocol: a half-closed client still gets what it has asked for."""
         if not self._replies:
             return False
-        self._need = -1
+        self._is_half_closed = True
         return True
 
     def pause_writing(self) -> None:
@@ -134,47 +135,60 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        if self._have:
-            self._chunks.append(data)
-            self._have += len(data)
-            if self._have < self._need:
-                return
-            data = b"".join(self._chunks)
-            self._chunks.clear()
-            self._have = 0
         try:
-            self._cut(data)
+            at = self._complete(data) if self._partial else 0
+            if at < len(data):
+                self._cut(data, at)
         except (FrameInvalid, STRUCT_ERROR, IndexError) as error:
             self.abort(f"sent a malformed request ({error})")
         except Exception:
             log.exception("a request from %s failed in an unforeseen way: closing it", self.peer)
             self.abort("cannot be answered")
 
-    def _cut(self, data: bytes) -> None:
+    def _complete(self, data: bytes) -> int:
+        """Add to the frame that is not whole yet; where in `data` the next one begins.
+
+        Only that frame's bytes are copied: what follows it is read in place.
+        """
+        partial = self._partial
+        at = 0
+        if len(partial) < SIZE_BYTES:
+            at = SIZE_BYTES - len(partial)
+            partial += data[:at]
+            if len(partial) < SIZE_BYTES:
+                return at
+            self._need = SIZE_BYTES + self._checked_length(partial, 0)
+        end = at + self._need - len(partial)
+        with memoryview(data) as view:
+            partial += view[at:end]
+        if end <= len(data):
+            self._partial = bytearray()
+            self._dispatcher.dispatch(self, memoryview(partial)[SIZE_BYTES:])
+        return end
+
+    def _checked_length(self, data: bytes | bytearray, at: int) -> int:
+        length = int.from_bytes(data[at : at + SIZE_BYTES], "big", signed=True)
+        if not FRAME_BYTES_MIN <= length <= self._dispatcher.request_bytes_max:
+            raise FrameInvalid(
+                f"a request of {length} bytes: socket.request.max.bytes is"
+                f" {self._dispatcher.request_bytes_max}"
+            )
+        return length
+
+    def _cut(self, data: bytes, at: int) -> None:
         view = memoryview(data)
-        size, at = len(data), 0
+        size = len(data)
         dispatch = self._dispatcher.dispatch
-        while size - at >= 4:
-            length = int.from_bytes(data[at : at + 4], "big", signed=True)
-            if not FRAME_BYTES_MIN <= length <= self._dispatcher.request_bytes_max:
-                raise FrameInvalid(
-                    f"a request of {length} bytes: socket.request.max.bytes is"
-                    f" {self._dispatcher.request_bytes_max}"
-                )
-            end = at + 4 + length
+        while size - at >= SIZE_BYTES and self.transport is not None:
+            length = self._checked_length(data, at)
+            end = at + SIZE_BYTES + length
             if end > size:
-                self._need = 4 + length
+                self._need = SIZE_BYTES + length
                 break
-            dispatch(self, view[at + 4 : end])
+            dispatch(self, view[at + SIZE_BYTES : end])
             at = end
-            if self.transport is None:
-                return
-        else:
-            self._need = 4
-        if at < size:
-            rest = data[at:]
-            self._chunks.append(rest)
-            self._have = len(rest)
+        if at < size and self.transport is not None:
+            self._partial += view[at:]
 
     # --- for the dispatcher ------------------------------------------------------------------
 
@@ -217,7 +231,7 @@ class Connection(asyncio.Protocol):
             transport.writelines(out)
         if self._is_paused:
             self._resume()
-        if self._need == -1 and not replies:
+        if self._is_half_closed and not replies:
             transport.close()
 
     def _pause(self) -> None:

@@ -1,0 +1,115 @@
+"""A connection cuts the same frames however the stream is chopped up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from headrace.kafka.connection import Connection
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.is_closed = False
+        self.pauses = 0
+
+    def get_extra_info(self, _name: str) -> Any:
+        return ("127.0.0.1", 1)
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def writelines(self, parts: list[bytes]) -> None:
+        for part in parts:
+            self.written += part
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def pause_reading(self) -> None:
+        self.pauses += 1
+
+    def resume_reading(self) -> None:
+        self.pauses -= 1
+
+
+class Echo:
+    """Answers each frame with itself, in an order of its own."""
+
+    request_bytes_max = 10_000
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.replies: list[Any] = []
+
+    def opened(self, connection: Connection) -> None: ...
+
+    def closed(self, connection: Connection) -> None: ...
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        self.frames.append(bytes(frame))
+        self.replies.append((connection.expect(), bytes(frame)))
+
+
+def frames_of(seed: int) -> list[bytes]:
+    chance = random.Random(seed)
+    return [chance.randbytes(chance.choice([8, 9, 50, 3_000])) for _ in range(12)]
+
+
+async def _run(seed: int) -> None:
+    chance = random.Random(seed)
+    frames = frames_of(seed)
+    stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+    echo, transport = Echo(), Transport()
+    connection = Connection(echo, asyncio.get_running_loop())
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    at = 0
+    while at < len(stream):
+        size = chance.choice([1, 2, 3, 5, 100, 4_000])
+        connection.data_received(stream[at : at + size])
+        at += size
+    assert echo.frames == frames
+    chance.shuffle(echo.replies)
+    for reply, frame in echo.replies:
+        reply.send([frame])
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bytes(transport.written) == b"".join(frames), "answers leave in the order of requests"
+
+
+def test_frames_are_cut_alike_however_they_arrive() -> None:
+    for seed in range(200):
+        asyncio.run(_run(seed))
+
+
+def test_a_frame_larger_than_the_limit_closes_the_connection() -> None:
+    async def scenario() -> None:
+        for size in (0, 7, 10_001, 2**31 - 1, 2**32 - 1):
+            for chop in (1, 4, 8):
+                echo, transport = Echo(), Transport()
+                connection = Connection(echo, asyncio.get_running_loop())
+                connection.connection_made(transport)  # type: ignore[arg-type]
+                data = size.to_bytes(4, "big") + bytes(20)
+                for at in range(0, len(data), chop):
+                    connection.data_received(data[at : at + chop])
+                assert transport.is_closed
+                assert not echo.frames
+
+    asyncio.run(scenario())
+
+
+def test_a_client_with_too_many_requests_under_way_is_not_read_from() -> None:
+    async def scenario() -> None:
+        echo, transport = Echo(), Transport()
+        connection = Connection(echo, asyncio.get_running_loop())
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        connection.data_received(((8).to_bytes(4, "big") + b"12345678") * 300)
+        assert transport.pauses == 1
+        for reply, frame in echo.replies:
+            reply.send([frame])
+        await asyncio.sleep(0)
+        assert transport.pauses == 0
+
+    asyncio.run(scenario())
