@@ -135,6 +135,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
+        if self.transport is None:
+            return  # what still comes in behind an abort is of no interest
         try:
             at = self._complete(data) if self._partial else 0
             if at < len(data):
