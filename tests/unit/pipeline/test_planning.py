@@ -61,7 +61,7 @@ def test_a_large_range_becomes_several_tasks_that_cover_it_exactly():
     pieces = split([OffsetRange("t", 0, 10, 1_010), OffsetRange("t", 1, 0, 3)], None, 300)
     assert [piece.size for piece in pieces] == [250, 250, 250, 250, 3]
     assert pieces[0].start == 10
-    assert all(left.end == right.start for left, right in itertools.pairwise(pieces))
+    assert all(left.end == right.start for left, right in itertools.pairwise(pieces[:4]))
     assert pieces[3].end == 1_010
 
 
