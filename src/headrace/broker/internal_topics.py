@@ -95,9 +95,7 @@ class InternalPartition:
     async def replay(self) -> AsyncIterator[KeyValue]:
         """See ShardLog."""
         partition = self._partition
-        partition.load()
-        if partition.ready is not None and not partition.is_loaded:
-            await partition.ready.wait()
+        await partition.wait_loaded()
         offset = partition.log_start_offset
         while offset < partition.high_watermark:
             data = await read(partition, self._store, offset, REPLAY_BYTES)

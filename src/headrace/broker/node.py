@@ -113,12 +113,7 @@ class Node:
 
     async def partition_ready(self, partition: PartitionLog) -> None:
         """Wait until the partition's log has been read. Raises why it cannot be."""
-        if not partition.is_loaded:
-            partition.load()
-            if partition.ready is not None:
-                await partition.ready.wait()
-        if partition.failure is not None:
-            raise partition.failure
+        await partition.wait_loaded()
 
     # --- housekeeping ------------------------------------------------------------------------
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from headrace.metadata.facts import LedgerLink, PartitionFact, partition_key
 from headrace.metadata.store import ABSENT, MetadataStore
+from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
 
     from headrace.log.segment import Segment
@@ -61,10 +63,22 @@ class LedgerChain:
             max_timestamp_ms=segment.max_timestamp_ms,
         )
         if at + 1 < len(ledgers):
-            ledgers[at + 1] = replace(ledgers[at + 1], base_offset=segment.end_offset)
+            # Later than the end where the tail was lost below the log's start.
+            base_offset = max(segment.end_offset, ledgers[at + 1].base_offset)
+            ledgers[at + 1] = replace(ledgers[at + 1], base_offset=base_offset)
         await self._store(replace(self.fact, ledgers=ledgers))
 
-    async def trim(self, log_start_offset: int, gone: set[int]) -> None:
-        """Move the log's start and take the ledgers in `gone` out of the chain."""
-        kept = [link for link in self.fact.ledgers if link.ledger not in gone]
+    async def trim(
+        self, log_start_offset: int, gone: set[LedgerId], base_offsets: Mapping[LedgerId, int]
+    ) -> None:
+        """Move the log's start and take the ledgers in `gone` out of the chain.
+
+        `base_offsets` holds where ledgers truly begin: where a seal failed, the ledger behind
+        it learns it here at the latest, before the end of the one before is forgotten.
+        """
+        kept = [
+            replace(link, base_offset=base_offsets.get(LedgerId(link.ledger), link.base_offset))
+            for link in self.fact.ledgers
+            if link.ledger not in gone
+        ]
         await self._store(replace(self.fact, log_start_offset=log_start_offset, ledgers=kept))

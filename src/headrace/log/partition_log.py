@@ -6,7 +6,8 @@ one step at a time. Readers see offsets below the high watermark, which moves on
 said that the bytes are as safe as the topic asks.
 
 How an append fails: storage forgets it (contract rule 2), and so do the offset index, the producer
-states and the end offset here. No offset is given twice to bytes that anybody could have seen.
+states and the end offset here, together with all that was appended behind it; what was appended
+before it may yet become safe. No offset is given twice to bytes that anybody could have seen.
 """
 
 from __future__ import annotations
@@ -143,8 +144,7 @@ class PartitionLog:
         """
         active = self.active
         if self.ready is not None or active is None:
-            if self.failure is not None:
-                raise self.failure
+            self.check_failure()
             self.upkeep.require_active()
             return None
         config = self.config
@@ -231,7 +231,7 @@ class PartitionLog:
         if pending.is_void:
             return
         if error is not None:
-            self._forget_pending()
+            self._forget_from(pending)
             return
         first = self._pending.popleft()
         assert first is pending, "appends of one ledger complete in order"
@@ -241,22 +241,31 @@ class PartitionLog:
         self.visible_position = pending.end_position
         if self.waiters:
             self.waiters.wake()
-        if self.upkeep.wants_roll and not self._pending:
+        if self.upkeep.wants_roll and not self._pending and self.active is not None:
             self.upkeep.switch()
 
-    def _forget_pending(self) -> None:
-        """Take back all appends that are not safe: the first of them failed, so all did."""
-        active = self.active
-        assert active is not None
-        for pending in self._pending:
+    def _forget_from(self, failed: _Pending) -> None:
+        """Take back the append that failed and those behind it.
+
+        Those before it stay: a segment that takes no more bytes fails in its turn of the loop,
+        while a sync of earlier appends may still be under way.
+        """
+        segment = self.segments[-1]
+        pending: _Pending | None = None
+        while pending is not failed:
+            pending = self._pending.pop()
             pending.is_void = True
-        self._pending.clear()
         self._last_completion = None
-        self.end_offset = active.end_offset = self.high_watermark
-        self.producers.truncate(self.high_watermark)
-        # The position comes from storage: with offsets alone it would take a walk.
+        end_offset, end_position = self.high_watermark, self.visible_position
+        if self._pending:
+            end_offset = self._pending[-1].end_offset
+            end_position = self._pending[-1].end_position
+        self.end_offset = segment.end_offset = end_offset
+        # At once, for readers: a boundary behind the true end would lead the next one astray.
+        segment.end_position = end_position
+        self.producers.truncate(end_offset)
         self.active = None
-        self.upkeep.resume(active)
+        self.upkeep.resume(segment)
 
     @property
     def has_pending(self) -> bool:
@@ -266,6 +275,21 @@ class PartitionLog:
     def load(self) -> None:
         """Begin to read what is stored; `ready` completes when that is done."""
         self.upkeep.load()
+
+    async def wait_loaded(self) -> None:
+        """Wait until what is stored has been read. Raises why it cannot be."""
+        self.check_failure()
+        if not self.is_loaded:
+            self.load()
+            if self.ready is not None:
+                await self.ready.wait()
+
+    def check_failure(self) -> None:
+        """Raises why this partition cannot be served, if it cannot."""
+        failure = self.failure
+        if failure is not None:
+            # A copy: one instance that is raised for each request would gather tracebacks.
+            raise type(failure)(str(failure), **failure.fields)
 
     # --- reading -----------------------------------------------------------------------------
 

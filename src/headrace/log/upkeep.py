@@ -47,6 +47,7 @@ class Upkeep:
         "_environment",
         "_is_first_wanted",
         "_is_preparing",
+        "_is_resuming",
         "_log",
         "_prepared",
         "_store",
@@ -67,6 +68,7 @@ class Upkeep:
         """The ledger whose appends failed, until storage has said where it ends."""
         self._is_first_wanted = False
         self._is_preparing = False
+        self._is_resuming = False
         self.wants_roll = False
 
     # --- one step after the other ------------------------------------------------------------
@@ -83,6 +85,10 @@ class Upkeep:
             except HeadraceError as error:
                 log.warning("%s: %s failed: %s", self._log.name, what, error)
                 self._fail(error)
+            except Exception:
+                # Whatever it was, those who wait must hear of it, or they wait for ever.
+                log.exception("%s: %s met a fault of the broker", self._log.name, what)
+                self._fail(StorageUnavailable(f"{what} failed: see the broker's log"))
 
         self._task = self._environment.tasks.start(run(), f"{self._log.name} {what}")
         return self._task
@@ -111,8 +117,10 @@ class Upkeep:
     # --- loading -----------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Begin to read what is stored, unless that is done or under way."""
-        if not self._log.is_loaded and (self._task is None or self._task.done()):
+        """Begin to read what is stored, unless that is done, under way, or known to be damaged."""
+        if self._log.is_loaded or self._log.failure is not None:
+            return
+        if self._task is None or self._task.done():
             _ = self._begin(self._load(), "load")
 
     async def _load(self) -> None:
@@ -127,7 +135,7 @@ class Upkeep:
             if link.is_sealed:
                 segment = _sealed_segment(link)
             else:
-                base = end_offset if segments else link.base_offset
+                base = max(end_offset, link.base_offset) if segments else link.base_offset
                 segment = Segment(LedgerId(link.ledger), base, link.leader_epoch)
                 if producers is None:
                     producers = await self._producers_behind(segments)
@@ -141,15 +149,19 @@ class Upkeep:
         target.log_start_offset = fact.log_start_offset
         target.end_offset = target.high_watermark = max(end_offset, fact.log_start_offset)
         active = segments[-1] if segments and not segments[-1].is_sealed else None
+        if active is not None and active.end_offset < target.end_offset:
+            # The tail was lost (`flush.ms`) below a start that was kept: a hole would follow.
+            active = None
+        target.active = active
+        target.visible_position = active.end_position if active else 0
+        target.is_loaded = True
+        self._open()
+        # Behind the opening: readers need no seal, and in an outage there is none to be had.
         for segment, link in zip(segments, list(fact.ledgers), strict=True):
             if segment is active or link.is_sealed:
                 continue
             # A crash came before the seal, or between the seal and its note in the chain.
             await (self._chain.sealed(segment) if segment.is_sealed else self._seal(segment))
-        target.active = active
-        target.visible_position = active.end_position if active else 0
-        target.is_loaded = True
-        self._open()
 
     async def _producers_behind(self, segments: list[Segment]) -> ProducerState:
         return await segments[-1].load_index(self._store) if segments else ProducerState()
@@ -186,18 +198,23 @@ class Upkeep:
     def resume(self, segment: Segment) -> None:
         """Go on with `segment` after an append to it failed, at the end that storage has kept."""
         self._shut()
-        if self._to_resume is None or self._task is None or self._task.done():
-            self._to_resume = segment
+        self._to_resume = segment
+        if not self._is_resuming:
+            self._is_resuming = True
             _ = self._begin(self._resume(segment), "resume")
 
     async def _resume(self, segment: Segment) -> None:
-        info = await self._store.recover(segment.ledger)
+        try:
+            info = await self._store.recover(segment.ledger)
+        finally:
+            self._is_resuming = False
+        if info.end != self._log.visible_position:
+            # To go on would give the offsets of these bytes to others.
+            raise segment.corrupt(info.end, "it does not end where the acknowledged appends do")
         segment.index.truncate(info.end)
-        segment.end_position = info.end
         segment.proved_to = min(segment.proved_to, info.end)
         self._to_resume = None
         self._log.active = segment
-        self._log.visible_position = info.end
         if self.wants_roll:
             self.switch()
         else:
@@ -209,7 +226,8 @@ class Upkeep:
         """The active ledger is nearly full or old: make the next one, switch when it is time."""
         target = self._log
         active, config = target.active, target.config
-        assert active is not None
+        if active is None:  # the append that asks was refused at once
+            return
         if self._prepared is None and not self._is_preparing:
             self._is_preparing = True
             _ = self._begin(self._prepare(), "next ledger")
@@ -304,7 +322,11 @@ class Upkeep:
             and segment.is_sealed
             and segment.end_offset <= log_start_offset
         ]
-        await self._chain.trim(log_start_offset, {segment.ledger for segment in gone})
+        await self._chain.trim(
+            log_start_offset,
+            {segment.ledger for segment in gone},
+            {segment.ledger: segment.base_offset for segment in target.segments},
+        )
         target.log_start_offset = log_start_offset
         target.segments = [segment for segment in target.segments if segment not in gone]
         for segment in gone:

@@ -1,0 +1,161 @@
+"""One log over a store in memory whose appends become durable, or fail, when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.errors import StorageUnavailable
+from headrace.log.environment import Environment
+from headrace.log.log_config import LogConfig
+from headrace.log.partition_log import Appended, PartitionLog
+from headrace.log.reading import read
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.records.batch import check_batch, iterate_headers
+from headrace.records.codec import Record, encode_batch
+from headrace.runtime.completion import Completion
+from headrace.runtime.tasks import Tasks
+from headrace.storage.memory import MemoryLedgerStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headrace.storage.ledger import LedgerId, LedgerInfo
+
+TOPIC_ID = UUID(int=7)
+NOW_MS = 1_700_000_000_000
+
+
+class StillClock:
+    """Time that stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def now_ns(self) -> int:
+        return self.ms * 1_000_000
+
+
+class HeldStore(MemoryLedgerStore):
+    """Groups wait while `is_held`; `refuse_appends` fails those to come at once, as an outage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_held = False
+        self.refuse_appends = False
+        self.refuse_seals = False
+        self.recover_errors: list[Exception] = []
+        self.held: list = []
+
+    def append(self, ledger, parts, size, flush_ms):
+        if self.refuse_appends:
+            refused = Completion()
+            refused.fail(StorageUnavailable("an outage"))
+            return self._find(ledger).end, refused
+        return super().append(ledger, parts, size, flush_ms)
+
+    async def seal(self, ledger: LedgerId, footer: bytes) -> None:
+        if self.refuse_seals:
+            raise StorageUnavailable("an outage")
+        await super().seal(ledger, footer)
+
+    async def recover(self, ledger: LedgerId) -> LedgerInfo:
+        if self.recover_errors:
+            raise self.recover_errors.pop(0)
+        return await super().recover(ledger)
+
+    def _commit(self) -> None:
+        group, self._group = self._group, None
+        pending, self._pending = self._pending, []
+        self.held.append((group, pending))
+        if not self.is_held:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """All that is held becomes durable."""
+        self.is_held = False
+        while self.held:
+            self._group, self._pending = self.held.pop(0)
+            super()._commit()
+
+    def fail_newest(self) -> None:
+        """The newest group that is held fails, while those before it are still under way."""
+        group, pending = self.held.pop()
+        for ledger, parts in reversed(pending):
+            ledger.end -= sum(map(len, parts))
+        group.fail(StorageUnavailable("a segment takes no more"))
+
+
+class Rig:
+    """A log and what it stands on."""
+
+    def __init__(self, config: LogConfig | None = None) -> None:
+        self.store = HeldStore()
+        self.metadata = MemoryMetadataStore()
+        self.clock = StillClock()
+        self.tasks = Tasks()
+        self.config = config or LogConfig()
+        self.log = self.open()
+
+    def open(self) -> PartitionLog:
+        environment = Environment(self.store, self.metadata, self.clock, self.tasks)
+        return PartitionLog("t-0", TOPIC_ID, 0, self.config, environment)
+
+    async def reload(self) -> None:
+        """As a new process would find it."""
+        await settle()
+        self.log = self.open()
+        await self.ready()
+
+    async def ready(self) -> None:
+        self.log.load()
+        if self.log.ready is not None:
+            await self.log.ready.wait()
+
+    def begin(self, value: bytes, *, size: int = 0) -> Appended | None:
+        batch = encode_batch([Record(0, self.clock.ms, None, value.ljust(size, b"."), [])])
+        return self.log.append(batch, check_batch(batch))
+
+    async def append(self, value: bytes, *, size: int = 0) -> int:
+        """Append and wait; the offset. Raises what the log raises."""
+        for _ in range(20):
+            appended = self.begin(value, size=size)
+            if appended is not None:
+                await appended.completion.wait()
+                return appended.base_offset
+            assert self.log.ready is not None
+            await asyncio.wait_for(self.log.ready.wait(), 2)
+        raise AssertionError("the log never became ready")
+
+    async def offsets(self) -> list[int]:
+        """The base offsets of all batches, as a reader finds them."""
+        found: list[int] = []
+        offset = self.log.log_start_offset
+        while offset < self.log.high_watermark:
+            data = await read(self.log, self.store, offset, 1)
+            for _at, header in iterate_headers(data):
+                found.append(header.base_offset)
+                offset = header.last_offset + 1
+        return found
+
+
+async def settle() -> None:
+    """Let everything that can go on go on."""
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def rig(config: LogConfig | None = None) -> AsyncIterator[Rig]:
+    made = Rig(config)
+    try:
+        await made.ready()
+        yield made
+    finally:
+        made.store.let_go()
+        await made.tasks.close()

@@ -1,0 +1,119 @@
+"""Appends that fail: what readers see meanwhile, and how the log goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from log_rig import rig, settle
+
+from headrace.errors import StorageUnavailable
+from headrace.log.log_config import LogConfig
+from headrace.log.reading import read, read_now
+
+
+def test_a_read_between_a_failure_and_its_repair_leads_no_later_read_astray() -> None:
+    async def scenario() -> None:
+        async with rig() as bench:
+            await bench.append(b"one")
+            bench.store.is_held = True
+            failing = bench.begin(b"two", size=500)
+            assert failing is not None
+            await settle()
+            bench.store.fail_newest()
+            # The log knows of the failure, and has not asked the store yet where it ends.
+            assert bench.log.ready is not None
+            found = read_now(bench.log, bench.store, 0, 100_000)
+            assert len(found[0]) > 0
+            bench.store.let_go()
+            await settle()
+            await bench.append(b"three")
+            await bench.append(b"four")
+            assert await bench.offsets() == [0, 1, 2]
+            assert len(await read(bench.log, bench.store, 1, 100_000)) > 0
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_takes_back_nothing_that_was_appended_before_it() -> None:
+    async def scenario() -> None:
+        async with rig() as bench:
+            await bench.append(b"zero")
+            bench.store.is_held = True
+            first = bench.begin(b"first")
+            await settle()
+            second = bench.begin(b"second")
+            await settle()
+            assert first is not None
+            assert second is not None
+            bench.store.fail_newest()
+            assert second.completion.error is not None
+            assert not first.completion.done
+            bench.store.let_go()
+            await settle()
+            assert first.completion.error is None
+            assert await bench.append(b"third") == 2, "offset 1 is taken: it was acknowledged"
+            assert await bench.offsets() == [0, 1, 2]
+            await bench.reload()
+            assert await bench.offsets() == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_after_a_failure_the_appends_before_it_may_fail_as_well() -> None:
+    async def scenario() -> None:
+        async with rig() as bench:
+            await bench.append(b"zero")
+            bench.store.is_held = True
+            bench.begin(b"first")
+            await settle()
+            bench.begin(b"second")
+            await settle()
+            bench.store.fail_newest()
+            bench.store.fail_newest()
+            bench.store.let_go()
+            await settle()
+            assert await bench.append(b"third") == 1
+            await bench.reload()
+            assert await bench.offsets() == [0, 1]
+
+    asyncio.run(scenario())
+
+
+def test_an_append_refused_at_once_is_told_so_even_where_a_roll_is_due() -> None:
+    async def scenario() -> None:
+        async with rig(LogConfig(segment_bytes=300)) as bench:
+            await bench.append(b"one", size=100)
+            bench.store.refuse_appends = True
+            appended = bench.begin(b"two", size=200)
+            assert appended is not None
+            assert isinstance(appended.completion.error, StorageUnavailable)
+            bench.store.refuse_appends = False
+            await settle()
+            assert await bench.append(b"three", size=200) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_repair_that_failed_is_tried_again_though_another_step_is_under_way() -> None:
+    async def scenario() -> None:
+        async with rig() as bench:
+            await bench.append(b"one")
+            bench.store.recover_errors = [StorageUnavailable("an outage")]
+            bench.store.refuse_appends = True
+            bench.begin(b"two")
+            bench.store.refuse_appends = False
+            ready = bench.log.ready
+            assert ready is not None
+            gate = asyncio.Event()
+            bench.log.upkeep._begin(gate.wait(), "another step")
+            with pytest.raises(StorageUnavailable):
+                await ready.wait()
+            assert bench.begin(b"three") is None
+            waiting = bench.log.ready
+            assert waiting is not None
+            gate.set()
+            await asyncio.wait_for(waiting.wait(), 2)
+            assert await bench.append(b"three") == 1
+
+    asyncio.run(scenario())
