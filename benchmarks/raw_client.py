@@ -90,6 +90,23 @@ class _Connection:
         """Send so many requests in one go."""
         self.socket.sendall(self.window[: count * self.request_size])
 
+    def wait_accepted(self) -> None:
+        """Send single requests until one is stored: a new topic's leader may need a moment."""
+        deadline = time.monotonic() + 10.0
+        while True:
+            self.send(1)
+            try:
+                while self.receive() == 0:
+                    pass
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                self.rest = b""
+                time.sleep(0.05)
+            else:
+                self.answers = 0
+                return
+
     def receive(self) -> int:
         """Count whole answers. Raises RuntimeError when the broker refused one."""
         data = self.socket.recv(262_144)
@@ -114,6 +131,7 @@ def produce_single_records(
     host, _, port = bootstrap.rpartition(":")
     open_ = [_Connection((host, int(port)), topic, in_flight) for _ in range(connections)]
     try:
+        open_[0].wait_accepted()
         if connections == 1 and in_flight == 1:
             return _one_at_a_time(open_[0], seconds)
         return _pipelined(open_, seconds)

@@ -140,6 +140,8 @@ def markdown(results: dict[str, Any]) -> str:
         lines += ["| --- | --- | --- | --- | --- | --- |"]
         lines += [f"| {' | '.join(verdict)} |" for verdict in judge(workload, entry)]
         lines += [""]
+        lines += [f"- failed run: {failure.splitlines()[0]}" for failure in entry["failures"]]
+        lines += [""] if entry["failures"] else []
     return "\n".join(lines)
 
 

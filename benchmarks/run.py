@@ -162,7 +162,8 @@ class Session:
                 return
             figures = self.measures.run(workload, peer, side)
         except Exception as error:
-            entry["failures"].append(f"{side.peer}/{side.policy}: {error}"[:500])
+            said = str(error).replace(str(self.folder), "DATA").replace(str(Path.home()), "~")
+            entry["failures"].append(f"{side.peer}/{side.policy}: {said}"[:500])
             console.print(f"[red]{workload.name} {side.peer} {side.policy}[/red]: {error}")
             return
         entry["rounds"].setdefault(f"{side.peer}/{side.policy}", []).append(figures)
