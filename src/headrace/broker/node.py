@@ -14,7 +14,12 @@ from headrace.broker.group_coordinator import GroupCoordinator
 from headrace.broker.internal_topics import InternalPartition
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.topics import Topics
-from headrace.errors import HeadraceError, NotCoordinator
+from headrace.errors import (
+    HeadraceError,
+    MetadataUnavailable,
+    NotCoordinator,
+    StorageUnavailable,
+)
 from headrace.log.environment import Environment
 from headrace.log.retention import enforce
 from headrace.metadata.facts import (
@@ -128,12 +133,17 @@ class Node:
             else:
                 stale.append(entry.key)
         orphans = [info.ledger for info in self.store.list() if info.ledger not in used]
-        for ledger in orphans:
-            await self.store.delete(LedgerId(ledger))
-        for key in stale:
-            await self.metadata.delete(key, ANY)
-        if orphans:
-            log.info("removed %d ledgers that belong to no topic", len(orphans))
+        try:
+            for ledger in orphans:
+                await self.store.delete(LedgerId(ledger))
+            for key in stale:
+                await self.metadata.delete(key, ANY)
+        except (StorageUnavailable, MetadataUnavailable) as error:
+            # A full disk is no reason to serve nobody: they go at the next start.
+            log.warning("%d ledgers that belong to no topic stay for now: %s", len(orphans), error)
+        else:
+            if orphans:
+                log.info("removed %d ledgers that belong to no topic", len(orphans))
 
     async def _keep_house(self) -> None:
         while True:

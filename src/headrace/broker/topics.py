@@ -35,7 +35,7 @@ from headrace.metadata.store import ABSENT, ANY, Operation
 from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, is_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
@@ -154,8 +154,8 @@ class Topics:
         # not be moved back.
         folded = name.replace(".", "_")
         if "." in name or "_" in name:
-            for other in self.by_name:
-                if other.replace(".", "_") == folded:
+            for other in (*self.by_name, *INTERNAL_TOPICS):
+                if other != name and other.replace(".", "_") == folded:
                     raise TopicNameInvalid(f"{name!r} collides with the topic {other!r}: . and _")
         self._check_partition_count(partition_count)
         if replication_factor != 1:
@@ -182,6 +182,21 @@ class Topics:
         is_validated_only: bool = False,
     ) -> TopicFact:
         """Make a topic; -1 stands for the broker's default. Raises what `check_new` says."""
+        if name in INTERNAL_TOPICS and name not in self.by_name:
+            raise PolicyViolation(f"{name} is internal: it is made when a group first needs it")
+        return await self._create(
+            name, partition_count, replication_factor, configs, is_validated_only=is_validated_only
+        )
+
+    async def _create(
+        self,
+        name: str,
+        partition_count: int,
+        replication_factor: int,
+        configs: Mapping[str, str] | None,
+        *,
+        is_validated_only: bool = False,
+    ) -> TopicFact:
         if partition_count == -1:
             partition_count = self._config.partition_count_default
         if replication_factor == -1:
@@ -214,7 +229,7 @@ class Topics:
         if name not in self.by_name:
             count = self._config.offsets_partition_count
             try:
-                await self.create(name, count, 1, _INTERNAL_CONFIGS[name])
+                await self._create(name, count, 1, _INTERNAL_CONFIGS[name])
             except TopicExists:  # made in the meantime
                 log.debug("internal topic %s was made by a rival", name)
         return self.by_name[name]
@@ -224,13 +239,12 @@ class Topics:
         if topic.is_internal:
             raise PolicyViolation(f"{topic.name} is internal: it holds the groups' progress")
         async with self._changing:
-            if self.by_id.get(topic.id) is not topic:
-                raise TopicUnknown(f"topic {topic.name!r} was deleted in the meantime")
-            for partition in topic.partitions:
-                partition.is_deleted = True
+            self._check_current(topic)
             keys = [partition_key(topic.id, n) for n in range(len(topic.partitions))]
             steps = [Operation(topic_key(topic.name), None, topic.version)]
             await self._environment.metadata.multi(steps)
+            for partition in topic.partitions:
+                partition.is_deleted = True
             del self.by_name[topic.name]
             del self.by_id[topic.id]
             self.version += 1
@@ -251,6 +265,7 @@ class Topics:
     ) -> None:
         """Raise the number of partitions to `count`. Raises PartitionsInvalid."""
         async with self._changing:
+            self._check_current(topic)
             self._check_partition_count(count)
             if count <= topic.fact.partition_count:
                 raise PartitionsInvalid(
@@ -266,15 +281,36 @@ class Topics:
                 topic.partitions.append(self._log(topic.fact, number))
             self.version += 1
 
-    async def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        """Replace the topic's overrides. Raises ConfigInvalid."""
-        for key, value in configs.items():
-            check_config(key, value)
+    async def change_configs(
+        self,
+        topic: Topic,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        *,
+        is_validated_only: bool = False,
+    ) -> None:
+        """Replace the topic's overrides by what `change` makes of them. Raises ConfigInvalid.
+
+        A function, so that of two changes at once neither is lost.
+        """
         async with self._changing:
+            self._check_current(topic)
+            configs = change(topic.fact.configs)
+            for key, value in configs.items():
+                check_config(key, value)
+            if is_validated_only:
+                return
             await self._put(topic, replace(topic.fact, configs=dict(configs)))
             for partition in topic.partitions:
                 partition.config = log_config(configs)
             self.version += 1
+
+    def _check_current(self, topic: Topic) -> None:
+        """Raises TopicUnknown if `topic` went while its change waited for its turn.
+
+        Its name may be another topic's by now, whose fact must not be overwritten.
+        """
+        if self.by_id.get(topic.id) is not topic:
+            raise TopicUnknown(f"topic {topic.name!r} was deleted in the meantime")
 
     async def _put(self, topic: Topic, fact: TopicFact) -> None:
         key = topic_key(topic.name)

@@ -6,6 +6,7 @@ happens as a whole or not at all.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.topic_config import (
@@ -23,7 +24,7 @@ from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace.broker.node import Node
     from headrace.kafka.handlers.context import Context
@@ -152,7 +153,7 @@ def _require_topic(resource: Any) -> None:
         raise RequestInvalid(f"resources of type {resource.resource_type} have no configs")
 
 
-def _changed(overrides: Mapping[str, str], changes: Any) -> dict[str, str]:
+def _changed(changes: Any, overrides: Mapping[str, str]) -> dict[str, str]:
     """The overrides after `changes` (IncrementalAlterConfigs)."""
     after = dict(overrides)
     seen: set[str] = set()
@@ -187,21 +188,24 @@ def _changed(overrides: Mapping[str, str], changes: Any) -> dict[str, str]:
     return after
 
 
-async def _alter(node: Node, request: Any, *, is_incremental: bool) -> Answer:
+def _replaced(configs: Any, _overrides: Mapping[str, str]) -> dict[str, str]:
+    """The overrides that `configs` names, and no others (AlterConfigs)."""
+    return {item.name: item.value for item in configs}
+
+
+async def _alter(
+    node: Node, request: Any, change: Callable[[Any, Mapping[str, str]], dict[str, str]]
+) -> Answer:
     results: list[dict[str, Any]] = []
     for resource in request.resources:
         error: HeadraceError | None = None
         try:
             _require_topic(resource)
-            topic = node.topics.get(resource.resource_name)
-            if is_incremental:
-                configs = _changed(topic.fact.configs, resource.configs)
-            else:
-                configs = {item.name: item.value for item in resource.configs}
-                for name, value in configs.items():
-                    check_config(name, value)
-            if not request.validate_only:
-                await node.topics.set_configs(topic, configs)
+            await node.topics.change_configs(
+                node.topics.get(resource.resource_name),
+                partial(change, resource.configs),
+                is_validated_only=request.validate_only,
+            )
         except HeadraceError as refused:
             error = refused
         results.append(
@@ -217,12 +221,12 @@ async def _alter(node: Node, request: Any, *, is_incremental: bool) -> Answer:
 
 async def alter_configs(node: Node, request: Any, _context: Context) -> Answer:
     """AlterConfigs: replaces all overrides."""
-    return await _alter(node, request, is_incremental=False)
+    return await _alter(node, request, _replaced)
 
 
 async def incremental_alter_configs(node: Node, request: Any, _context: Context) -> Answer:
     """IncrementalAlterConfigs (KIP-339)."""
-    return await _alter(node, request, is_incremental=True)
+    return await _alter(node, request, _changed)
 
 
 HANDLERS = {

@@ -1,0 +1,155 @@
+"""Changes of topics that meet each other, or that the metadata store refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.errors import (
+    MetadataUnavailable,
+    PolicyViolation,
+    StorageUnavailable,
+    TopicNameInvalid,
+    TopicUnknown,
+)
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch
+from headrace.records.identifiers import OFFSETS_TOPIC
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.memory import MemoryLedgerStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.metadata.store import Operation
+    from headrace.storage.ledger import LedgerId
+
+
+class SlowMetadata(MemoryMetadataStore):
+    """Takes a few turns of the loop to store anything, as a disk does; may refuse it."""
+
+    is_refusing = False
+
+    async def put(
+        self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
+    ) -> int:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return await super().put(key, value, expected_version, ephemeral=ephemeral)
+
+    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        if self.is_refusing:
+            raise MetadataUnavailable("the disk is full")
+        return await super().multi(operations)
+
+
+class RefusingStore(MemoryLedgerStore):
+    """Deletes nothing."""
+
+    async def delete(self, ledger: LedgerId) -> None:
+        raise StorageUnavailable("the disk is full")
+
+
+def _node(metadata: MemoryMetadataStore, store: MemoryLedgerStore | None = None) -> Node:
+    config = BrokerConfig(offsets_partition_count=2)
+    return Node(config, store or MemoryLedgerStore(), metadata, SystemClock(), SystemRandomness())
+
+
+def test_two_changes_of_one_topics_configuration_at_once_both_count() -> None:
+    async def scenario() -> None:
+        node = _node(SlowMetadata())
+        await node.open()
+        await node.topics.create("t")
+        topic = node.topics.get("t")
+        await asyncio.gather(
+            node.topics.change_configs(topic, lambda now: {**now, "retention.ms": "5"}),
+            node.topics.change_configs(topic, lambda now: {**now, "segment.ms": "7"}),
+        )
+        assert topic.fact.configs == {"retention.ms": "5", "segment.ms": "7"}
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_change_of_a_topic_that_was_made_again_meanwhile_leaves_the_new_one_alone() -> None:
+    async def scenario() -> None:
+        metadata = SlowMetadata()
+        node = _node(metadata)
+        await node.open()
+        await node.topics.create("t")
+        old = node.topics.get("t")
+        outcomes = await asyncio.gather(
+            node.topics.delete(old),
+            node.topics.create("t"),
+            node.topics.change_configs(old, lambda now: {**now, "retention.ms": "5"}),
+            node.topics.add_partitions(old, 4),
+            return_exceptions=True,
+        )
+        assert isinstance(outcomes[2], TopicUnknown)
+        assert isinstance(outcomes[3], TopicUnknown)
+        new = node.topics.get("t")
+        reopened = _node(MemoryMetadataStore(metadata._shared))
+        await reopened.open()
+        assert reopened.topics.get("t").id == new.id != old.id
+        await node.close()
+        await reopened.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_whose_deletion_failed_is_served_as_before() -> None:
+    async def scenario() -> None:
+        metadata = SlowMetadata()
+        node = _node(metadata)
+        await node.open()
+        await node.topics.create("t")
+        topic = node.topics.get("t")
+        metadata.is_refusing = True
+        with pytest.raises(MetadataUnavailable):
+            await node.topics.delete(topic)
+        assert node.topics.get("t") is topic
+        assert not topic.partitions[0].is_deleted
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", [OFFSETS_TOPIC, "__consumer.offsets"])
+def test_nobody_takes_the_place_of_the_offsets_topic(name: str) -> None:
+    async def scenario() -> None:
+        node = _node(MemoryMetadataStore())
+        await node.open()
+        with pytest.raises((PolicyViolation, TopicNameInvalid)):
+            await node.topics.create(name, 1)
+        topic = await node.topics.ensure_internal(OFFSETS_TOPIC)
+        assert len(topic.partitions) == 2
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_starts_though_what_a_crash_left_cannot_be_removed_now() -> None:
+    async def scenario() -> None:
+        store = RefusingStore()
+        await store.create()
+        node = _node(MemoryMetadataStore(), store)
+        await node.open()
+        await node.topics.create("t")
+        partition = node.topics.get("t").partitions[0]
+        await partition.wait_loaded()
+        batch = encode_batch([Record(0, 0, None, b"v", [])])
+        while (appended := partition.append(batch, check_batch(batch))) is None:
+            assert partition.ready is not None
+            await partition.ready.wait()
+        await appended.completion.wait()
+        await node.close()
+
+    asyncio.run(scenario())
