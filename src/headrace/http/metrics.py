@@ -20,6 +20,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from headrace.coordination.groups.commands import FetchOffsetsCommand, ListGroupsCommand
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,8 +92,10 @@ class Metrics(Collector):
                 partition = topic.partition(offset.partition) if topic else None
                 if partition is None or offset.offset < 0:
                     continue
-                if not partition.is_loaded:
+                try:
                     await self._node.partition_ready(partition)
+                except HeadraceError:
+                    continue  # `/readyz` names it; the others' figures are wanted all the more
                 behind = partition.high_watermark - offset.offset
                 lags.append((group.group_id, offset.topic, offset.partition, max(behind, 0)))
         return lags

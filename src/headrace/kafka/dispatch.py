@@ -79,10 +79,15 @@ class KafkaFace:
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Accept clients; the address that they reach. Raises OSError."""
         server = await self._loop.create_server(
-            lambda: Connection(self, self._loop), host, port, backlog=1024
+            lambda: Connection(self, self._loop), host, port, backlog=1024, start_serving=False
         )
         self._servers.append(server)
-        address = server.sockets[0].getsockname()
+        address = server.sockets[0].getsockname()[:2]
+        if not self._node.kafka_address[0]:
+            # Before the first client is in: those that wait for a restart ask at once, and what
+            # they are told must lead them back here.
+            self._node.kafka_address = address
+        await server.start_serving()
         self._tasks.spawn(self._sweep(), "idle connections")
         return address[0], address[1]
 

@@ -34,6 +34,8 @@ async def start_embedded(settings: Settings) -> Broker:
         node = Node(settings.broker, store, metadata, clock, randomness)
         await node.open()
         broker.on_stop(node.close)
+        if settings.advertised is not None:
+            node.kafka_address = settings.advertised
         kafka = KafkaFace(node)
         broker.kafka = await kafka.listen(*settings.kafka)
         broker.on_stop(kafka.close)

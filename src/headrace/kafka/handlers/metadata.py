@@ -172,10 +172,8 @@ async def describe_topic_partitions(node: Node, request: Any, _context: Context)
     """DescribeTopicPartitions (KIP-966): pages of at most `response_partition_limit`."""
     names = sorted({item.name for item in request.topics}) or node.topics.names()
     cursor = request.cursor
-    first_partition = 0
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
-        first_partition = cursor.partition_index if cursor.topic_name in names[:1] else 0
     left = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
     described: list[dict[str, Any]] = []
     next_cursor: dict[str, Any] | None = None
@@ -189,6 +187,8 @@ async def describe_topic_partitions(node: Node, request: Any, _context: Context)
             described.append(_missing(name, None, error))
             continue
         answer = _described(node, topic, with_operations=True)
+        is_begun = cursor is not None and cursor.topic_name == name
+        first_partition = max(cursor.partition_index, 0) if is_begun else 0
         partitions = answer["partitions"][first_partition:]
         answer["partitions"] = partitions[:left]
         described.append(answer)
@@ -196,7 +196,6 @@ async def describe_topic_partitions(node: Node, request: Any, _context: Context)
             next_cursor = {"topic_name": name, "partition_index": first_partition + left}
             break
         left -= len(partitions)
-        first_partition = 0
     return {"topics": described, "next_cursor": next_cursor}
 
 

@@ -5,6 +5,8 @@ Rules of the room: each topic of a request has its own outcome; one that fails h
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import (
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from headrace.kafka.handlers.context import Context
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import TopicFact
+
+
+log = logging.getLogger(__name__)
 
 
 class _AssignmentInvalid(Rejected):
@@ -58,13 +63,13 @@ async def _create(node: Node, topic: Any, *, is_validated_only: bool) -> TopicFa
 
 async def create_topics(node: Node, request: Any, _context: Context) -> Answer:
     """CreateTopics."""
-    names = [topic.name for topic in request.topics]
+    counts = Counter(topic.name for topic in request.topics)
     results: list[dict[str, Any]] = []
     for topic in request.topics:
         fact: TopicFact | None = None
         error: HeadraceError | None = None
         try:
-            if names.count(topic.name) > 1:
+            if counts[topic.name] > 1:
                 raise RequestInvalid(f"topic {topic.name[:249]!r} is named twice")
             fact = await _create(node, topic, is_validated_only=request.validate_only)
         except HeadraceError as refused:
@@ -107,7 +112,11 @@ async def delete_topics(node: Node, request: Any, context: Context) -> Answer:
             error = refused
         results.append(result | {"error_code": code_of(error), "error_message": message_of(error)})
     if deleted:
-        await node.groups.topic_deleted(deleted)
+        try:
+            await node.groups.topic_deleted(deleted)
+        except HeadraceError as refused:
+            # The topics are gone, and that is what was asked for.
+            log.warning("offsets of deleted topics stay in their groups: %s", refused)
     return {"responses": results}
 
 

@@ -1,0 +1,196 @@
+"""A broker in memory, and clients that hand it bytes without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from contextlib import asynccontextmanager
+from dataclasses import MISSING, fields
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.kafka.apis import APIS
+from headrace.kafka.connection import Connection
+from headrace.kafka.dispatch import KafkaFace
+from headrace.kafka.wire.schema import _Shape
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.records.codec import Record, encode_batch
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.memory import MemoryLedgerStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_HEAD = Struct(">hhi")
+ADDRESS = ("127.0.0.1", 9092)
+
+
+class MemoryTransport(asyncio.Transport):
+    """Keeps what is written, and tells the connection when it is closed."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self.connection = connection
+        self.out = bytearray()
+        self.is_paused = False
+        self.is_over = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def write(self, data: Any) -> None:
+        self.out += data
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def close(self) -> None:
+        self.abort()
+
+    def is_closing(self) -> bool:
+        return self.is_over
+
+    def abort(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            asyncio.get_running_loop().call_soon(self.connection.connection_lost, None)
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, face: KafkaFace) -> None:
+        self.connection = Connection(face, asyncio.get_running_loop())
+        self.transport = MemoryTransport(self.connection)
+        self.connection.connection_made(self.transport)
+        self.asked: list[tuple[int, int]] = []
+
+    def send(self, api_key: int, version: int, request: dict[str, Any]) -> None:
+        """Send a request; what it leaves out is zero, empty or null."""
+        cls = load_request_schema(api_key, version)
+        body = io.BytesIO()
+        entity_writer(cls)(body, build(cls, request))
+        head = _HEAD.pack(api_key, version, len(self.asked)) + b"\x00\x01t"
+        if version >= APIS[api_key].flexible_from:
+            head += b"\x00"
+        frame = head + body.getvalue()
+        self.asked.append((api_key, version))
+        self.connection.data_received(len(frame).to_bytes(4, "big") + frame)
+
+    def answers(self) -> list[Any]:
+        """All answers so far, in order."""
+        found, at, out = [], 0, bytes(self.transport.out)
+        while at < len(out):
+            size = int.from_bytes(out[at : at + 4], "big")
+            correlation_id = int.from_bytes(out[at + 4 : at + 8], "big")
+            assert correlation_id == len(found), "answers come in the order of requests"
+            api_key, version = self.asked[len(found)]
+            cls = load_response_schema(api_key, version)
+            skip = 9 if cls.__flexible__ and api_key != 18 else 8
+            entity, read = entity_reader(cls)(out, at + skip)
+            assert at + skip + read == at + 4 + size, "nothing is left behind the answer"
+            found.append(entity)
+            at += 4 + size
+        return found
+
+    async def ask(self, api_key: int, version: int, request: dict[str, Any]) -> Any:
+        """Send a request and wait for its answer."""
+        self.send(api_key, version, request)
+        for _ in range(400):
+            found = self.answers()
+            if len(found) == len(self.asked):
+                return found[-1]
+            assert not self.transport.is_over, "the broker has closed the connection"
+            await asyncio.sleep(0 if _ < 200 else 0.01)
+        raise AssertionError("no answer")
+
+
+class Rig:
+    """A broker."""
+
+    def __init__(self, config: BrokerConfig | None = None) -> None:
+        self.store = MemoryLedgerStore()
+        self.metadata = MemoryMetadataStore()
+        self.node = Node(
+            config or BrokerConfig(offsets_partition_count=2),
+            self.store,
+            self.metadata,
+            SystemClock(),
+            SystemRandomness(),
+        )
+        self.face: KafkaFace
+
+    def client(self) -> Client:
+        return Client(self.face)
+
+
+@asynccontextmanager
+async def broker(config: BrokerConfig | None = None) -> AsyncIterator[Rig]:
+    rig = Rig(config)
+    await rig.node.open()
+    rig.node.kafka_address = ADDRESS
+    rig.face = KafkaFace(rig.node)
+    try:
+        yield rig
+    finally:
+        await rig.face.close()
+        await rig.node.close()
+
+
+def batch(*values: bytes, timestamp_ms: int = 1_700_000_000_000, **options: Any) -> bytes:
+    """A record batch as a producer makes it."""
+    records = [Record(i, timestamp_ms, None, value, []) for i, value in enumerate(values)]
+    return encode_batch(records, **options)
+
+
+def build(cls: type, request: dict[str, Any]) -> Any:
+    """An entity of `kio`, with zero, empty or null for what `request` leaves out."""
+    return _Lenient(cls).build(request)
+
+
+class _Lenient(_Shape):
+    def build(self, answer: Any) -> Any:
+        given = dict(answer)
+        for item in fields(self.cls):
+            if item.name not in given and item.default is MISSING:
+                given[item.name] = _zero(item)
+        return super().build(given)
+
+    @staticmethod
+    def _nested(hint: Any) -> Any:
+        convert = _Shape._nested(hint)
+        cells = dict(zip(convert.__code__.co_freevars, convert.__closure__ or (), strict=True))
+        for name in ("shape", "of_inner"):
+            if name in cells:
+                lenient = _Lenient(cells[name].cell_contents.cls)
+                if name == "shape":
+                    return lambda value: None if value is None else lenient.build(value)
+                return lambda value: (
+                    None if value is None else tuple(lenient.build(item) for item in value)
+                )
+        return convert
+
+
+def _zero(item: Any) -> Any:
+    if "tuple" in str(item.type):
+        return ()
+    if "None" in str(item.type):
+        return None
+    kind = item.metadata.get("kafka_type")
+    return {
+        "string": "",
+        "bytes": b"",
+        "records": b"",
+        "bool": False,
+        "uuid": None,
+        "error_code": 0,
+    }.get(kind, 0)

@@ -1,0 +1,89 @@
+"""Administration over the wire where something else is going wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+from face_rig import broker
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.errors import CoordinatorLoading, DataCorrupt
+from headrace.http.metrics import Metrics
+from headrace.kafka import apis
+from headrace.storage.files.wal_sync import Counters
+
+
+def test_a_deleted_topic_is_said_to_be_deleted_though_its_offsets_cannot_be_dropped_now() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t")
+
+            async def refuse(_names: list[str]) -> None:
+                raise CoordinatorLoading("reading the log")
+
+            rig.node.groups.topic_deleted = refuse  # type: ignore[method-assign]
+            answer = await rig.client().ask(apis.DELETE_TOPICS, 5, {"topic_names": ["t"]})
+            assert [int(result.error_code) for result in answer.responses] == [0]
+
+    asyncio.run(scenario())
+
+
+def test_the_pages_of_topics_go_on_behind_a_topic_that_went() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("b", 3)
+            answer = await rig.client().ask(
+                apis.DESCRIBE_TOPIC_PARTITIONS,
+                0,
+                {
+                    "topics": [{"name": "a"}, {"name": "b"}],
+                    "response_partition_limit": 10,
+                    "cursor": {"topic_name": "a", "partition_index": 2},
+                },
+            )
+            counts = {topic.name: len(topic.partitions) for topic in answer.topics}
+            assert counts == {"a": 0, "b": 3}
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_partition_leaves_the_metrics_of_the_others() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 2)
+            client = rig.client()
+            for partition in range(2):
+                await client.ask(
+                    apis.OFFSET_COMMIT,
+                    7,
+                    {
+                        "group_id": "g",
+                        "generation_id_or_member_epoch": -1,
+                        "member_id": "",
+                        "topics": [
+                            {
+                                "name": "t",
+                                "partitions": [
+                                    {"partition_index": partition, "committed_offset": 0}
+                                ],
+                            }
+                        ],
+                    },
+                )
+            rig.node.topics.get("t").partitions[0].failure = DataCorrupt("damaged")
+            text, _type = await Metrics(rig.node, rig.face, Counters()).render()
+            assert b'headrace_group_lag_records{group="g",partition="1",topic="t"}' in text
+            assert b'headrace_group_lag_records{group="g",partition="0",topic="t"}' not in text
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_comes_while_the_broker_starts_is_told_its_true_address() -> None:
+    async def scenario() -> None:
+        async with broker(BrokerConfig(offsets_partition_count=2)) as rig:
+            rig.node.kafka_address = ("", 0)
+            address = await rig.face.listen("127.0.0.1", 0)
+            answer = await rig.client().ask(apis.METADATA, 1, {"topics": None})
+            assert [(b.host, b.port) for b in answer.brokers] == [address]
+
+    asyncio.run(scenario())
