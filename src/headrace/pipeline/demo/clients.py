@@ -42,7 +42,7 @@ class Consumed:
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int, config: dict[str, str]) -> None:
-    """Make a topic. Raises the client's error when it cannot be made."""
+    """Make a topic. Raises the client's error, or StepFailed when no answer comes."""
     from confluent_kafka import admin
 
     new_topic = vars(admin)["NewTopic"]
@@ -50,7 +50,10 @@ def create_topic(bootstrap: str, topic: str, partitions: int, config: dict[str, 
     made = client.create_topics(
         [new_topic(topic, partitions, 1, config=config)], operation_timeout=20
     )
-    made[topic].result(30)
+    try:
+        made[topic].result(30)
+    except TimeoutError as error:
+        raise StepFailed(f"No answer in 30 s when topic {topic} was to be made.") from error
 
 
 def publish(
