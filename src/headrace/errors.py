@@ -142,6 +142,10 @@ class RequestInvalid(Rejected):
     """The request contradicts itself or the protocol."""
 
 
+class AcksInvalid(Rejected):
+    """A Produce request wants acknowledgements that do not exist."""
+
+
 class NotOwner(Retriable):
     """Another broker owns this partition: refresh metadata."""
 

@@ -90,6 +90,7 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.ReplicationFactorInvalid: INVALID_REPLICATION_FACTOR,
     errors.ConfigInvalid: INVALID_CONFIG,
     errors.RequestInvalid: INVALID_REQUEST,
+    errors.AcksInvalid: INVALID_REQUIRED_ACKS,
     errors.NotOwner: NOT_LEADER_OR_FOLLOWER,
     errors.LeaderEpochFenced: FENCED_LEADER_EPOCH,
     errors.LeaderEpochUnknown: UNKNOWN_LEADER_EPOCH,

@@ -211,8 +211,10 @@ class PartitionLog:
                 f" message.timestamp.after.max.ms={config.timestamp_after_max_ms} in the future",
                 is_timestamp=True,
             )
-        if header.first_timestamp_ms >= 0 and (
-            now_ms - header.first_timestamp_ms > config.timestamp_before_max_ms
+        if (
+            header.first_timestamp_ms >= 0
+            and now_ms - header.first_timestamp_ms > config.timestamp_before_max_ms
+            and not config.is_log_append_time  # what the producer says is not what is read
         ):
             raise RecordInvalid(
                 f"timestamp {header.first_timestamp_ms} lies more than"

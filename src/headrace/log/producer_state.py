@@ -12,7 +12,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.errors import DataCorrupt, OutOfOrderSequence, ProducerFenced
+from headrace.errors import DataCorrupt, OutOfOrderSequence, ProducerFenced, RecordInvalid
 
 if TYPE_CHECKING:
     from headrace.records.batch import BatchHeader
@@ -64,12 +64,15 @@ class ProducerState:
         """Say whether `batch` may be appended.
 
         Returns the earlier append when this is a retry of one of the last five, else None.
-        Raises OutOfOrderSequence on a gap, ProducerFenced on an older producer epoch.
+        Raises OutOfOrderSequence on a gap, ProducerFenced on an older producer epoch,
+        RecordInvalid on a sequence that cannot be.
         """
+        first = batch.base_sequence
+        if first < 0:
+            raise RecordInvalid(f"sequence {first} of producer {batch.producer_id} cannot be")
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             return None
-        first = batch.base_sequence
         if batch.producer_epoch < producer.epoch:
             raise ProducerFenced(
                 f"producer {batch.producer_id} writes with epoch {batch.producer_epoch}, and epoch "

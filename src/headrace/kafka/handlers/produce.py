@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
 from headrace.errors import (
+    AcksInvalid,
     BatchCorrupt,
     HeadraceError,
     PolicyViolation,
@@ -34,7 +35,7 @@ from headrace.kafka.wire.produce import (
     write_produce,
 )
 from headrace.records.batch import COMPRESSION_MASK, NO_TIMESTAMP, BatchHeader, check_batch
-from headrace.records.codec import decode_batch, encode_batch, log_append_time
+from headrace.records.codec import log_append_time, recompress
 from headrace.records.compression import CODEC_NAMES, codec_of_name
 from headrace.runtime.histogram import Histogram
 
@@ -122,7 +123,7 @@ class ProduceHandler:
             pending.started_ns = connection.last_request_ns
         refusal: HeadraceError | None = None
         if request.acks not in {-1, 0, 1}:
-            refusal = RequestInvalid(f"acks={request.acks} is not -1, 0 or 1")
+            refusal = AcksInvalid(f"acks={request.acks} is not -1, 0 or 1")
         elif request.is_transactional:
             refusal = RequestInvalid("this broker has no transactions yet")
         if not request.partitions:
@@ -244,14 +245,7 @@ class ProduceHandler:
         name = "none" if config.compression == "uncompressed" else config.compression
         codec = codec_of_name(name)
         if codec is not None and codec != header.attributes & COMPRESSION_MASK:
-            batch = encode_batch(
-                decode_batch(batch),
-                codec=codec,
-                producer_id=header.producer_id,
-                producer_epoch=header.producer_epoch,
-                base_sequence=header.base_sequence,
-                is_transactional=header.is_transactional,
-            )
+            batch = recompress(batch, codec)
         if config.is_log_append_time:
             batch = log_append_time(batch, self._clock.now_ms())
         return batch, check_batch(batch)
