@@ -4,7 +4,8 @@ Rules of the room: knows frames, not what is in them. A frame is a memoryview of
 Requests are handed on as they arrive, so a client may have many under way; each gets its place in
 the queue of replies first, and leaves in that order. What is ready at the end of a turn of the
 loop goes out in one write. A client that does not read its answers, or asks for more than
-`REPLIES_MAX` at a time, is not read from until it does.
+`REPLIES_MAX` answers or `OWED_BYTES_MAX` bytes at a time, is not read from until it does, and what
+it has sent already waits uncut.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 REPLIES_MAX = 256
 """Requests of one connection under way at once; the next ones wait in the socket."""
+OWED_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes that one connection's answers under way may come to before the next request is looked at:
+a client that asks for 50 MiB a thousand times and reads nothing costs two such answers."""
 JOIN_BYTES_MAX = 64 * 1024
 """Up to here it is cheaper to copy small buffers together than to send them one by one."""
 FRAME_BYTES_MIN = 8
@@ -34,10 +38,11 @@ SIZE_BYTES = 4
 class Reply:
     """The place of one answer in its connection's queue."""
 
-    __slots__ = ("buffers", "connection")
+    __slots__ = ("buffers", "bytes_max", "connection")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, bytes_max: int) -> None:
         self.connection = connection
+        self.bytes_max = bytes_max
         self.buffers: Sequence[Buffer] | None = None
 
     def send(self, buffers: Sequence[Buffer]) -> None:
@@ -76,8 +81,10 @@ class Connection(asyncio.Protocol):
         "_is_write_paused",
         "_loop",
         "_need",
+        "_owed_bytes",
         "_partial",
         "_replies",
+        "_uncut",
         "last_request_ns",
         "peer",
         "state",
@@ -91,6 +98,9 @@ class Connection(asyncio.Protocol):
         self._partial = bytearray()
         """A frame that has not arrived in whole; `_need` bytes, once its size is known."""
         self._need = 0
+        self._uncut = b""
+        """Whole requests, perhaps, that came before the client was no longer read from."""
+        self._owed_bytes = 0
         self._is_half_closed = False
         self._is_flushing = False
         self._is_paused = False
@@ -114,6 +124,7 @@ class Connection(asyncio.Protocol):
         """See asyncio.Protocol."""
         self.transport = None
         self._partial = bytearray()
+        self._uncut = b""
         self._dispatcher.closed(self)
 
     def eof_received(self) -> bool:
@@ -137,6 +148,12 @@ class Connection(asyncio.Protocol):
         """See asyncio.Protocol."""
         if self.transport is None:
             return  # what still comes in behind an abort is of no interest
+        if self._uncut:
+            self._uncut += data
+            return
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
         try:
             at = self._complete(data) if self._partial else 0
             if at < len(data):
@@ -181,7 +198,7 @@ class Connection(asyncio.Protocol):
         view = memoryview(data)
         size = len(data)
         dispatch = self._dispatcher.dispatch
-        while size - at >= SIZE_BYTES and self.transport is not None:
+        while size - at >= SIZE_BYTES and self.transport is not None and not self._is_paused:
             length = self._checked_length(data, at)
             end = at + SIZE_BYTES + length
             if end > size:
@@ -190,15 +207,19 @@ class Connection(asyncio.Protocol):
             dispatch(self, view[at + SIZE_BYTES : end])
             at = end
         if at < size and self.transport is not None:
-            self._partial += view[at:]
+            if self._is_paused:
+                self._uncut = data[at:]
+            else:
+                self._partial += view[at:]
 
     # --- for the dispatcher ------------------------------------------------------------------
 
-    def expect(self) -> Reply:
-        """A place for the answer of the request just taken."""
-        reply = Reply(self)
+    def expect(self, bytes_max: int = 0) -> Reply:
+        """A place for the answer of the request just taken, which may be `bytes_max` large."""
+        reply = Reply(self, bytes_max)
         self._replies.append(reply)
-        if len(self._replies) >= REPLIES_MAX:
+        self._owed_bytes += bytes_max
+        if len(self._replies) >= REPLIES_MAX or self._owed_bytes >= OWED_BYTES_MAX:
             self._pause()
         return reply
 
@@ -212,7 +233,10 @@ class Connection(asyncio.Protocol):
         """Close the connection and say why, in one line of the log."""
         if self.transport is not None:
             log.warning("client %s %s: closing its connection", self.peer, reason[:500])
-            self.transport.close()
+            if self._is_write_paused:
+                self.transport.abort()  # it reads nothing: what it is owed would stay for ever
+            else:
+                self.transport.close()
             self.transport = None
 
     def _flush(self) -> None:
@@ -221,7 +245,7 @@ class Connection(asyncio.Protocol):
         replies = self._replies
         while replies and (buffers := replies[0].buffers) is not None:
             out.extend(buffers)
-            replies.popleft()
+            self._owed_bytes -= replies.popleft().bytes_max
         transport = self.transport
         if transport is None or not out:
             return
@@ -233,7 +257,7 @@ class Connection(asyncio.Protocol):
             transport.writelines(out)
         if self._is_paused:
             self._resume()
-        if self._is_half_closed and not replies:
+        if self._is_half_closed and not replies and not self._uncut:
             transport.close()
 
     def _pause(self) -> None:
@@ -246,7 +270,12 @@ class Connection(asyncio.Protocol):
             self._is_paused
             and not self._is_write_paused
             and len(self._replies) < REPLIES_MAX // 2
+            and self._owed_bytes < OWED_BYTES_MAX
             and self.transport is not None
         ):
             self._is_paused = False
-            self.transport.resume_reading()
+            if self._uncut:
+                data, self._uncut = self._uncut, b""
+                self._take(data)
+            if not self._is_paused and self.transport is not None:
+                self.transport.resume_reading()

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAIT_MS_MAX = 10 * 60 * 1000
+BATCH_BYTES = 1024 * 1024
+"""An answer may be this large whatever is asked for: its first batch comes whole."""
 EMPTY = b""
 
 
@@ -114,10 +116,11 @@ class FetchHandler:
     ) -> None:
         """Take one request. Raises FrameInvalid, struct.error, IndexError on a malformed one."""
         request = read_fetch(frame, at, version)
-        reply = connection.expect()
+        bytes_max = min(max(request.bytes_max, 0), self._bytes_max)
+        reply = connection.expect(max(bytes_max, BATCH_BYTES))
         fetch = _Fetch(self, reply, request, version)
         fetch.correlation_id = correlation_id
-        fetch.bytes_max = min(max(request.bytes_max, 0), self._bytes_max)
+        fetch.bytes_max = bytes_max
         try:
             fetch.session, fetch.is_incremental = self.sessions.resolve(request)
         except HeadraceError as error:
