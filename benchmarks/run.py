@@ -65,10 +65,10 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def _entry(folder: Path) -> dict[str, Any]:
+def _entry(folder: Path, commit: str) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": _commit(),
+        "commit": commit,
         "machine": _machine(folder),
         "rounds": {},
         "failures": [],
@@ -82,7 +82,7 @@ class Session:
         self.folder = folder
         self.rounds = rounds
         self.measures = Measures(length)
-        self.length = length
+        self.commit = _commit()  # of the broker that is about to start, not of a later checkout
         self.peers: dict[str, Peer] = {}
         if "headrace" in peers:
             self.peers["headrace"] = Headrace(folder / "headrace")
@@ -125,7 +125,7 @@ class Session:
                         self._one(by_name[name], side, 0, {"failures": []})
 
     def _at_rest(self, workload: Workload) -> dict[str, Any]:
-        entry = _entry(self.folder)
+        entry = _entry(self.folder, self.commit)
         wanted = workload.options["connections"]
         allowed = raise_file_limit(wanted + 1000)
         connections = min(wanted, allowed - 500)
@@ -138,7 +138,7 @@ class Session:
         return entry
 
     def _under_load(self, workload: Workload) -> dict[str, Any]:
-        entry = _entry(self.folder)
+        entry = _entry(self.folder, self.commit)
         sides = [side for side in workload.sides if side.peer in self.peers]
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as progress:
