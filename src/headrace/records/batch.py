@@ -93,6 +93,10 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader._make(_unpack(data, position))
 
 
+RECORD_SIZE_MIN = 7
+"""Length, attributes, two deltas, null key, null value, no headers: a byte each."""
+
+
 def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
     """The header of the batch at `position`, once all that a broker must know of it holds.
 
@@ -115,6 +119,8 @@ def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
     count = header[12]
     if count < 1 or header[6] != count - 1:
         raise BatchCorrupt(f"{count} records and a last offset delta of {header[6]} disagree")
+    if count * RECORD_SIZE_MIN > length and not header[5] & COMPRESSION_MASK:
+        raise BatchCorrupt(f"{count} records cannot be in {length} bytes")
     end = position + LOG_OVERHEAD + length
     # memoryview: a slice of bytes would copy the batch
     if crc32c(memoryview(data)[position + 21 : end]) != header[4]:
