@@ -123,6 +123,7 @@ class KafkaFace:
     def closed(self, connection: Connection) -> None:
         """See connection.Dispatcher."""
         self.connections.discard(connection)
+        self.fetch.closed(connection)
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
         """See connection.Dispatcher."""

@@ -53,7 +53,6 @@ class _Fetch:
 
     __slots__ = (
         "bytes_max",
-        "connection",
         "correlation_id",
         "handler",
         "is_done",
@@ -105,6 +104,7 @@ class FetchHandler:
         self.sessions = FetchSessions(node.randomness, node.config.fetch_sessions_max)
         self.bytes_total = 0
         self.waiting = 0
+        self._waiting: dict[Connection, dict[_Fetch, None]] = {}
 
     def handle(
         self,
@@ -159,7 +159,23 @@ class FetchHandler:
         """A high watermark has moved."""
         fetch.is_scheduled = False
         if not fetch.is_done:
-            self._look(fetch, is_first=False)
+            try:
+                self._look(fetch, is_first=False)
+            except Exception:  # the edge of a callback
+                self._give_up(fetch)
+
+    def closed(self, connection: Connection) -> None:
+        """Its client is gone: what waits for it would wait for nobody."""
+        for fetch in self._waiting.pop(connection, ()):
+            fetch.is_done = True
+            self._leave(fetch)
+
+    def _give_up(self, fetch: _Fetch) -> None:
+        """Without an answer the connection would be stuck: every later one waits behind it."""
+        log.exception("a fetch met a fault of the broker")
+        self._leave(fetch)
+        fetch.is_done = True
+        fetch.reply.connection.abort("met a fault of the broker in Fetch")
 
     def _look(self, fetch: _Fetch, *, is_first: bool) -> None:
         """Read what is there; answer if that is enough, else wait."""
@@ -211,7 +227,13 @@ class FetchHandler:
     def _read_in_task(self, fetch: _Fetch) -> None:
         self._leave(fetch)
         fetch.is_done = True  # what moves meanwhile changes nothing
-        self._tasks.spawn(self._read_slowly(fetch), "fetch from disk")
+        self._tasks.spawn(self._read_or_give_up(fetch), "fetch from disk")
+
+    async def _read_or_give_up(self, fetch: _Fetch) -> None:
+        try:
+            await self._read_slowly(fetch)
+        except Exception:  # the edge of a task
+            self._give_up(fetch)
 
     async def _read_slowly(self, fetch: _Fetch) -> None:
         results: list[FetchResult] = []
@@ -239,6 +261,8 @@ class FetchHandler:
             size += len(data)
             left -= len(data)
             results.append(_result(wanted, partition, data))
+        if fetch.reply.connection.transport is None:
+            return  # the client went away meanwhile
         fetch.is_done = False
         is_empty = not size and not any(result.error_code for result in results)
         if is_empty and fetch.request.wait_ms_max > 0 and fetch.request.bytes_min > 0:
@@ -253,6 +277,7 @@ class FetchHandler:
         for partition in fetch.partitions:
             if isinstance(partition, PartitionLog):
                 partition.waiters.add(fetch)
+        self._waiting.setdefault(fetch.reply.connection, {})[fetch] = None
         self.waiting += 1
         wait_ms = min(fetch.request.wait_ms_max, WAIT_MS_MAX)
         fetch.timer = self.loop.call_later(wait_ms / 1000, self._time_is_over, fetch)
@@ -262,6 +287,11 @@ class FetchHandler:
             fetch.timer.cancel()
             fetch.timer = None
             self.waiting -= 1
+            waiting = self._waiting.get(fetch.reply.connection)
+            if waiting is not None:
+                del waiting[fetch]
+                if not waiting:
+                    del self._waiting[fetch.reply.connection]
             for partition in fetch.partitions:
                 if isinstance(partition, PartitionLog):
                     partition.waiters.discard(fetch)
@@ -270,7 +300,7 @@ class FetchHandler:
         if fetch.is_done:
             return
         fetch.request = fetch.request._replace(wait_ms_max=0)
-        self._look(fetch, is_first=False)
+        self.again(fetch)
 
     def _answer(self, fetch: _Fetch, results: list[FetchResult]) -> None:
         self._leave(fetch)

@@ -114,6 +114,12 @@ class FetchSessions:
             )
         session.epoch = session.epoch % _INT32_MAX + 1
         session.update(request)
+        if len(session.partitions) > PARTITIONS_MAX:
+            del self._sessions[session.id]
+            raise FetchSessionUnknown(
+                f"fetch session {session.id} has grown beyond {PARTITIONS_MAX} partitions: fetch"
+                " without one"
+            )
         # In use: behind those that are not, in the order of eviction.
         self._sessions[session.id] = self._sessions.pop(session.id)
         return session, True
