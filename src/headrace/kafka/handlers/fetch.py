@@ -161,8 +161,8 @@ class FetchHandler:
         if not fetch.is_done:
             try:
                 self._look(fetch, is_first=False)
-            except Exception:  # the edge of a callback
-                self._give_up(fetch)
+            except Exception as error:  # noqa: BLE001  # the edge of a callback
+                self._give_up(fetch, error)
 
     def closed(self, connection: Connection) -> None:
         """Its client is gone: what waits for it would wait for nobody."""
@@ -170,9 +170,9 @@ class FetchHandler:
             fetch.is_done = True
             self._leave(fetch)
 
-    def _give_up(self, fetch: _Fetch) -> None:
+    def _give_up(self, fetch: _Fetch, error: Exception) -> None:
         """Without an answer the connection would be stuck: every later one waits behind it."""
-        log.exception("a fetch met a fault of the broker")
+        log.error("a fetch met a fault of the broker", exc_info=error)
         self._leave(fetch)
         fetch.is_done = True
         fetch.reply.connection.abort("met a fault of the broker in Fetch")
@@ -232,8 +232,8 @@ class FetchHandler:
     async def _read_or_give_up(self, fetch: _Fetch) -> None:
         try:
             await self._read_slowly(fetch)
-        except Exception:  # the edge of a task
-            self._give_up(fetch)
+        except Exception as error:  # noqa: BLE001  # the edge of a task
+            self._give_up(fetch, error)
 
     async def _read_slowly(self, fetch: _Fetch) -> None:
         results: list[FetchResult] = []
