@@ -48,6 +48,10 @@ _HEADER = Struct(">hhih")
 _SIZE_AND_ID = Struct(">ii")
 CLIENT_ID_SIZE_MAX = 1_000
 CONNECTIONS_SWEEP_S = 60
+REQUEST_BYTES_MAX = 8 * 1024 * 1024
+"""Of every request but Produce: its elements are looked at one by one in the loop's thread, and a
+hundred megabytes of topic names would keep it for minutes. Kafka's largest, a group's assignment,
+must fit a record of 1 MB there."""
 
 Handler = Callable[[Node, Any, Context], Awaitable[Answer]]
 
@@ -144,6 +148,10 @@ class KafkaFace:
         if api_key == PRODUCE:
             self.produce.handle(connection, frame, at, version, correlation_id)
             return
+        if len(frame) > REQUEST_BYTES_MAX:
+            raise FrameInvalid(
+                f"sends {api.name} of {len(frame)} bytes: at most {REQUEST_BYTES_MAX} are taken"
+            )
         if api_key == FETCH:
             self.fetch.handle(connection, frame, at, version, correlation_id)
             return

@@ -87,3 +87,26 @@ def test_a_client_that_comes_while_the_broker_starts_is_told_its_true_address() 
             assert [(b.host, b.port) for b in answer.brokers] == [address]
 
     asyncio.run(scenario())
+
+
+def test_a_topic_that_is_asked_for_a_thousand_times_is_described_once() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t")
+            topic_id = rig.node.topics.get("t").id
+            topics = [{"name": "t"}] * 1_000 + [{"name": None, "topic_id": topic_id}] * 1_000
+            answer = await rig.client().ask(apis.METADATA, 12, {"topics": topics})
+            assert [topic.name for topic in answer.topics] == ["t", "t"]
+
+    asyncio.run(scenario())
+
+
+def test_only_records_may_fill_a_request_of_a_hundred_megabytes() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            client = rig.client()
+            client.send(apis.METADATA, 1, {"topics": [{"name": "n" * 30_000}] * 300})
+            await asyncio.sleep(0)
+            assert client.transport.is_over
+
+    asyncio.run(scenario())

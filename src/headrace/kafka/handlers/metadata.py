@@ -129,7 +129,8 @@ async def metadata(node: Node, request: Any, context: Context) -> Answer:
             for name in node.topics.names()
         ]
         asked = ()
-    for item in asked:
+    # Each once, as Kafka does: a name repeated a million times must not cost a million answers.
+    for item in dict.fromkeys(asked):
         topic_id = getattr(item, "topic_id", None)
         try:
             if item.name is None or (topic_id is not None and not item.name):
