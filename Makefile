@@ -1,10 +1,10 @@
-# make setup | demo | test | bench | lint : nothing else to know.
+# make setup | demo | test | verify | bench | lint : nothing else to know.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test verify lint bench clean
 
 setup: $(STAMP)
 
@@ -23,6 +23,9 @@ lint: setup
 	$(VENV)/bin/ruff format --check src tests benchmarks
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+verify: setup
+	$(VENV)/bin/headrace verify crash --time 10m --report verify-report $(VERIFY)
 
 bench: setup
 	$(PY) -m benchmarks $(BENCH)

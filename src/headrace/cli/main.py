@@ -27,6 +27,7 @@ COMMANDS = {
     "info": ("headrace.cli.info", "Show the cluster: id, brokers, topics, versions."),
     "demo": ("headrace.cli.demo", "Run the whole thing once on real data."),
     "pipeline": ("headrace.cli.pipeline", "Run the Spark jobs, such as the archive to Iceberg."),
+    "verify": ("headrace.cli.verify", "Attack this installation: crashes, damage, faults."),
     "completion": ("headrace.cli.completion", "Print the completion script of your shell."),
 }
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.crash.model_disk import Image, truncate, write_into
+from headrace.verify.model_disk import Image, truncate, write_into
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Iterator
+    from random import Random  # noqa: TID251 - a type
 
 SECTOR = 512
 PROFILES = ("posix-strict", "ext4-like")
@@ -107,12 +107,12 @@ class PowerLoss:
             if name and base + "/" in self._folders[parent].durable:
                 self._durable_folders.add(name)
 
-    def states(self, chance: random.Random, keeps: tuple[str, ...] = KEEPS) -> Iterator[Image]:
+    def states(self, chance: Random, keeps: tuple[str, ...] = KEEPS) -> Iterator[Image]:
         """States that a loss of power now may leave."""
         for keep in keeps:
             yield self._state(keep, chance)
 
-    def _state(self, keep: str, chance: random.Random) -> Image:
+    def _state(self, keep: str, chance: Random) -> Image:
         keep_names = {"none": "none", "sizes": "all", "names only": "all"}.get(keep, keep)
         keep_names = {"garbage": "subset", "suffix": "subset"}.get(keep_names, keep_names)
         names = self._names(keep_names, chance)
@@ -120,7 +120,7 @@ class PowerLoss:
         contents = [bytes(self._content(file, keep_data, chance)) for file in self._files]
         return Image(contents, names)
 
-    def _names(self, keep: str, chance: random.Random) -> dict[str, dict[str, int]]:
+    def _names(self, keep: str, chance: Random) -> dict[str, dict[str, int]]:
         kept: set[int] = set()
         pending = [
             (index, operation)
@@ -159,7 +159,7 @@ class PowerLoss:
             if name in present
         }
 
-    def _content(self, file: _File, keep: str, chance: random.Random) -> bytearray:
+    def _content(self, file: _File, keep: str, chance: Random) -> bytearray:
         content = bytearray(file.durable)
         operations = [operation for _index, operation in file.pending]
         if keep == "none" or not operations:

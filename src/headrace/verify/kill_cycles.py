@@ -7,23 +7,26 @@ a pipe before it is made and again when it is acknowledged; the parent holds the
 its own model, byte for byte.
 """
 
+# ruff: noqa: SLF001 - a recovered store is looked at from within
+
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import os
-import random
 import select
 import signal
 import struct
-import time
-from pathlib import Path
-from typing import Any
-
-from tests.crash.scenario import Expected, payload
+from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.clock import SystemClock
 from headrace.storage.files import FileLedgerStore, wal_sync
+from headrace.verify.chance import seeded
+from headrace.verify.scenario import Expected, payload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 MESSAGE = struct.Struct("<cQQQ32s")
 _NONE = bytes(32)
@@ -32,12 +35,17 @@ SEALING, SEALED, DELETING, DELETED = b"s", b"S", b"d", b"D"
 LEDGERS_MAX = 8
 
 
+def _now_s() -> float:
+    return SystemClock().now_ns() / 1e9
+
+
 class Model:
     """What the parent knows: requests made and acknowledgements seen."""
 
     def __init__(self) -> None:
         self.ledgers: dict[int, Expected] = {}
         self.acknowledgements = 0
+        self.kills = 0
         self.wrong: list[str] = []
 
     def take(self, message: bytes, generation: int, reported: dict[int, tuple[int, bytes]]) -> None:
@@ -102,20 +110,25 @@ class Model:
             expected.is_created = True
 
 
-def run_kill_cycles(count: int, seed: int, folder: Path) -> Model:
+def run_kill_cycles(
+    count: int, seed: int, folder: Path, goes_on: Callable[[], bool] = lambda: True
+) -> Model:
     """Kill the writer `count` times and once let it end; the model says what was wrong."""
-    chance = random.Random(seed)
+    chance = seeded(seed)
     model = Model()
     for cycle in range(count + 1):
-        is_last = cycle == count
+        is_last = cycle == count or not goes_on()
         # A third die while they recover or just behind it.
         delay = chance.choice((0.0, 0.01, 0.02)) + chance.random() * 0.03
         if is_last:
             delay = 30.0
         _run_cycle(model, folder, seed + cycle, delay, is_last)
+        model.kills += not is_last
         if model.wrong:
             model.wrong = [f"seed {seed} cycle {cycle}: {text}" for text in model.wrong]
             return model
+        if is_last:
+            break
     return model
 
 
@@ -131,13 +144,13 @@ def _run_cycle(model: Model, folder: Path, generation: int, delay: float, is_las
     os.close(writer)
     reported: dict[int, tuple[int, bytes]] = {}
     is_ready = False
-    deadline = time.monotonic() + delay
+    deadline = _now_s() + delay
     buffered = b""
     while True:
-        left = deadline - time.monotonic()
+        left = deadline - _now_s()
         if left <= 0:
             os.kill(pid, signal.SIGKILL)
-            deadline = time.monotonic() + 3_600
+            deadline = _now_s() + 3_600
         if not select.select([reader], [], [], max(0.0, left))[0]:
             continue
         data = os.read(reader, 1 << 20)
@@ -156,7 +169,7 @@ def _run_cycle(model: Model, folder: Path, generation: int, delay: float, is_las
 
 
 async def _write_until_killed(folder: Path, generation: int, pipe: int, is_last: bool) -> None:
-    chance = random.Random(generation)
+    chance = seeded(generation)
     if generation % 2:
         wal_sync.INLINE_SYNC_NS = -1
 
@@ -219,18 +232,3 @@ async def _change(store: FileLedgerStore, ledgers: list[Any], chance: Any, tell:
             tell(SEALING, ledger)
             await store.seal(ledger, b"sealed")
             tell(SEALED, ledger)
-
-
-if __name__ == "__main__":
-    import sys
-    import tempfile
-
-    cycles = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    first_seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    with tempfile.TemporaryDirectory() as temporary:
-        begun = time.monotonic()
-        result = run_kill_cycles(cycles, first_seed, Path(temporary) / "data")
-        print(
-            f"{cycles} kills in {time.monotonic() - begun:.1f} s, "
-            f"{result.acknowledgements} acknowledgements, wrong: {result.wrong or 'nothing'}"
-        )

@@ -1,0 +1,1 @@
+"""`headrace verify`: attacks on Headrace itself, for anyone's machine and disks."""

@@ -1,0 +1,188 @@
+"""The least of a Kafka client: one connection, any request, every answer looked at.
+
+Rules of the room: blocking sockets, no retries, nothing hidden: an attack must know which request
+was answered and how. Requests are plain dicts, encoded by kio's schemas; what a dict leaves out
+gets its default or the least value of its type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import io
+import socket
+import struct
+import typing
+from types import NoneType, UnionType
+from typing import Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+PRODUCE, FETCH, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 8, 9
+FIND_COORDINATOR, CREATE_TOPICS, INIT_PRODUCER_ID = 10, 19, 22
+
+
+class Refused(ConnectionError):
+    """The broker has answered with an error."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"error code {code}")
+        self.code = code
+
+
+class KafkaWire:
+    """One connection."""
+
+    def __init__(self, address: tuple[str, int], timeout_s: float = 10) -> None:
+        self._socket = socket.create_connection(address, timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_id = 0
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.close()
+
+    def call(self, api: int, version: int, **values: Any) -> Any:
+        """Ask and wait for the answer. Raises OSError if the connection breaks."""
+        self._correlation_id += 1
+        request: Any = load_request_schema(api, version)
+        body = io.BytesIO()
+        entity_writer(request)(body, _build(request, values))
+        header = struct.pack(">hhih", api, version, self._correlation_id, 6) + b"verify"
+        if request.__flexible__:
+            header += b"\x00"
+        data = header + body.getvalue()
+        self._socket.sendall(struct.pack(">i", len(data)) + data)
+        answer = self._exactly(struct.unpack(">i", self._exactly(4))[0])
+        response: Any = load_response_schema(api, version)
+        (correlation_id,) = struct.unpack_from(">i", answer)
+        if correlation_id != self._correlation_id:
+            raise ConnectionError(f"answer {correlation_id} to request {self._correlation_id}")
+        entity, _size = entity_reader(response)(answer, 5 if response.__flexible__ else 4)
+        return entity
+
+    def _exactly(self, size: int) -> bytes:
+        parts = []
+        while size:
+            part = self._socket.recv(min(size, 1 << 20))
+            if not part:
+                raise ConnectionResetError("the broker closed the connection")
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> None:
+        """Raises Refused."""
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "configs": [{"name": key, "value": value} for key, value in configs.items()],
+        }
+        made = self.call(CREATE_TOPICS, 5, topics=[topic], timeout=5000)
+        _check(made.topics[0].error_code)
+
+    def new_producer(self) -> tuple[int, int]:
+        """(producer id, epoch). Raises Refused."""
+        made = self.call(INIT_PRODUCER_ID, 1, transaction_timeout=1000)
+        _check(made.error_code)
+        return int(made.producer_id), int(made.producer_epoch)
+
+    def produce(self, topic: str, partition: int, batch: bytes) -> int:
+        """Write with acks=all; the base offset. Raises Refused."""
+        data = {"name": topic, "partition_data": [{"index": partition, "records": batch}]}
+        done = self.call(PRODUCE, 7, acks=-1, timeout=5000, topic_data=[data])
+        answer = done.responses[0].partition_responses[0]
+        _check(answer.error_code)
+        return int(answer.base_offset)
+
+    def fetch(self, topic: str, partition: int, offset: int) -> tuple[bytes, int]:
+        """(batches from `offset` on, high watermark). Raises Refused."""
+        part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 4 << 20}
+        found = self.call(
+            FETCH,
+            4,
+            replica_id=-1,
+            max_bytes=4 << 20,
+            topics=[{"topic": topic, "partitions": [part]}],
+        )
+        answer = found.responses[0].partitions[0]
+        _check(answer.error_code)
+        return bytes(answer.records or b""), int(answer.high_watermark)
+
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Store a group's progress. Raises Refused."""
+        part = {"partition_index": partition, "committed_offset": offset}
+        topics = [{"name": topic, "partitions": [part]}]
+        done = self.call(
+            OFFSET_COMMIT,
+            2,
+            group_id=group,
+            generation_id_or_member_epoch=-1,
+            retention_time=-1,
+            topics=topics,
+        )
+        _check(done.topics[0].partitions[0].error_code)
+
+    def committed(self, group: str, topic: str, partition: int) -> int:
+        """A group's progress, -1 without. Raises Refused."""
+        found = self.call(
+            OFFSET_FETCH,
+            2,
+            group_id=group,
+            topics=[{"name": topic, "partition_indexes": (partition,)}],
+        )
+        _check(found.error_code)
+        answer = found.topics[0].partitions[0]
+        _check(answer.error_code)
+        return int(answer.committed_offset)
+
+    def find_coordinator(self, group: str) -> None:
+        """Ask for the group's coordinator, which makes the internal topic. Raises Refused."""
+        _check(self.call(FIND_COORDINATOR, 0, key=group).error_code)
+
+
+def _check(code: Any) -> None:
+    if int(code):
+        raise Refused(int(code))
+
+
+def _least(hint: Any) -> Any:
+    """The least value of a type."""
+    if typing.get_origin(hint) in {typing.Union, UnionType}:
+        return None
+    if typing.get_origin(hint) is tuple:
+        return ()
+    while hasattr(hint, "__supertype__"):
+        hint = hint.__supertype__
+    if issubclass(hint, datetime.timedelta):
+        return datetime.timedelta(0)
+    kind = next(kind for kind in (bool, int, float, str, bytes) if issubclass(hint, kind))
+    return kind()
+
+
+def _build(cls: Any, values: dict[str, Any]) -> Any:
+    """An entity of `cls`."""
+    hints = typing.get_type_hints(cls)
+    arguments: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if field.name not in values:
+            if field.default is dataclasses.MISSING:
+                arguments[field.name] = _least(hint)
+            continue
+        value = values[field.name]
+        kind = field.metadata.get("kafka_type")
+        if kind in {"timedelta_i32", "timedelta_i64"}:
+            value = datetime.timedelta(milliseconds=value)
+        elif value is not None and kind is None:
+            if typing.get_origin(hint) in {typing.Union, UnionType}:
+                hint = next(part for part in typing.get_args(hint) if part is not NoneType)
+            if typing.get_origin(hint) is tuple:
+                inner = typing.get_args(hint)[0]
+                value = tuple(_build(inner, item) for item in value)
+            else:
+                value = _build(hint, value)
+        arguments[field.name] = value
+    return cls(**arguments)

@@ -1,0 +1,104 @@
+"""The installed command as a process: started, killed, started again on the same ports."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import Fatal
+from headrace.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READY_TIMEOUT_S = 30
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_us() -> Callable[[], None] | None:
+    """What a child does first, on Linux: a harness that dies leaves no broker behind."""
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None)
+    return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class RealBroker:
+    """`headrace serve` on one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data_dir = folder / "data"
+        self.log_path = folder / "broker.log"
+        self.address = ("127.0.0.1", 0)
+        self._http = "127.0.0.1:0"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._prepare = _die_with_us()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @staticmethod
+    def command() -> list[str]:
+        """The installed script beside the interpreter, or else the module."""
+        script = Path(sys.executable).with_name("headrace")
+        # Always through this interpreter: a shim in front of it would take the kill.
+        return [sys.executable, str(script)] if script.exists() else _MODULE
+
+    def start(self) -> float:
+        """Start and wait until it is ready; the seconds it took. Raises Fatal."""
+        clock = SystemClock()
+        begun_ns = clock.now_ns()
+        command = [*self.command(), "serve", "--json", "--log-level", "warning"]
+        command += ["--data-dir", str(self.data_dir), "--http", self._http]
+        command += ["--kafka", f"{self.address[0]}:{self.address[1]}"]
+        with self.log_path.open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603 - our own command
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                preexec_fn=self._prepare,  # noqa: PLW1509 - one call of libc
+            )
+        self._process = process
+        stuck = threading.Timer(READY_TIMEOUT_S, process.kill)
+        stuck.start()
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+        finally:
+            stuck.cancel()
+        if not line.endswith(b"\n"):
+            process.kill()
+            process.wait()
+            raise Fatal(f"the broker does not start: {self.last_words()}")
+        ready: dict[str, Any] = json.loads(line)
+        host, _, port = ready["kafka"].rpartition(":")
+        self.address, self._http = (host, int(port)), ready["http"]
+        return (clock.now_ns() - begun_ns) / 1e9
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.log_path.read_text(errors="replace")[-800:]
+
+    def kill_if_running(self) -> None:
+        """kill -9 while another thread waits for its start."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def kill(self) -> None:
+        """kill -9."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+_MODULE = [sys.executable, "-m", "headrace.cli.main"]

@@ -1,0 +1,125 @@
+"""One attack while it runs: its budget, what it has checked, what it has found.
+
+Rules of the room: an attack counts every check it makes, names what it left out and why, and
+gives every violation what is needed to see it again. Nothing here knows what is attacked.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+VIOLATIONS_KEPT = 20
+"""Of one attack: the rest is counted."""
+
+
+class Violation(NamedTuple):
+    """A promise that did not hold."""
+
+    what: str
+    replay: dict[str, Any]
+    """What brings it up again: the seed and the place."""
+
+
+class Attack(NamedTuple):
+    """One way to attack a promise."""
+
+    name: str
+    promise: str
+    """What must hold, in words."""
+    unit: str
+    """What is counted."""
+    share: int
+    """Its part of the whole time."""
+    run: Callable[[Task], None]
+
+
+class Task:
+    """What an attack works with and reports to."""
+
+    def __init__(
+        self,
+        name: str,
+        seed: int,
+        seconds: float,
+        folder: Path,
+        *,
+        runs_max: int | None = None,
+        flips_max: int | None = None,
+        is_exhaustive: bool = False,
+        on_progress: Callable[[Task], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.seed = seed
+        self.folder = folder
+        self.runs_max = runs_max
+        self.flips_max = flips_max
+        self.is_exhaustive = is_exhaustive
+        """Whether every case is wanted, however long it takes."""
+        self.stop_at_first = False
+        self.checked = 0
+        self.runs = 0
+        self.violation_count = 0
+        self.violations: list[Violation] = []
+        self.skipped: list[str] = []
+        self.figures: dict[str, Any] = {}
+        self._on_progress = on_progress
+        self._clock = SystemClock()
+        self._begun_ns = self._clock.now_ns()
+        self._seconds = seconds
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been going on."""
+        return (self._clock.now_ns() - self._begun_ns) / 1e9
+
+    @property
+    def fraction(self) -> float:
+        """How much of its time is over."""
+        return min(1.0, self.seconds / self._seconds) if self._seconds else 1.0
+
+    def goes_on(self) -> bool:
+        """Whether there is time, and reason, for another run."""
+        if self._on_progress is not None:
+            self._on_progress(self)
+        if self.violation_count and (self.stop_at_first or len(self.violations) >= VIOLATIONS_KEPT):
+            return False
+        if self.runs_max is not None:
+            return self.runs < self.runs_max
+        return self.runs == 0 or self.seconds < self._seconds
+
+    def is_out_of_time(self) -> bool:
+        """Whether a run should end early: never if a number of runs was asked for."""
+        return self.runs_max is None and self.runs > 0 and self.seconds >= self._seconds
+
+    def add(self, figure: str, count: int = 1) -> None:
+        """Count something worth telling."""
+        self.figures[figure] = self.figures.get(figure, 0) + count
+
+    def wrong(self, what: str, **replay: Any) -> None:
+        """A promise did not hold."""
+        self.violation_count += 1
+        if len(self.violations) < VIOLATIONS_KEPT:
+            self.violations.append(Violation(what, {"attack": self.name, **replay}))
+
+    def skip(self, why: str) -> None:
+        """Something was left out."""
+        if why not in self.skipped:
+            self.skipped.append(why)
+
+
+@contextmanager
+def patched(target: Any, name: str, value: Any) -> Iterator[None]:
+    """Give `target` another attribute for a while."""
+    before = getattr(target, name)
+    setattr(target, name, value)
+    try:
+        yield
+    finally:
+        setattr(target, name, before)

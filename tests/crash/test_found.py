@@ -1,0 +1,99 @@
+"""What `headrace verify crash` has found, each held down by a test of its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.errors import StorageUnavailable
+from headrace.log.environment import Environment
+from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
+from headrace.records.batch import read_header
+from headrace.records.codec import Record, encode_batch
+from headrace.runtime.tasks import Tasks
+from headrace.verify import faults
+from headrace.verify.damage import verdict
+from headrace.verify.data_folder import SlowClock, build, open_ledgers
+from headrace.verify.model_disk import ModelDisk
+from headrace.verify.scenario import abandon
+from headrace.verify.task import Task
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("closed")
+    return asyncio.run(build(2, folder, turns=6, is_closed=True))
+
+
+def flipped(folder, path, byte, bit):
+    content = bytearray(folder.files()[path])
+    content[byte] ^= 1 << bit
+    return folder.with_file(path, bytes(content))
+
+
+@pytest.mark.parametrize("byte", [0, 7, 12, 15, 16])
+def test_damage_to_what_a_batchs_checksum_leaves_out_is_reported(closed, byte):
+    """Base offset, leader epoch and magic lie before the part that Kafka's CRC covers."""
+    for path in closed.files():
+        if path.endswith(".ledger"):
+            for bit in range(8):
+                assert verdict(closed, flipped(closed, path, byte, bit), None)[0] == "reported"
+
+
+def test_damaged_metadata_loses_no_topic_in_silence(closed, tmp_path):
+    size = len(closed.files()["metadata.sqlite"])
+    kinds = {
+        verdict(closed, flipped(closed, "metadata.sqlite", at, at % 8), tmp_path)
+        for at in range(0, size, 41)
+    }
+    assert {kind for kind, _what in kinds} <= {"exact", "reported"}
+
+
+def test_sqlites_journal_holds_nothing_while_nobody_writes(tmp_path):
+    """A damaged journal ends for SQLite where the damage is: what lies behind would be undone."""
+    folder = asyncio.run(build(2, tmp_path, turns=2, is_closed=False))
+    assert folder.files().get("metadata.sqlite-wal", b"") == b""
+
+
+def test_a_failed_seal_takes_no_producer_from_the_next_start(monkeypatch):
+    async def main() -> None:
+        disk = ModelDisk()
+        store = await open_ledgers(disk, 12 << 10, 1 << 20)
+        seal, failures = store.seal, [1]
+
+        async def fail_once(*arguments):
+            if failures:
+                failures.pop()
+                raise StorageUnavailable("injected")
+            await seal(*arguments)
+
+        monkeypatch.setattr(store, "seal", fail_once)
+        facts = MemoryMetadata()
+        tasks = Tasks()
+        metadata = MemoryMetadataStore(facts)
+        log = (await faults._load(Environment(store, metadata, SlowClock(), tasks)))[0]
+        for number in range(18):
+            record = Record(0, 1_000, None, bytes(1_000))
+            batch = encode_batch([record], producer_id=9, producer_epoch=0, base_sequence=number)
+            assert await faults._append(log, batch) == number
+        await faults._settle(tasks)
+        assert len(log.segments) == 3, "two rolls, the first seal failed; the last ledger is empty"
+        await abandon(store)
+        store = await open_ledgers(ModelDisk(disk.image()), 12 << 10, 1 << 20)
+        tasks = Tasks()
+        metadata = MemoryMetadataStore(facts)
+        log = (await faults._load(Environment(store, metadata, SlowClock(), tasks)))[0]
+        assert log.producers.check(read_header(batch)) is not None
+        await tasks.close()
+        await abandon(store)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", [4, 9, 11, 51])
+def test_a_ledger_prepared_while_appends_may_fail_begins_where_they_end(tmp_path, seed):
+    """By name the lives of a log that brought it up, and the failed seal."""
+    task = Task("faults", seed, 60, tmp_path, runs_max=1)
+    faults.run_faults(task)
+    assert task.violations == []

@@ -1,0 +1,13 @@
+"""A harness that nobody has seen fail proves nothing: each planted bug must be found."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.verify.crash import BY_NAME
+from headrace.verify.planted import PLANTED, is_found
+
+
+@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_found(tmp_path, bug):
+    assert is_found(bug, BY_NAME, 1, tmp_path).violation_count, f"nobody noticed: {bug.name}"

@@ -1,0 +1,100 @@
+"""`headrace verify crash` as a command: what it lists, when it fails, what it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli.main import cli
+from headrace.verify import crash
+from headrace.verify.planted import NOT_PLANTED, PLANTED, chosen
+from headrace.verify.task import Attack, Task
+
+
+def invoke(*options):
+    return CliRunner().invoke(cli, ["verify", "crash", *options])
+
+
+@pytest.fixture
+def attack(monkeypatch):
+    """Puts one attack in the place of all."""
+
+    def put(run):
+        found = Attack("mine", "What I say holds.", "looks", 1, run)
+        monkeypatch.setattr(crash, "ATTACKS", (found,))
+        monkeypatch.setattr(crash, "BY_NAME", {"mine": found})
+
+    return put
+
+
+def test_every_promise_and_every_planted_bug_is_listed():
+    listed = json.loads(invoke("--list", "--json").stdout)
+    assert [one["name"] for one in listed["attacks"]] == list(crash.BY_NAME)
+    assert len(listed["planted"]) == len(PLANTED)
+    assert all(one["promise"].endswith(".") for one in listed["attacks"])
+
+
+def test_each_planted_bug_names_an_attack_and_is_either_planted_or_not():
+    assert {bug.attack for bug in PLANTED} <= set(crash.BY_NAME)
+    assert not {bug.number for bug in PLANTED} & set(NOT_PLANTED)
+    assert chosen("all") == PLANTED
+    assert [bug.number for bug in chosen("14")] == [14]
+    assert chosen("no such bug") == []
+
+
+def test_a_run_that_checks_nothing_fails(attack):
+    attack(lambda task: None)
+    result = invoke("--runs", "1", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["attacks"][0]["verdict"] == "NOTHING CHECKED"
+
+
+def test_a_run_in_which_all_held_succeeds(attack):
+    def hold(task):
+        task.checked += 3
+
+    attack(hold)
+    result = invoke("--json", "--seed", "5")
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert (report["verdict"], report["seed"]) == ("held", 5)
+
+
+def test_a_violation_fails_the_run_and_leaves_what_replays_it(attack, tmp_path):
+    def break_it(task):
+        task.checked += 1
+        task.skip("the other half: no time")
+        task.wrong("a record is lost", seed=task.seed, byte=9)
+
+    attack(break_it)
+    result = invoke("--report", str(tmp_path), "--seed", "4")
+    assert result.exit_code == 1
+    assert "VIOLATION: a record is lost" in result.stderr
+    assert "skipped: the other half" in result.stderr
+    kept = json.loads((tmp_path / "violation-mine-1.json").read_text())
+    assert kept["replay"] == {"attack": "mine", "seed": 4, "byte": 9}
+    assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "VIOLATED"
+
+
+def test_an_unknown_attack_or_time_is_refused():
+    assert invoke("--only", "nonsense").exit_code == 2
+    assert invoke("--time", "soon").exit_code == 2
+    assert invoke("--planted", "nonsense").exit_code == 2
+
+
+def test_a_task_stops_at_its_time_its_runs_or_too_many_violations(tmp_path):
+    task = Task("mine", 1, 0.0, Path(tmp_path))
+    assert task.goes_on()
+    task.runs = 1
+    assert not task.goes_on()
+    counted = Task("mine", 1, 1e9, Path(tmp_path), runs_max=2)
+    counted.runs = 2
+    assert not counted.goes_on()
+    broken = Task("mine", 1, 1e9, Path(tmp_path))
+    for _ in range(50):
+        broken.wrong("again")
+    assert broken.violation_count == 50
+    assert not broken.goes_on()
