@@ -17,6 +17,7 @@ from headrace.log.producer_state import ProducerState
 from headrace.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
+    MAGIC,
     NO_PRODUCER_ID,
     Buffer,
     is_intact,
@@ -25,6 +26,7 @@ from headrace.records.batch import (
 )
 
 if TYPE_CHECKING:
+    from headrace.records.batch import BatchHeader
     from headrace.storage.ledger import LedgerId, LedgerStore
 
 SCAN_BYTES = 1024 * 1024
@@ -80,10 +82,13 @@ class Segment:
         if self.proved_from <= position and end <= self.proved_to:
             return
         proved = 0
+        expected = self.base_offset if position == 0 else self.index.offset_at(position)
         try:
             for at, header in iterate_headers(data):
                 if not self.base_offset <= header.base_offset < self.end_offset:
                     raise self.corrupt(position + at, f"offset {header.base_offset} is foreign")
+                self._check_placement(header, position + at, expected)
+                expected = header.last_offset + 1
                 if not is_intact(data, at, header):
                     raise self.corrupt(position + at, "the CRC of a batch does not match")
                 proved = at + header.size
@@ -94,6 +99,17 @@ class Segment:
             self.proved_to = max(self.proved_to, end)
         else:
             self.proved_from, self.proved_to = position, end
+
+    def _check_placement(self, header: BatchHeader, position: int, expected: int | None) -> None:
+        """Check what lies before the part of a batch that its CRC covers."""
+        if header.magic != MAGIC:
+            raise self.corrupt(position, f"a batch of magic {header.magic}")
+        if expected is not None and header.base_offset != expected:
+            problem = f"offset {header.base_offset} where {expected} should be"
+            raise self.corrupt(position, problem)
+        if header.leader_epoch != self.leader_epoch:
+            problem = f"leader epoch {header.leader_epoch} where {self.leader_epoch} should be"
+            raise self.corrupt(position, problem)
 
     async def load_by_scan(
         self, store: LedgerStore, end: int, producers: ProducerState, seen_ms: int
@@ -122,9 +138,7 @@ class Segment:
         consumed = 0
         try:
             for at, header in iterate_headers(data):
-                if header.base_offset != self.end_offset:
-                    problem = f"offset {header.base_offset} where {self.end_offset} should be"
-                    raise self.corrupt(position + at, problem)
+                self._check_placement(header, position + at, self.end_offset)
                 if not is_intact(data, at, header):
                     raise self.corrupt(position + at, "the CRC of a batch does not match")
                 self.index.add(header.base_offset, position + at, header.max_timestamp_ms)

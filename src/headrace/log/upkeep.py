@@ -134,6 +134,8 @@ class Upkeep:
         for link in fact.ledgers:
             if link.is_sealed:
                 segment = _sealed_segment(link)
+                # Its footer knows more than a ledger before it whose seal once failed.
+                producers = None
             else:
                 base = max(end_offset, link.base_offset) if segments else link.base_offset
                 segment = Segment(LedgerId(link.ledger), base, link.leader_epoch)
@@ -144,7 +146,9 @@ class Upkeep:
                 segment.is_sealed = info.is_sealed
             segments.append(segment)
             end_offset = segment.end_offset
-        target.producers = producers or await self._producers_behind(segments)
+        if producers is None:
+            producers = await self._producers_behind(segments)
+        target.producers = producers
         target.segments = segments
         target.log_start_offset = fact.log_start_offset
         target.end_offset = target.high_watermark = max(end_offset, fact.log_start_offset)
@@ -191,7 +195,8 @@ class Upkeep:
 
     async def _new_segment(self) -> Segment:
         ledger = await self._store.create()
-        segment = Segment(ledger, self._log.end_offset, self._log.leader_epoch)
+        # The lowest offset that it could begin at: appends that are pending may still fail.
+        segment = Segment(ledger, self._log.high_watermark, self._log.leader_epoch)
         await self._chain.add(segment)
         return segment
 

@@ -13,7 +13,7 @@ import errno
 import logging
 import sqlite3
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,13 +32,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_MS = 250
+IDLE_MS = 50
+"""So long after the last change, what was changed is brought from SQLite's journal to its file."""
 BUSY_TIMEOUT_MS = 5_000
 _CORRUPT_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
-def _translate(error: sqlite3.Error | OSError, path: Path) -> HeadraceError:
+def _translate(error: sqlite3.Error | OSError | UnicodeDecodeError, path: Path) -> HeadraceError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in _CORRUPT_CODES:
+    if code in _CORRUPT_CODES or isinstance(error, UnicodeDecodeError):
         return DataCorrupt(
             f"the metadata in {path} is damaged ({error}): the broker cannot know its topics;"
             f" restore {path.name} from a backup",
@@ -172,15 +174,24 @@ class SqliteMetadataStore:
         self._jobs.put((job, future))
         return future
 
+    def _next_job(self) -> tuple[Callable[[], Any], asyncio.Future[Any]] | None:
+        """Wait for the next job; behind the last of a burst of changes, tidy up."""
+        if self._file is not None and self._file.has_journal:
+            try:
+                return self._jobs.get(timeout=IDLE_MS / 1000)
+            except Empty:
+                self._file.empty_journal()
+        return self._jobs.get()
+
     def _work(self) -> None:
         """The thread: one job after another."""
-        while (item := self._jobs.get()) is not None:
+        while (item := self._next_job()) is not None:
             job, future = item
             result: object = None
             error: BaseException | None = None
             try:
                 result = job()
-            except (sqlite3.Error, OSError) as cause:
+            except (sqlite3.Error, OSError, UnicodeDecodeError) as cause:
                 error = _translate(cause, self._path)
                 error.__cause__ = cause
             except BaseException as cause:  # noqa: BLE001 -- the thread's edge: the caller gets it

@@ -73,6 +73,8 @@ class SqliteFile:
         self._session: int | None = None
         self._session_lock = -1
         self._polls = 0
+        self.has_journal = True
+        """Whether `empty_journal` has anything to do; a crash may have left some."""
         self.changed: list[str] = []
         """Keys that changed and that no watcher has been told of."""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,6 +90,7 @@ class SqliteFile:
         self._db.execute("PRAGMA synchronous = FULL")
         if self._one("PRAGMA user_version") != FORMAT:
             self._create()
+        self._check()
         self._data_version = self._one("PRAGMA data_version")
         self._seen = self._one("SELECT value FROM counters WHERE name = 'sequence'")
         old = "value IS NULL AND changed_ms < ?"
@@ -95,6 +98,17 @@ class SqliteFile:
         if self._one(f"SELECT count(*) FROM facts WHERE {old}", horizon_ms):  # noqa: S608 -- a constant
             with self._transaction():
                 self._db.execute(f"DELETE FROM facts WHERE {old}", (horizon_ms,))  # noqa: S608 -- a constant
+
+    def _check(self) -> None:
+        """Raises DataCorrupt unless every row is where the indexes say: rows have checksums, but
+        a row that is no longer found has none (0.1 ms for 100 facts here)."""
+        problem = self._one("PRAGMA integrity_check(1)")
+        if problem != "ok":
+            raise DataCorrupt(
+                f"the metadata in {self._path} is damaged ({problem}): the broker cannot know its"
+                f" topics; restore {self._path.name} from a backup",
+                path=str(self._path),
+            )
 
     def _use_wal(self) -> None:
         """Switch a new file to WAL mode; SQLite does not wait when two processes do it at once."""
@@ -138,6 +152,23 @@ class SqliteFile:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
+        self.has_journal = True
+
+    def empty_journal(self) -> None:
+        """Bring what is committed into the file itself (7 ms here, so not behind every commit).
+
+        A journal that is damaged ends for SQLite where the damage begins: what was committed
+        behind it would be undone in silence. So it holds nothing while nobody writes.
+        """
+        self.has_journal = False
+        try:
+            self._db.execute("PRAGMA busy_timeout = 0")
+            try:
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                self._db.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
+        except sqlite3.Error:  # somebody reads, or the disk is full: after the next commit
+            return
 
     def get(self, key: str) -> Entry | None:
         """The entry of a live session or of none."""
