@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 from log_rig import Rig, rig, settle
 
 from headrace.errors import DataCorrupt, HeadraceError
 from headrace.log.log_config import LogConfig
+from headrace.storage.memory import MemoryLedgerStore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.storage.ledger import LedgerId
 
 
 def test_a_ledger_whose_seal_failed_can_be_trimmed_and_the_log_still_loads() -> None:
@@ -110,5 +117,57 @@ def test_a_damaged_log_is_read_once_and_its_error_gathers_no_tracebacks() -> Non
                     bench.begin(b"value")
             assert reads == 0
             assert depths[0] == depths[-1]
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_made_while_appends_were_under_way_that_failed_begins_where_it_truly_does() -> (
+    None
+):
+    async def scenario() -> None:
+        async with rig(LogConfig(segment_bytes=1000)) as bench:
+            for number in range(3):
+                await bench.append(b"%d" % number, size=200)
+            bench.store.is_held = True
+            bench.begin(b"fails")
+            bench.begin(b"fails", size=200)  # nearly full now: the next ledger is made meanwhile
+            bench.store.create = _create_at_once(bench)  # type: ignore[method-assign]
+            await settle()
+            assert bench.log.upkeep._prepared is not None
+            bench.store.fail_newest()
+            bench.store.let_go()
+            await settle()
+            bench.store.refuse_seals = True
+            bench.begin(b"fills", size=600)
+            await settle()
+            await bench.append(b"first of the next")
+            assert len(bench.log.segments) == 2
+            end = bench.log.high_watermark
+            await bench.reload()
+            assert await bench.offsets() == list(range(end))
+
+    asyncio.run(scenario())
+
+
+def _create_at_once(bench: Rig) -> Callable[[], Awaitable[LedgerId]]:
+    return lambda: MemoryLedgerStore.create(bench.store)
+
+
+def test_a_log_without_idempotent_producers_is_scanned_once() -> None:
+    async def scenario() -> None:
+        async with rig() as bench:
+            for _ in range(3):
+                await bench.append(b"value")
+            scans = 0
+            read = bench.store.read
+
+            async def counted(*arguments):
+                nonlocal scans
+                scans += 1
+                return await read(*arguments)
+
+            bench.store.read = counted  # type: ignore[method-assign]
+            await bench.reload()
+            assert scans == 1
 
     asyncio.run(scenario())
