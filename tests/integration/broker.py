@@ -14,10 +14,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 READY_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 40

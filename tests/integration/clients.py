@@ -293,7 +293,7 @@ def admin(bootstrap: str):
     """librdkafka's admin client, which tests use to prepare what they need."""
     from confluent_kafka.admin import AdminClient
 
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, **configs: object) -> None:

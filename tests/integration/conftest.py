@@ -6,7 +6,6 @@ import itertools
 import re
 
 import pytest
-
 from tests.integration.broker import RUNNING, Broker
 
 _numbers = itertools.count(1)

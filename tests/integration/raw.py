@@ -1,4 +1,4 @@
-"""A client that speaks any version of any API: requests are built from plain dicts by kio's schemas.
+"""A client that speaks any version of any API: built from plain dicts by kio's schemas.
 
 Rules of the room: what a dict leaves out gets the least value of its type, so that a table of
 requests stays short; what a version does not have is left out.
@@ -117,7 +117,7 @@ class Raw:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0
 
-    def __enter__(self) -> Raw:
+    def __enter__(self) -> typing.Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Clients that lie, stall, flood or send noise: closed or refused, logged once, nobody else hurt."""
+"""Clients that lie, stall, flood or send noise: refused, logged once, nobody else hurt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 import time
 
 import pytest
-
 from tests.integration.broker import wait_until
 from tests.integration.clients import Confluent, Rec, create_topic
 from tests.integration.raw import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-
 from tests.integration.broker import wait_until
 from tests.integration.clients import Confluent, Rec, create_topic, delete_topic
 

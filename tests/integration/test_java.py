@@ -6,7 +6,6 @@ import json
 import re
 
 import pytest
-
 from tests.integration.clients import watermarks
 from tests.integration.java import session
 
@@ -16,8 +15,16 @@ TOOLS = "org.apache.kafka.tools"
 
 @pytest.mark.parametrize(
     "scenario",
-    ["topics", "configs", "cluster", "offsets", "groups", "staticMembers", "producing"]
-    + ["autoCreation"],
+    [
+        "topics",
+        "configs",
+        "cluster",
+        "offsets",
+        "groups",
+        "staticMembers",
+        "producing",
+        "autoCreation",
+    ],
 )
 def test_java_client(broker, name, scenario):
     session().run("Scenarios", broker.kafka, scenario, name)

@@ -1,4 +1,4 @@
-"""Every version of every API that the broker advertises is answered, and decodes as its schema says.
+"""Every version of every API that is advertised is answered, and decodes as its schema says.
 
 One minimal valid request each, encoded and decoded by kio; error codes are all 0 unless the table
 says what else is promised.
@@ -7,12 +7,9 @@ says what else is promised.
 from __future__ import annotations
 
 import itertools
-from uuid import UUID
+from typing import TYPE_CHECKING
 
 import pytest
-
-from headrace.kafka.apis import APIS
-from tests.integration.broker import Broker
 from tests.integration.raw import (
     Closed,
     Raw,
@@ -24,6 +21,13 @@ from tests.integration.raw import (
     parse,
     produce_values,
 )
+
+from headrace.kafka.apis import APIS
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tests.integration.broker import Broker
 
 UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND = 25, 35, 69
 MEMBER_ID_REQUIRED = 79
