@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from crc32c import crc32c
 
 from headrace.errors import StorageUnavailable
 from headrace.log.environment import Environment
@@ -48,6 +49,21 @@ def test_damaged_metadata_loses_no_topic_in_silence(closed, tmp_path):
         for at in range(0, size, 41)
     }
     assert {kind for kind, _what in kinds} <= {"exact", "reported"}
+
+
+def test_a_ledger_that_ends_before_its_chain_says_is_reported(tmp_path):
+    folder = asyncio.run(build(2, tmp_path, turns=30, is_closed=True))
+    path = next(path for path in sorted(folder.files()) if path.endswith(".footer"))
+    path = path.replace(".footer", ".ledger")
+    content = folder.files()[path]
+    row = folder.files()["checkpoint"]
+    shorter = len(content) - 500
+    at = row.index(len(content).to_bytes(8, "little"))
+    changed = row[:at] + shorter.to_bytes(8, "little") + row[at + 8 :]
+    crc = crc32c(changed[8:]).to_bytes(4, "little")
+    damaged = folder.with_file(path, content[:shorter])
+    damaged = damaged.with_file("checkpoint", changed[:4] + crc + changed[8:])
+    assert verdict(folder, damaged, None)[0] == "reported"
 
 
 def test_sqlites_journal_holds_nothing_while_nobody_writes(tmp_path):

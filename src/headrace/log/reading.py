@@ -60,6 +60,8 @@ def _bytes_at(store: LedgerStore, segment: Segment, position: int, size: int) ->
     data = store.read_cached(segment.ledger, position, size)
     if data is None:
         raise _Missing(Miss(segment, position, size))
+    if len(data) < size:
+        raise segment.corrupt(position + len(data), "the ledger ends there, and should not")
     if not (segment.proved_from <= position and position + len(data) <= segment.proved_to):
         segment.prove(data, position)
     return data

@@ -165,11 +165,9 @@ async def build(
     data = bytes(await read(internal, store, 0, 1 << 30))
     sequence = store._commit.written_sequence
     built.batches[internal.name] = [StoredBatch(data, 0, sequence)]
-    for _ in range(20):
-        await asyncio.sleep(0)  # what rolls now has begun
+    await asyncio.sleep(METADATA_IDLE_MS * 4 / 1000)  # until its journal is emptied, rolls over
     await node.close()
     built.facts = list(await metadata.list("/"))
-    await asyncio.sleep(METADATA_IDLE_MS * 4 / 1000)  # until its journal is emptied
     if is_closed:
         await store.close()
         await metadata.close()
