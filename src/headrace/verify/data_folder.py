@@ -265,7 +265,7 @@ async def _look_at(node: Node, damaged: DataFolder) -> Found:
 
 
 async def _read_all(node: Node, partition: PartitionLog) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
         data = bytes(await read(partition, node.store, offset, 1 << 20))
