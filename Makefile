@@ -25,7 +25,7 @@ lint: setup
 	$(VENV)/bin/lint-imports
 
 verify: setup
-	$(VENV)/bin/headrace verify crash --time 10m --report verify-report $(VERIFY)
+	$(VENV)/bin/headrace verify crash --time 10m --report .cache/verify-report $(VERIFY)
 
 bench: setup
 	$(PY) -m benchmarks $(BENCH)
