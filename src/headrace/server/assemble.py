@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.node import Node
-from headrace.http.app import HttpFace
+from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.runtime.clock import SystemClock
@@ -43,7 +43,7 @@ async def start_embedded(settings: Settings) -> Broker:
         broker.http = await http.listen(*settings.http)
         broker.on_stop(http.close)
         await node.register(settings.advertised or broker.kafka, broker.http)
-        http.is_ready = True
+        http.serve_ready()
     except BaseException:
         await broker.stop()
         raise
