@@ -97,3 +97,33 @@ def test_connections_are_counted_while_they_last(own_broker):
 def test_http_answers_after_a_restart(own_broker, path):
     own_broker.restart()
     assert own_broker.get(path)[0] == 200
+
+
+def test_a_damaged_partition_is_named_and_hides_nothing_else(own_broker):
+    from confluent_kafka import Consumer, TopicPartition
+
+    for topic in ("damaged", "sound"):
+        create_topic(own_broker.kafka, topic)
+        Confluent.produce(own_broker.kafka, topic, [Rec(None, topic.encode() * 100)] * 50)
+    consumer = Consumer({"bootstrap.servers": own_broker.kafka, "group.id": "g"})
+    offsets = [TopicPartition(topic, 0, 10) for topic in ("damaged", "sound")]
+    consumer.commit(offsets=offsets, asynchronous=False)
+    consumer.close()
+    own_broker.stop()
+    damaged = [
+        path
+        for path in (own_broker.data_dir / "ledgers").rglob("*.ledger")
+        if b"damageddamaged" in path.read_bytes()
+    ]
+    assert damaged
+    for path in damaged:
+        data = bytearray(path.read_bytes())
+        data[data.index(b"damageddamaged")] ^= 1
+        path.write_bytes(data)
+    own_broker.start()
+    found = figures(own_broker)
+    assert found["headrace_group_lag_records", "g", "0", "sound"] == 40
+    status, text = own_broker.get("/readyz")
+    assert status == 200
+    assert "damaged-0" in text
+    assert len(Confluent.consume(own_broker.kafka, "sound", 50)) == 50
