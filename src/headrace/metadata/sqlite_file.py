@@ -101,7 +101,7 @@ class SqliteFile:
 
     def _check(self) -> None:
         """Raises DataCorrupt unless every row is where the indexes say: rows have checksums, but
-        a row that is no longer found has none (0.1 ms for 100 facts here)."""
+        a row that is no longer found has none."""
         problem = self._one("PRAGMA integrity_check(1)")
         if problem != "ok":
             raise DataCorrupt(
