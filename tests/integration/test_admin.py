@@ -90,7 +90,7 @@ def test_confluent_configs(broker, name):
     bad = change(AlterConfigOpType.SET, "segment.bytes", "many")
     assert refusal(bad) == KafkaError.INVALID_CONFIG
     # The older AlterConfigs replaces all that was set.
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="incremental"):
         replaced = client.alter_configs([ConfigResource("TOPIC", name, {"flush.ms": "5"})])
     results(replaced)
     assert configs()["flush.ms"].value == "5"
