@@ -52,7 +52,7 @@ def test_damaged_metadata_loses_no_topic_in_silence(closed, tmp_path):
 
 
 def test_a_ledger_that_ends_before_its_chain_says_is_reported(tmp_path):
-    folder = asyncio.run(build(2, tmp_path, turns=30, is_closed=True))
+    folder = asyncio.run(build(2, tmp_path, turns=120, is_closed=True))
     path = next(path for path in sorted(folder.files()) if path.endswith(".footer"))
     path = path.replace(".footer", ".ledger")
     content = folder.files()[path]

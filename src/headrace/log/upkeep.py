@@ -132,12 +132,14 @@ class Upkeep:
         segments: list[Segment] = []
         end_offset = fact.log_start_offset
         for link in fact.ledgers:
+            base = link.base_offset
+            if segments:
+                base = self._base_behind(segments[-1], link, fact.log_start_offset)
             if link.is_sealed:
                 segment = _sealed_segment(link)
                 # Its footer knows more than a ledger before it whose seal once failed.
                 producers = None
             else:
-                base = max(end_offset, link.base_offset) if segments else link.base_offset
                 segment = Segment(LedgerId(link.ledger), base, link.leader_epoch)
                 if producers is None:
                     producers = await self._producers_behind(segments)
@@ -166,6 +168,20 @@ class Upkeep:
                 continue
             # A crash came before the seal, or between the seal and its note in the chain.
             await (self._chain.sealed(segment) if segment.is_sealed else self._seal(segment))
+
+    def _base_behind(self, before: Segment, link: LedgerLink, log_start_offset: int) -> int:
+        """Where the ledger of `link` begins, which follows `before`.
+
+        The chain knows the least offset at which it can begin. If `before` ends earlier, records
+        are gone. With `flush.ms` a loss of power may do that, and an empty ledger takes up where
+        they ended; one that holds records is found out by their offsets. Below the log's start
+        it is of no interest. Otherwise it is damage. Raises DataCorrupt.
+        """
+        base = max(before.end_offset, min(link.base_offset, log_start_offset))
+        if base < link.base_offset and (link.is_sealed or self._log.config.flush_ms is None):
+            problem = f"it ends at offset {before.end_offset}, what follows at {link.base_offset}"
+            raise before.corrupt(before.end_position, problem)
+        return base
 
     async def _producers_behind(self, segments: list[Segment]) -> ProducerState:
         return await segments[-1].load_index(self._store) if segments else ProducerState()
