@@ -156,8 +156,9 @@ class Segment:
     async def load_index(self, store: LedgerStore) -> ProducerState:
         """Take the index of a sealed ledger from its footer, or scan for it; its producers.
 
-        Raises DataCorrupt.
+        Raises DataCorrupt, also where the ledger does not end as its chain says.
         """
+        known_end = (self.end_offset, self.end_position)
         info = await store.recover(self.ledger)
         if info.footer is not None:
             footer = decode_footer(info.footer)
@@ -165,8 +166,14 @@ class Segment:
             self.end_offset, self.end_position = footer.end_offset, info.end
             self.first_append_ms = footer.first_append_ms
             self.max_timestamp_ms = footer.offset_index.max_timestamp_ms
-            self.is_index_loaded = True
-            return footer.producers
-        producers = ProducerState()
-        await self.load_by_scan(store, info.end, producers, seen_ms=0)
+            producers = footer.producers
+        else:
+            producers = ProducerState()
+            await self.load_by_scan(store, info.end, producers, seen_ms=0)
+        if (self.end_offset, self.end_position) != known_end:
+            found_end = self.end_position
+            self.end_offset, self.end_position = known_end
+            self.is_index_loaded = False
+            raise self.corrupt(found_end, f"it ends there, and not at byte {known_end[1]}")
+        self.is_index_loaded = True
         return producers
