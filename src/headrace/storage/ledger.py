@@ -8,8 +8,9 @@ The contract, which every implementation passes (`tests/contract/test_ledger_sto
    `flush_ms=None`) of the machine, and so do all earlier appends to the ledger.
 2. An append that failed left no trace: the next append takes its position, `end` does not count
    it, and no recovery brings it back.
-3. Appends to one ledger complete in order. Appends of one turn of the loop share a Completion
-   where the implementation commits them together.
+3. Appends to one ledger succeed in order. A failure may be told before earlier appends have
+   succeeded; those behind it fail too. Appends of one turn of the loop share a Completion where the
+   implementation commits them together.
 4. A ledger id is never given out twice, not even after a crash right behind `create`.
 5. After a crash a ledger ends at a boundary between appends, at or behind the last acknowledged
    one; nothing that was not appended is ever in it.
