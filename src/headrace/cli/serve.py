@@ -178,6 +178,8 @@ def serve(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    # Its start and stop are ours to tell.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     _raise_file_limit()
     config = BrokerConfig(
         auto_create_topics=auto_create_topics,
