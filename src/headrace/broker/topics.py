@@ -78,6 +78,13 @@ class Topic:
         """Whether Headrace itself writes it."""
         return self.fact.name in INTERNAL_TOPICS
 
+    def require_partition(self, number: int) -> PartitionLog:
+        """The log of one partition. Raises TopicUnknown."""
+        partition = self.partition(number)
+        if partition is None:
+            raise TopicUnknown(f"topic {self.name} has no partition {number}")
+        return partition
+
     def partition(self, number: int) -> PartitionLog | None:
         """The log of one partition, or None."""
         return self.partitions[number] if 0 <= number < len(self.partitions) else None

@@ -27,4 +27,3 @@ class LogConfig:
     timestamp_after_max_ms: int = 3600 * 1000
     is_deleted_by_retention: bool = True
     compression: str = "producer"
-    index_interval_bytes: int = 4096

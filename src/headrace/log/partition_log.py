@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.errors import (
     BatchTooLarge,
     HeadraceError,
+    LeaderEpochFenced,
+    LeaderEpochUnknown,
     RecordInvalid,
 )
 from headrace.log.ledger_chain import LedgerChain
@@ -273,6 +275,15 @@ class PartitionLog:
     def has_pending(self) -> bool:
         """Whether there are appends that are not safe yet."""
         return bool(self._pending)
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """Raises LeaderEpochFenced or LeaderEpochUnknown unless a client's epoch is this log's.
+
+        -1 stands for a client that knows none (KIP-320).
+        """
+        if epoch >= 0 and epoch != self.leader_epoch:
+            kind = LeaderEpochFenced if epoch < self.leader_epoch else LeaderEpochUnknown
+            raise kind(f"epoch {epoch} is not the leader's, {self.leader_epoch}")
 
     def load(self) -> None:
         """Begin to read what is stored; `ready` completes when that is done."""

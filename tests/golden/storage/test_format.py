@@ -8,9 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 
-from tests.crash.model_disk import ModelDisk
-from tests.crash.scenario import abandon, open_store
-
 from headrace.storage.files.format import (
     APPEND,
     CREATE,
@@ -28,6 +25,8 @@ from headrace.storage.files.format import (
     encode_footer,
     encode_frame_head,
 )
+from headrace.verify.model_disk import ModelDisk
+from headrace.verify.scenario import abandon, open_store
 
 SALT = 0x5EED5A17
 

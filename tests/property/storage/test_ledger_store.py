@@ -6,10 +6,10 @@ import asyncio
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.crash.model_disk import ModelDisk
-from tests.crash.scenario import abandon, open_store
 
 from headrace.errors import LedgerSealed, LedgerUnknown
+from headrace.verify.model_disk import ModelDisk
+from headrace.verify.scenario import abandon, open_store
 
 OPERATIONS = st.lists(
     st.one_of(

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.crash.model_disk import Image, ModelDisk
-from tests.crash.scenario import abandon, open_store
 
 from headrace.errors import DataCorrupt, FormatUnsupported, HeadraceError
 from headrace.storage.files.format import FRAME_HEAD, decode_folder, decode_frame
+from headrace.verify.model_disk import Image, ModelDisk
+from headrace.verify.scenario import abandon, open_store
 
 Content = dict[int, bytes]
 

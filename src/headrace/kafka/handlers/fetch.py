@@ -15,8 +15,6 @@ from uuid import UUID
 
 from headrace.errors import (
     HeadraceError,
-    LeaderEpochFenced,
-    LeaderEpochUnknown,
     TopicUnknown,
 )
 from headrace.kafka.error_codes import code_of
@@ -140,17 +138,13 @@ class FetchHandler:
                 topic = self._topics.get_by_id(UUID(bytes=wanted.topic))
             else:
                 topic = self._topics.get(wanted.topic.decode(errors="replace"))
+            partition = topic.require_partition(wanted.partition)
+            if partition.is_loaded:
+                partition.check_leader_epoch(wanted.leader_epoch)
+            else:
+                partition.load()
         except HeadraceError as error:
             return error
-        partition = topic.partition(wanted.partition)
-        if partition is None:
-            return TopicUnknown(f"topic {topic.name} has no partition {wanted.partition}")
-        if not partition.is_loaded:
-            partition.load()
-        epoch = wanted.leader_epoch
-        if epoch >= 0 and partition.is_loaded and epoch != partition.leader_epoch:
-            kind = LeaderEpochFenced if epoch < partition.leader_epoch else LeaderEpochUnknown
-            return kind(f"epoch {epoch} is not the leader's, {partition.leader_epoch}")
         return partition
 
     # --- looking for records -----------------------------------------------------------------

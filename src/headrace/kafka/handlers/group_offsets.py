@@ -15,7 +15,7 @@ from headrace.coordination.groups.commands import (
     FetchOffsetsCommand,
     OffsetToCommit,
 )
-from headrace.errors import HeadraceError, TopicIdUnknown, TopicUnknown
+from headrace.errors import HeadraceError, TopicIdUnknown
 from headrace.kafka import apis
 from headrace.kafka.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION, code_of
 from headrace.kafka.handlers.groups import ensure_offsets_topic
@@ -38,11 +38,6 @@ def _topic_name(node: Node, item: Any) -> str:
     return node.topics.get_by_id(topic_id).name
 
 
-def _check_partition(node: Node, name: str, number: int) -> None:
-    if node.topics.get(name).partition(number) is None:
-        raise TopicUnknown(f"topic {name} has no partition {number}")
-
-
 async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
     """OffsetCommit: what a partition's error is, is said beside it."""
     await ensure_offsets_topic(node)
@@ -53,7 +48,7 @@ async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
         for number, item in enumerate(topic.partitions):
             try:
                 name = _topic_name(node, topic)
-                _check_partition(node, name, item.partition_index)
+                node.topics.get(name).require_partition(item.partition_index)
             except HeadraceError as error:
                 errors[at, number] = error
                 continue

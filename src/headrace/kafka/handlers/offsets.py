@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import (
     HeadraceError,
-    LeaderEpochFenced,
-    LeaderEpochUnknown,
     PolicyViolation,
     RequestInvalid,
-    TopicUnknown,
 )
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of
@@ -30,34 +27,23 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.schema import Answer
     from headrace.log.partition_log import PartitionLog
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-EARLIEST_PENDING_UPLOAD = -6
-
 
 async def _partition(node: Node, name: str, number: int) -> PartitionLog:
-    partition = node.topics.get(name).partition(number)
-    if partition is None:
-        raise TopicUnknown(f"topic {name} has no partition {number}")
+    partition = node.topics.get(name).require_partition(number)
     await node.partition_ready(partition)
     return partition
 
 
-def _check_epoch(partition: PartitionLog, epoch: int) -> None:
-    if epoch >= 0 and epoch != partition.leader_epoch:
-        kind = LeaderEpochFenced if epoch < partition.leader_epoch else LeaderEpochUnknown
-        raise kind(f"epoch {epoch} is not the leader's, {partition.leader_epoch}")
-
-
 async def _offset(node: Node, partition: PartitionLog, timestamp_ms: int) -> TimedOffset:
     match timestamp_ms:
-        case -1:
+        case -1:  # latest
             return TimedOffset(-1, partition.high_watermark)
-        case -2 | -4:
+        case -2 | -4:  # earliest, earliest local
             return TimedOffset(-1, partition.log_start_offset)
-        case -3:
+        case -3:  # max timestamp
             return await offset_of_max_timestamp(partition, node.store)
-        case -5 | -6:
-            return TimedOffset(-1, -1)  # nothing is tiered
+        case -5 | -6:  # latest tiered, earliest pending upload: nothing is tiered
+            return TimedOffset(-1, -1)
         case _ if timestamp_ms < 0:
             raise RequestInvalid(f"{timestamp_ms} is no timestamp")
         case _:
@@ -74,7 +60,7 @@ async def list_offsets(node: Node, request: Any, _context: Context) -> Answer:
             error: HeadraceError | None = None
             try:
                 partition = await _partition(node, topic.name, item.partition_index)
-                _check_epoch(partition, getattr(item, "current_leader_epoch", -1))
+                partition.check_leader_epoch(getattr(item, "current_leader_epoch", -1))
                 found = await _offset(node, partition, item.timestamp)
                 epoch = partition.leader_epoch if found.offset >= 0 else -1
             except HeadraceError as refused:
@@ -102,7 +88,7 @@ async def offset_for_leader_epoch(node: Node, request: Any, _context: Context) -
             error: HeadraceError | None = None
             try:
                 partition = await _partition(node, topic.topic, item.partition)
-                _check_epoch(partition, item.current_leader_epoch)
+                partition.check_leader_epoch(item.current_leader_epoch)
                 epoch, end_offset = end_offset_of_epoch(partition, item.leader_epoch)
             except HeadraceError as refused:
                 error = refused

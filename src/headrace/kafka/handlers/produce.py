@@ -19,7 +19,6 @@ from headrace.errors import (
     RecordInvalid,
     RequestInvalid,
     StorageUnavailable,
-    TopicUnknown,
 )
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.wire.primitives import INT32
@@ -212,9 +211,7 @@ class ProduceHandler:
             topic = self._topics.get_by_id(UUID(bytes=topic_key))
         else:
             topic = self._topics.get(topic_key.decode(errors="replace"))
-        partition = topic.partition(number)
-        if partition is None:
-            raise TopicUnknown(f"topic {topic.name} has no partition {number}")
+        partition = topic.require_partition(number)
         if topic.is_internal:
             raise PolicyViolation(f"{topic.name} is internal: only the broker writes to it")
         self._found[key] = partition

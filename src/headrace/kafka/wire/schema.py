@@ -124,10 +124,3 @@ def write_response(api_key: int, version: int, answer: Answer) -> bytes:
         buffer.write(b"\x00")
     write(buffer, shape.build(answer))
     return buffer.getvalue()
-
-
-def is_flexible_request(api_key: int, version: int) -> bool:
-    """Whether the request's header carries tagged fields (header v2)."""
-    from kio.index import load_request_schema
-
-    return bool(load_request_schema(api_key, version).__flexible__)
