@@ -48,6 +48,14 @@ class LedgerSealed(Fenced):
     """The ledger takes no more entries: another writer or a roll has sealed it."""
 
 
+class LedgerFenced(Fenced):
+    """Another broker has taken the ledger over: this one does not own the partition any more."""
+
+
+class LedgerLost(Retriable):
+    """Whether the write was stored is in doubt, and the ledger takes no more of this writer's."""
+
+
 class DataCorrupt(Fatal):
     """Stored bytes do not match their checksum. They are never served."""
 

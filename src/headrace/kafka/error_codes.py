@@ -68,6 +68,8 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.StorageUnavailable: KAFKA_STORAGE_ERROR,
     errors.LedgerUnknown: KAFKA_STORAGE_ERROR,
     errors.LedgerSealed: NOT_LEADER_OR_FOLLOWER,
+    errors.LedgerFenced: NOT_LEADER_OR_FOLLOWER,
+    errors.LedgerLost: KAFKA_STORAGE_ERROR,
     errors.DataCorrupt: KAFKA_STORAGE_ERROR,
     errors.FolderInUse: KAFKA_STORAGE_ERROR,
     errors.FormatUnsupported: KAFKA_STORAGE_ERROR,

@@ -6,8 +6,10 @@ start; consecutive appends lie next to each other, so a read may span many of th
 The contract, which every implementation passes (`tests/contract/test_ledger_store.py`):
 1. When the Completion of an append succeeds, its bytes survive a crash of the process and (with
    `flush_ms=None`) of the machine, and so do all earlier appends to the ledger.
-2. An append that failed left no trace: the next append takes its position, `end` does not count
-   it, and no recovery brings it back.
+2. An append that failed with StorageUnavailable left no trace: the next append takes its position,
+   `end` does not count it, and no recovery brings it back. Where storage lies behind a network an
+   append may be in doubt. It then fails with LedgerLost, and so does every later one: this writer
+   has lost the ledger, `recover` decides which of the appends in doubt are in it, and seals it.
 3. Appends to one ledger succeed in order. A failure may be told before earlier appends have
    succeeded; those behind it fail too. Appends of one turn of the loop share a Completion where the
    implementation commits them together.
@@ -17,6 +19,9 @@ The contract, which every implementation passes (`tests/contract/test_ledger_sto
 6. `seal` is final: later appends raise LedgerSealed. `delete` is final: a deleted ledger stays
    gone after a crash, reads of it raise LedgerUnknown.
 7. Bytes that do not match their checksum are reported as DataCorrupt, never returned as data.
+8. `recover` fences: a writer elsewhere that still holds the ledger gets LedgerFenced for every
+   append that was not acknowledged before, and none is acknowledged that `recover` did not find.
+   Where several brokers share a store, a recovered ledger is sealed, without a footer.
 """
 
 from __future__ import annotations
@@ -59,7 +64,8 @@ class LedgerStore(Protocol):
         The Completion succeeds when the bytes are durable (`flush_ms` None), or as soon as they
         are handed to the operating system, which then syncs them within `flush_ms` milliseconds.
         It fails with StorageUnavailable if they could not be stored. The buffers are used until
-        the end of this turn of the loop at most. Raises LedgerUnknown, LedgerSealed.
+        the end of this turn of the loop at most. Raises LedgerUnknown, LedgerSealed, LedgerFenced,
+        LedgerLost.
         """
         ...
 
