@@ -5,6 +5,9 @@ a copy (`dataclasses.replace`), put it back with the version that was read. Do n
 
     /topics/<name>                     TopicFact
     /partitions/<topic id, hex>/<n>    PartitionFact, with its chain of ledgers
+    /owners/<topic id, hex>/<n>        OwnerFact: which broker serves the partition
+    /pins/<topic id, hex>/<n>          PinFact: which broker an operator wants to serve it
+    /draining/<id>                     there (`{}`) while a broker is to own nothing
     /brokers/<id>                      BrokerFact (ephemeral: there while the broker lives)
     /config/broker                     BrokerConfigFact (cluster-wide dynamic settings)
     /cluster/id                        ClusterFact
@@ -18,29 +21,28 @@ lose what a newer one added. A change that old brokers must not overlook raises 
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import dataclass, field
-from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from headrace.errors import DataCorrupt, FormatUnsupported, MetadataUnavailable, VersionConflict
+from headrace.errors import DataCorrupt, MetadataUnavailable, VersionConflict
+from headrace.metadata.fact_json import FactReader, Json, encode_fact, shown_fields
 from headrace.metadata.store import ABSENT, MetadataStore
 
 if TYPE_CHECKING:
     from headrace.runtime.randomness import Randomness
 
-FACT_VERSION = 1
 TOPICS = "/topics/"
 PARTITIONS = "/partitions/"
+OWNERS = "/owners/"
+PINS = "/pins/"
+DRAINING = "/draining/"
 BROKERS = "/brokers/"
 CLUSTER_ID = "/cluster/id"
 BROKER_CONFIG = "/config/broker"
 PRODUCER_IDS_NEXT = "/producer-ids/next"
 
 _ATTEMPTS_MAX = 1_000  # of a compare-and-set: each loss means that a rival won, so this is ample
-_INT64_MAX = (1 << 63) - 1
-_Json = dict[str, Any]
 
 
 # --- keys ------------------------------------------------------------------------------------
@@ -68,12 +70,30 @@ def partition_key(topic_id: UUID, partition: int) -> str:
 
 
 def partition_of_key(key: str) -> tuple[UUID, int]:
-    """The topic id and partition in a key under PARTITIONS. Raises DataCorrupt on another key."""
-    topic_id, _, partition = key.removeprefix(PARTITIONS).partition("/")
+    """The topic id and partition in a key under PARTITIONS, OWNERS or PINS.
+
+    Raises DataCorrupt on another key.
+    """
+    _, _, topic_id, partition = key.split("/") if key.count("/") == 3 else ("", "", "", key)
     try:
         return UUID(hex=topic_id), int(partition)
     except ValueError as error:
         raise DataCorrupt(f"{key!r} is not the key of a partition: remove it", key=key) from error
+
+
+def owner_key(topic_id: UUID, partition: int) -> str:
+    """The key of the fact that says which broker serves a partition."""
+    return f"{OWNERS}{topic_id.hex}/{partition}"
+
+
+def pin_key(topic_id: UUID, partition: int) -> str:
+    """The key of an operator's wish for a partition."""
+    return f"{PINS}{topic_id.hex}/{partition}"
+
+
+def draining_key(broker_id: int) -> str:
+    """The key that is there while a broker is to own nothing."""
+    return f"{DRAINING}{broker_id}"
 
 
 def broker_key(broker_id: int) -> str:
@@ -82,115 +102,6 @@ def broker_key(broker_id: int) -> str:
 
 
 # --- values ----------------------------------------------------------------------------------
-
-
-class _Reader:
-    """Takes the known fields out of one decoded JSON object, strictly."""
-
-    __slots__ = ("_fields", "_what")
-
-    def __init__(self, what: str, fields: Any) -> None:
-        self._what = what
-        if not isinstance(fields, dict):
-            raise self.corrupt("is no JSON object")
-        self._fields: _Json = fields
-
-    @classmethod
-    def parse(cls, what: str, value: bytes) -> _Reader:
-        """The reader of a whole stored value, its `v` checked."""
-        try:
-            reader = cls(what, json.loads(value))
-        except (ValueError, RecursionError) as error:
-            raise DataCorrupt(
-                f"the stored {what} is no JSON ({error}): restore the metadata from a backup",
-                fact=what,
-            ) from error
-        version = reader.integer("v", 1)
-        if version > FACT_VERSION:
-            raise FormatUnsupported(
-                f"the stored {what} has version {version}, this Headrace reads up to"
-                f" {FACT_VERSION}: start a newer one",
-                fact=what,
-                version=version,
-            )
-        return reader
-
-    def corrupt(self, problem: str) -> DataCorrupt:
-        """The error to raise."""
-        return DataCorrupt(
-            f"the stored {self._what} {problem}: restore the metadata from a backup",
-            fact=self._what,
-        )
-
-    def take(self, name: str) -> Any:
-        """The field, which must be there."""
-        if name not in self._fields:
-            raise self.corrupt(f"lacks {name!r}")
-        return self._fields.pop(name)
-
-    def integer(self, name: str, least: int) -> int:
-        """An integer of at least `least`."""
-        value = self.take(name)
-        if type(value) is not int or not least <= value <= _INT64_MAX:
-            raise self.corrupt(f"has {name!r} {value!r}, not an integer from {least}")
-        return value
-
-    def integer_or_none(self, name: str, least: int) -> int | None:
-        """An integer of at least `least`, or null, or nothing at all."""
-        if self._fields.get(name) is None:
-            self._fields.pop(name, None)
-            return None
-        return self.integer(name, least)
-
-    def text(self, name: str) -> str:
-        """A string."""
-        value = self.take(name)
-        if not isinstance(value, str):
-            raise self.corrupt(f"has {name!r} {value!r}, not a string")
-        return value
-
-    def text_or_none(self, name: str) -> str | None:
-        """A string, or null, or nothing at all."""
-        if self._fields.get(name) is None:
-            self._fields.pop(name, None)
-            return None
-        return self.text(name)
-
-    def texts(self, name: str) -> dict[str, str]:
-        """An object of strings."""
-        value = self.take(name)
-        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-            raise self.corrupt(f"has {name!r} {value!r}, not an object of strings")
-        return value
-
-    def objects(self, name: str, what: str) -> list[_Reader]:
-        """A list of objects."""
-        value = self.take(name)
-        if not isinstance(value, list):
-            raise self.corrupt(f"has {name!r} {value!r}, not a list")
-        return [_Reader(what, item) for item in value]
-
-    def rest(self) -> _Json:
-        """The fields that nobody took."""
-        return self._fields
-
-
-def _shown(fact: Any) -> _Json:
-    """A fact's fields by their names, as JSON takes them. So a field's name is stored, too."""
-    shown: _Json = {}
-    for item in dataclass_fields(fact):
-        value = getattr(fact, item.name)
-        if isinstance(value, UUID):
-            value = value.hex
-        elif isinstance(value, list):
-            value = [_shown(item) for item in value]
-        if value is not None and item.name != "unknown":
-            shown[item.name] = value
-    return shown | dict(fact.unknown)
-
-
-def _encode(fields: _Json) -> bytes:
-    return json.dumps({"v": FACT_VERSION, **fields}, separators=(",", ":")).encode()
 
 
 @dataclass(slots=True)
@@ -207,12 +118,12 @@ class TopicFact:
 
     def encode(self) -> bytes:
         """Its stored bytes."""
-        return _encode(_shown(self))
+        return encode_fact(shown_fields(self))
 
     @classmethod
     def decode(cls, value: bytes) -> TopicFact:
         """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
-        reader = _Reader.parse("topic", value)
+        reader = FactReader.parse("topic", value)
         text = reader.text("id")
         try:
             topic_id = UUID(hex=text)
@@ -248,7 +159,7 @@ class LedgerLink:
         return self.end_offset is not None
 
     @classmethod
-    def read(cls, reader: _Reader) -> LedgerLink:
+    def read(cls, reader: FactReader) -> LedgerLink:
         """Take it out of one JSON object. Raises DataCorrupt."""
         link = cls(
             reader.integer("ledger", 0),
@@ -276,12 +187,12 @@ class PartitionFact:
 
     def encode(self) -> bytes:
         """Its stored bytes."""
-        return _encode(_shown(self))
+        return encode_fact(shown_fields(self))
 
     @classmethod
     def decode(cls, value: bytes) -> PartitionFact:
         """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
-        reader = _Reader.parse("partition", value)
+        reader = FactReader.parse("partition", value)
         fact = cls(
             reader.integer("log_start_offset", 0),
             reader.integer("leader_epoch", 0),
@@ -295,6 +206,52 @@ class PartitionFact:
 
 
 @dataclass(slots=True)
+class OwnerFact:
+    """Which broker serves a partition, and for the how-many-eth time it changed hands.
+
+    `incarnation` is one life of that broker: after a restart it is another, which owns nothing yet.
+    """
+
+    broker: int
+    incarnation: str
+    leader_epoch: int
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Its stored bytes."""
+        return encode_fact(shown_fields(self))
+
+    @classmethod
+    def decode(cls, value: bytes) -> OwnerFact:
+        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        reader = FactReader.parse("owner", value)
+        return cls(
+            reader.integer("broker", 0),
+            reader.text("incarnation"),
+            reader.integer("leader_epoch", 0),
+            reader.rest(),
+        )
+
+
+@dataclass(slots=True)
+class PinFact:
+    """Which broker an operator wants to serve a partition, while that broker lives."""
+
+    broker: int
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Its stored bytes."""
+        return encode_fact(shown_fields(self))
+
+    @classmethod
+    def decode(cls, value: bytes) -> PinFact:
+        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        reader = FactReader.parse("pin", value)
+        return cls(reader.integer("broker", 0), reader.rest())
+
+
+@dataclass(slots=True)
 class BrokerFact:
     """One live broker and where clients reach it."""
 
@@ -305,16 +262,18 @@ class BrokerFact:
     http_port: int
     started_ms: int
     rack: str | None = None
+    incarnation: str | None = None
+    """Drawn anew at each start."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Its stored bytes."""
-        return _encode(_shown(self))
+        return encode_fact(shown_fields(self))
 
     @classmethod
     def decode(cls, value: bytes) -> BrokerFact:
         """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
-        reader = _Reader.parse("broker", value)
+        reader = FactReader.parse("broker", value)
         return cls(
             reader.integer("id", 0),
             reader.text("kafka_host"),
@@ -323,6 +282,7 @@ class BrokerFact:
             reader.integer("http_port", 0),
             reader.integer("started_ms", 0),
             reader.text_or_none("rack"),
+            reader.text_or_none("incarnation"),
             reader.rest(),
         )
 
@@ -336,12 +296,12 @@ class BrokerConfigFact:
 
     def encode(self) -> bytes:
         """Its stored bytes."""
-        return _encode(_shown(self))
+        return encode_fact(shown_fields(self))
 
     @classmethod
     def decode(cls, value: bytes) -> BrokerConfigFact:
         """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
-        reader = _Reader.parse("broker configuration", value)
+        reader = FactReader.parse("broker configuration", value)
         return cls(reader.texts("configs"), reader.rest())
 
 
@@ -354,12 +314,12 @@ class ClusterFact:
 
     def encode(self) -> bytes:
         """Its stored bytes."""
-        return _encode(_shown(self))
+        return encode_fact(shown_fields(self))
 
     @classmethod
     def decode(cls, value: bytes) -> ClusterFact:
         """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
-        reader = _Reader.parse("cluster id", value)
+        reader = FactReader.parse("cluster id", value)
         return cls(reader.text("id"), reader.rest())
 
 
@@ -386,12 +346,12 @@ async def allocate_producer_ids(store: MetadataStore, count: int) -> range:
     assert count >= 1, count
     for _ in range(_ATTEMPTS_MAX):
         entry = await store.get(PRODUCER_IDS_NEXT)
-        first, version, unknown = 0, ABSENT, _Json()
+        first, version, unknown = 0, ABSENT, Json()
         if entry is not None:
-            reader = _Reader.parse("next producer id", entry.value)
+            reader = FactReader.parse("next producer id", entry.value)
             first, version, unknown = reader.integer("next", 0), entry.version, reader.rest()
         try:
-            value = _encode({"next": first + count} | unknown)
+            value = encode_fact({"next": first + count} | unknown)
             await store.put(PRODUCER_IDS_NEXT, value, version)
         except VersionConflict:
             continue

@@ -15,7 +15,9 @@ from headrace.metadata.facts import (
     BrokerFact,
     ClusterFact,
     LedgerLink,
+    OwnerFact,
     PartitionFact,
+    PinFact,
     TopicFact,
     allocate_producer_ids,
 )
@@ -34,6 +36,9 @@ FACTS = [
     PartitionFact(),
     BrokerFact(1, "localhost", 9092, "localhost", 8080, 1_700, "rack-1"),
     BrokerFact(1, "localhost", 9092, "localhost", 8080, 1_700),
+    BrokerFact(1, "localhost", 9092, "localhost", 8080, 1_700, None, "5f"),
+    OwnerFact(1, "5f", 4),
+    PinFact(2),
     BrokerConfigFact({"log.retention.ms": "1"}),
     ClusterFact("abc"),
 ]

@@ -1,0 +1,128 @@
+"""The JSON of a stored fact: an object with `v`, the version of its shape.
+
+Rules of the room: knows JSON and dataclasses, no fact by name. Decoding is strict about the fields
+that are taken and hands over those that nobody took.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields as dataclass_fields
+from typing import Any
+from uuid import UUID
+
+from headrace.errors import DataCorrupt, FormatUnsupported
+
+FACT_VERSION = 1
+INT64_MAX = (1 << 63) - 1
+Json = dict[str, Any]
+
+
+class FactReader:
+    """Takes the known fields out of one decoded JSON object, strictly."""
+
+    __slots__ = ("_fields", "_what")
+
+    def __init__(self, what: str, fields: Any) -> None:
+        self._what = what
+        if not isinstance(fields, dict):
+            raise self.corrupt("is no JSON object")
+        self._fields: Json = fields
+
+    @classmethod
+    def parse(cls, what: str, value: bytes) -> FactReader:
+        """The reader of a whole stored value, its `v` checked."""
+        try:
+            reader = cls(what, json.loads(value))
+        except (ValueError, RecursionError) as error:
+            raise DataCorrupt(
+                f"the stored {what} is no JSON ({error}): restore the metadata from a backup",
+                fact=what,
+            ) from error
+        version = reader.integer("v", 1)
+        if version > FACT_VERSION:
+            raise FormatUnsupported(
+                f"the stored {what} has version {version}, this Headrace reads up to"
+                f" {FACT_VERSION}: start a newer one",
+                fact=what,
+                version=version,
+            )
+        return reader
+
+    def corrupt(self, problem: str) -> DataCorrupt:
+        """The error to raise."""
+        return DataCorrupt(
+            f"the stored {self._what} {problem}: restore the metadata from a backup",
+            fact=self._what,
+        )
+
+    def take(self, name: str) -> Any:
+        """The field, which must be there."""
+        if name not in self._fields:
+            raise self.corrupt(f"lacks {name!r}")
+        return self._fields.pop(name)
+
+    def integer(self, name: str, least: int) -> int:
+        """An integer of at least `least`."""
+        value = self.take(name)
+        if type(value) is not int or not least <= value <= INT64_MAX:
+            raise self.corrupt(f"has {name!r} {value!r}, not an integer from {least}")
+        return value
+
+    def integer_or_none(self, name: str, least: int) -> int | None:
+        """An integer of at least `least`, or null, or nothing at all."""
+        if self._fields.get(name) is None:
+            self._fields.pop(name, None)
+            return None
+        return self.integer(name, least)
+
+    def text(self, name: str) -> str:
+        """A string."""
+        value = self.take(name)
+        if not isinstance(value, str):
+            raise self.corrupt(f"has {name!r} {value!r}, not a string")
+        return value
+
+    def text_or_none(self, name: str) -> str | None:
+        """A string, or null, or nothing at all."""
+        if self._fields.get(name) is None:
+            self._fields.pop(name, None)
+            return None
+        return self.text(name)
+
+    def texts(self, name: str) -> dict[str, str]:
+        """An object of strings."""
+        value = self.take(name)
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            raise self.corrupt(f"has {name!r} {value!r}, not an object of strings")
+        return value
+
+    def objects(self, name: str, what: str) -> list[FactReader]:
+        """A list of objects."""
+        value = self.take(name)
+        if not isinstance(value, list):
+            raise self.corrupt(f"has {name!r} {value!r}, not a list")
+        return [FactReader(what, item) for item in value]
+
+    def rest(self) -> Json:
+        """The fields that nobody took."""
+        return self._fields
+
+
+def shown_fields(fact: Any) -> Json:
+    """A fact's fields by their names, as JSON takes them. So a field's name is stored, too."""
+    shown: Json = {}
+    for item in dataclass_fields(fact):
+        value = getattr(fact, item.name)
+        if isinstance(value, UUID):
+            value = value.hex
+        elif isinstance(value, list):
+            value = [shown_fields(item) for item in value]
+        if value is not None and item.name != "unknown":
+            shown[item.name] = value
+    return shown | dict(fact.unknown)
+
+
+def encode_fact(fields: Json) -> bytes:
+    """The stored bytes of a fact's fields."""
+    return json.dumps({"v": FACT_VERSION, **fields}, separators=(",", ":")).encode()
