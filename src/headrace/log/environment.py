@@ -18,3 +18,6 @@ class Environment(NamedTuple):
     metadata: MetadataStore
     clock: Clock
     tasks: Tasks
+    is_shared: bool = False
+    """Whether other brokers see the same ledgers: then none is deleted here, since a broker that
+    was stopped for a while might still write to it; the sweep of orphans does it later."""

@@ -3,7 +3,8 @@
 Rules of the room: the stored PartitionFact changes by compare-and-set alone. A ledger enters the
 chain before its first append, with the lowest offset that it could begin at; its true base is the
 end of the one before, and is written down when that one is sealed. So a crash at any point leaves
-a chain from which every offset follows.
+a chain from which every offset follows. Within one leader epoch one broker alone changes the fact;
+so a conflict means a newer owner, or a change of its own of which it never heard.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace.errors import MetadataUnavailable, NotOwner, VersionConflict
 from headrace.metadata.facts import LedgerLink, PartitionFact, partition_key
 from headrace.metadata.store import ABSENT, MetadataStore
 from headrace.storage.ledger import LedgerId
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.log.segment import Segment
+
+ATTEMPTS_MAX = 16
+"""Of a change: the rivals are one former owner and what this one is in doubt about."""
 
 
 class LedgerChain:
@@ -39,12 +44,50 @@ class LedgerChain:
             self._version = entry.version
         return self.fact
 
+    async def claim(self, leader_epoch: int) -> PartitionFact:
+        """Read the fact and write the epoch into it: from then on no former owner can change it.
+
+        Raises NotOwner where a newer owner did so already, MetadataUnavailable.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            await self.load()
+            if self.fact.leader_epoch > leader_epoch:
+                raise self._not_owner(leader_epoch)
+            if self.fact.leader_epoch == leader_epoch:
+                return self.fact
+            fact = replace(self.fact, leader_epoch=leader_epoch)
+            try:
+                self._version = await self._metadata.put(self._key, fact.encode(), self._version)
+            except VersionConflict:  # the former owner's last change, or one of ours in doubt
+                continue
+            self.fact = fact
+            return fact
+        raise MetadataUnavailable(f"{self._key} keeps changing: try again")
+
     async def _store(self, fact: PartitionFact) -> None:
-        self._version = await self._metadata.put(self._key, fact.encode(), self._version)
-        self.fact = fact
+        value = fact.encode()
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                self._version = await self._metadata.put(self._key, value, self._version)
+            except VersionConflict:
+                entry = await self._metadata.get(self._key)
+                stored = None if entry is None else PartitionFact.decode(entry.value)
+                if entry is None or stored is None or stored.leader_epoch != fact.leader_epoch:
+                    raise self._not_owner(fact.leader_epoch) from None
+                self._version = entry.version
+                if entry.value != value:
+                    continue
+            self.fact = fact
+            return
+        raise MetadataUnavailable(f"{self._key} keeps changing: try again")
+
+    def _not_owner(self, leader_epoch: int) -> NotOwner:
+        return NotOwner(
+            f"another broker owns {self._key} since epoch {leader_epoch}: refresh the metadata"
+        )
 
     async def add(self, segment: Segment) -> None:
-        """Append a new, empty ledger to the chain. Raises VersionConflict, MetadataUnavailable."""
+        """Append a new, empty ledger to the chain. Raises NotOwner, MetadataUnavailable."""
         link = LedgerLink(segment.ledger, segment.base_offset, segment.leader_epoch)
         await self._store(replace(self.fact, ledgers=[*self.fact.ledgers, link]))
 

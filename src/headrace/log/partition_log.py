@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import (
     BatchTooLarge,
+    Fenced,
     HeadraceError,
     LeaderEpochFenced,
     LeaderEpochUnknown,
+    LedgerLost,
     RecordInvalid,
 )
 from headrace.log.ledger_chain import LedgerChain
@@ -105,7 +107,9 @@ class PartitionLog:
         partition: int,
         config: LogConfig,
         environment: Environment,
+        leader_epoch: int | None = None,
     ) -> None:
+        """`leader_epoch`: under which this broker owns the partition; None: no other ever does."""
         self.name = name
         self.config = config
         self.segments: list[Segment] = []
@@ -118,7 +122,7 @@ class PartitionLog:
         """Bytes of the active ledger that lie below the high watermark."""
         self.boundaries: dict[int, tuple[int, int]] = {}
         """Offset -> (ledger, position), where readers stopped: the next read goes on there."""
-        self.leader_epoch = 0
+        self.leader_epoch = leader_epoch or 0
         self.is_loaded = False
         self.is_deleted = False
         self.failure: HeadraceError | None = None
@@ -132,7 +136,10 @@ class PartitionLog:
         self._last_completion: Completion | None = None
         self._flush_ms = config.flush_ms
         self.upkeep = Upkeep(
-            self, LedgerChain(environment.metadata, topic_id, partition), environment
+            self,
+            LedgerChain(environment.metadata, topic_id, partition),
+            environment,
+            is_claimed=leader_epoch is not None,
         )
 
     # --- append ------------------------------------------------------------------------------
@@ -171,7 +178,12 @@ class PartitionLog:
         if not self._pending:
             # Changed only here: what is synced and what is not must not overtake each other.
             self._flush_ms = config.flush_ms
-        position, completion = self._store.append(active.ledger, parts, size, self._flush_ms)
+        try:
+            position, completion = self._store.append(active.ledger, parts, size, self._flush_ms)
+        except (Fenced, LedgerLost):
+            # Whether this broker still owns the partition, the chain will tell.
+            self._leave(active)
+            raise
         assert position == active.end_position, "storage and log agree on where a ledger ends"
         active.index.add(base_offset, position, header.max_timestamp_ms)
         if active.max_timestamp_ms < header.max_timestamp_ms:
@@ -268,8 +280,20 @@ class PartitionLog:
         # At once, for readers: a boundary behind the true end would lead the next one astray.
         segment.end_position = end_position
         self.producers.truncate(end_offset)
+        self._leave(segment)
+
+    def _leave(self, segment: Segment) -> None:
+        """Take no more appends until it is known how `segment` ends."""
         self.active = None
         self.upkeep.resume(segment)
+
+    async def settled(self) -> None:
+        """Wait until no append is under way, however each of them ends."""
+        while self._last_completion is not None:
+            try:
+                await self._last_completion.wait()
+            except HeadraceError:
+                pass
 
     @property
     def has_pending(self) -> bool:

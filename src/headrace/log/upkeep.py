@@ -16,21 +16,19 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
-    DataCorrupt,
     HeadraceError,
     LedgerUnknown,
+    NotOwner,
     OffsetOutOfRange,
     StorageUnavailable,
 )
 from headrace.log.footer import Footer, encode_footer
 from headrace.log.producer_state import ProducerState
 from headrace.log.segment import Segment
-from headrace.runtime.completion import Completion
+from headrace.log.steps import Steps
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from headrace.log.environment import Environment
     from headrace.log.ledger_chain import LedgerChain
     from headrace.log.partition_log import PartitionLog
@@ -39,29 +37,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Upkeep:
+class Upkeep(Steps):
     """The slow side of one PartitionLog."""
 
     __slots__ = (
         "_chain",
         "_environment",
+        "_is_claimed",
         "_is_first_wanted",
         "_is_preparing",
         "_is_resuming",
-        "_log",
         "_prepared",
         "_store",
-        "_task",
         "_to_resume",
         "wants_roll",
     )
 
-    def __init__(self, log: PartitionLog, chain: LedgerChain, environment: Environment) -> None:
-        self._log = log
+    def __init__(
+        self, log: PartitionLog, chain: LedgerChain, environment: Environment, *, is_claimed: bool
+    ) -> None:
+        super().__init__(log, environment.tasks)
+        self._is_claimed = is_claimed
         self._chain = chain
         self._environment = environment
         self._store = environment.store
-        self._task: asyncio.Task[None] | None = None
         self._prepared: Segment | None = None
         """The next ledger: in the chain, and empty."""
         self._to_resume: Segment | None = None
@@ -70,49 +69,6 @@ class Upkeep:
         self._is_preparing = False
         self._is_resuming = False
         self.wants_roll = False
-
-    # --- one step after the other ------------------------------------------------------------
-
-    def _begin(self, step: Coroutine[None, None, None], what: str) -> asyncio.Task[None]:
-        """Run one step behind whatever step is under way."""
-        previous = self._task
-
-        async def run() -> None:
-            if previous is not None and not previous.done():
-                await asyncio.wait([previous])
-            try:
-                await step
-            except HeadraceError as error:
-                log.warning("%s: %s failed: %s", self._log.name, what, error)
-                self._fail(error)
-            except Exception:
-                # Whatever it was, those who wait must hear of it, or they wait for ever.
-                log.exception("%s: %s met a fault of the broker", self._log.name, what)
-                self._fail(StorageUnavailable(f"{what} failed: see the broker's log"))
-
-        self._task = self._environment.tasks.start(run(), f"{self._log.name} {what}")
-        return self._task
-
-    def _fail(self, error: HeadraceError) -> None:
-        if isinstance(error, DataCorrupt):
-            self._log.failure = error
-        ready = self._log.ready
-        if ready is not None:
-            self._log.ready = Completion()
-            ready.fail(error)
-
-    def _open(self) -> None:
-        ready, self._log.ready = self._log.ready, None
-        if ready is not None:
-            ready.succeed()
-
-    def _shut(self) -> None:
-        if self._log.ready is None:
-            self._log.ready = Completion()
-
-    async def _idle(self) -> None:
-        if self._task is not None and not self._task.done():
-            await asyncio.wait([self._task])
 
     # --- loading -----------------------------------------------------------------------------
 
@@ -124,10 +80,13 @@ class Upkeep:
             _ = self._begin(self._load(), "load")
 
     async def _load(self) -> None:
-        fact = await self._chain.load()
-        now_ms = self._environment.clock.now_ms()
         target = self._log
-        target.leader_epoch = fact.leader_epoch
+        if self._is_claimed:
+            fact = await self._chain.claim(target.leader_epoch)
+        else:
+            fact = await self._chain.load()
+            target.leader_epoch = fact.leader_epoch
+        now_ms = self._environment.clock.now_ms()
         producers: ProducerState | None = None
         segments: list[Segment] = []
         end_offset = fact.log_start_offset
@@ -155,13 +114,18 @@ class Upkeep:
         target.log_start_offset = fact.log_start_offset
         target.end_offset = target.high_watermark = max(end_offset, fact.log_start_offset)
         active = segments[-1] if segments and not segments[-1].is_sealed else None
-        if active is not None and active.end_offset < target.end_offset:
+        if active is not None and (
             # The tail was lost (`flush.ms`) below a start that was kept: a hole would follow.
+            active.end_offset < target.end_offset
+            # All batches of a ledger are of one epoch.
+            or active.leader_epoch != target.leader_epoch
+        ):
             active = None
         target.active = active
         target.visible_position = active.end_position if active else 0
         target.is_loaded = True
         self._open()
+        target.waiters.wake()
         # Behind the opening: readers need no seal, and in an outage there is none to be had.
         for segment, link in zip(segments, list(fact.ledgers), strict=True):
             if segment is active or link.is_sealed:
@@ -229,6 +193,12 @@ class Upkeep:
             info = await self._store.recover(segment.ledger)
         finally:
             self._is_resuming = False
+        if info.is_sealed:
+            # Over shared storage: what was in doubt is decided now, so all is read again.
+            self._to_resume = self._prepared = None
+            self.wants_roll = False
+            await self._load()
+            return
         if info.end != self._log.visible_position:
             # To go on would give the offsets of these bytes to others.
             raise segment.corrupt(info.end, "it does not end where the acknowledged appends do")
@@ -350,8 +320,27 @@ class Upkeep:
         )
         target.log_start_offset = log_start_offset
         target.segments = [segment for segment in target.segments if segment not in gone]
+        if self._environment.is_shared:
+            return
         for segment in gone:
             await self._store.delete(segment.ledger)
+
+    async def release(self, reason: NotOwner) -> None:
+        """Hand the log over: from now on it answers `reason`; what is under way is settled, and
+        the ledger sealed where that can be done, so that the next owner begins at once."""
+        target = self._log
+        target.failure = reason
+        self._shut()
+        await target.settled()
+        await self._idle()
+        active, target.active = target.active, None
+        target.is_loaded = False
+        target.waiters.wake()
+        ready = target.ready
+        if ready is not None and not ready.done:
+            ready.fail(reason)
+        if active is not None and active.end_position:
+            await asyncio.wait([self._begin(self._seal(active), "seal")])
 
     async def delete(self) -> None:
         """Remove all ledgers of a deleted topic."""

@@ -2,14 +2,17 @@
 
 Rules of the room: the same contract as on disk, except that nothing outlives the process. What
 was appended in one turn of the loop completes together at its end, as a group commit would.
+`beside` gives another broker's view of the same ledgers: then `recover` fences and seals, as it
+does over storage that brokers share.
 """
 
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import TYPE_CHECKING
 
-from headrace.errors import LedgerSealed, LedgerUnknown, Rejected
+from headrace.errors import HeadraceError, LedgerFenced, LedgerSealed, LedgerUnknown, Rejected
 from headrace.runtime.completion import Completion
 from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo
 
@@ -20,9 +23,11 @@ FOOTER_BYTES_MAX = 16 << 20
 
 
 class _Ledger:
-    __slots__ = ("data", "end", "footer", "is_sealed", "readable")
+    __slots__ = ("data", "end", "footer", "is_fenced", "is_sealed", "readable", "writer")
 
-    def __init__(self) -> None:
+    def __init__(self, writer: MemoryLedgerStore) -> None:
+        self.writer = writer
+        self.is_fenced = False
         self.data = bytearray()
         self.end = 0
         self.readable = 0
@@ -35,9 +40,17 @@ class MemoryLedgerStore:
 
     def __init__(self) -> None:
         self._ledgers: dict[int, _Ledger] = {}
-        self._next_ledger = 1
+        self._ids = count(1)
+        self._is_shared = False
         self._group: Completion | None = None
-        self._pending: list[tuple[_Ledger, list[Buffer]]] = []
+        self._pending: list[tuple[int, list[Buffer], Completion]] = []
+
+    def beside(self) -> MemoryLedgerStore:
+        """The same ledgers as another broker sees them."""
+        other = MemoryLedgerStore()
+        other._ledgers, other._ids = self._ledgers, self._ids
+        other._is_shared = self._is_shared = True
+        return other
 
     async def close(self) -> None:
         """Complete what was appended; all is forgotten with the object."""
@@ -45,9 +58,8 @@ class MemoryLedgerStore:
 
     async def create(self) -> LedgerId:
         """See LedgerStore."""
-        ledger = LedgerId(self._next_ledger)
-        self._next_ledger += 1
-        self._ledgers[ledger] = _Ledger()
+        ledger = LedgerId(next(self._ids))
+        self._ledgers[ledger] = _Ledger(self)
         return ledger
 
     def append(
@@ -56,11 +68,15 @@ class MemoryLedgerStore:
         """See LedgerStore; `flush_ms` makes no difference."""
         found = self._find(ledger)
         if found.is_sealed:
-            raise _sealed(ledger)
+            raise _fenced(ledger) if found.is_fenced else _sealed(ledger)
+        assert found.writer is self, "a ledger has one writer, which made it"
         position = found.end
         found.end += size
-        self._pending.append((found, list(parts)))
-        return position, self._barrier()
+        # A completion of its own where a rival may fence this ledger and not the next.
+        completion = Completion() if self._is_shared else self._barrier()
+        self._barrier()
+        self._pending.append((ledger, list(parts), completion))
+        return position, completion
 
     def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
         """See LedgerStore; never None."""
@@ -93,6 +109,9 @@ class MemoryLedgerStore:
     async def recover(self, ledger: LedgerId) -> LedgerInfo:
         """See LedgerStore."""
         found = self._find(ledger)
+        if self._is_shared and not found.is_sealed:
+            found.is_sealed = found.is_fenced = True
+            found.end = found.readable
         if found.end != found.readable:
             await self._barrier().wait()
             found = self._find(ledger)
@@ -128,13 +147,33 @@ class MemoryLedgerStore:
 
     def _commit(self) -> None:
         group, self._group = self._group, None
-        pending, self._pending = self._pending, []
-        for ledger, parts in pending:
-            for part in parts:
-                ledger.data += part
-            ledger.readable = len(ledger.data)
         assert group is not None, "scheduled once per group"
+        pending, self._pending = self._pending, []
+        done: dict[Completion, HeadraceError | None] = {}
+        for number, parts, completion in pending:
+            ledger = self._ledgers.get(number)
+            error: HeadraceError | None = None
+            if ledger is None or ledger.is_fenced:
+                error = _fenced(number)
+            else:
+                ledger.data += b"".join(parts)
+                ledger.readable = len(ledger.data)
+            done[completion] = error if self._is_shared else None
+        for completion, error in done.items():
+            if completion is group:
+                continue
+            if error is None:
+                completion.succeed()
+            else:
+                completion.fail(error)
         group.succeed()
+
+
+def _fenced(ledger: int) -> LedgerFenced:
+    return LedgerFenced(
+        f"another broker has taken ledger {ledger} over: nothing more is written to it",
+        ledger=ledger,
+    )
 
 
 def _sealed(ledger: LedgerId) -> LedgerSealed:

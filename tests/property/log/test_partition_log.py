@@ -51,7 +51,8 @@ class FailingStore(MemoryLedgerStore):
         self.failures -= 1
         group, self._group = self._group, None
         pending, self._pending = self._pending, []
-        for ledger, _parts in pending:
+        for number, _parts, _completion in pending:
+            ledger = self._find(number)
             ledger.end = ledger.readable
         assert group is not None
         group.fail(StorageUnavailable("the disk is full"))

@@ -86,25 +86,37 @@ class HeldStore(MemoryLedgerStore):
     def fail_newest(self) -> None:
         """The newest group that is held fails, while those before it are still under way."""
         group, pending = self.held.pop()
-        for ledger, parts in reversed(pending):
-            ledger.end -= sum(map(len, parts))
+        for ledger, parts, _completion in reversed(pending):
+            self._find(ledger).end -= sum(map(len, parts))
         group.fail(StorageUnavailable("a segment takes no more"))
 
 
 class Rig:
     """A log and what it stands on."""
 
-    def __init__(self, config: LogConfig | None = None) -> None:
+    def __init__(self, config: LogConfig | None = None, leader_epoch: int | None = None) -> None:
         self.store = HeldStore()
         self.metadata = MemoryMetadataStore()
         self.clock = StillClock()
         self.tasks = Tasks()
         self.config = config or LogConfig()
+        self.leader_epoch = leader_epoch
+        self.store._is_shared = leader_epoch is not None
         self.log = self.open()
 
     def open(self) -> PartitionLog:
-        environment = Environment(self.store, self.metadata, self.clock, self.tasks)
-        return PartitionLog("t-0", TOPIC_ID, 0, self.config, environment)
+        environment = Environment(
+            self.store, self.metadata, self.clock, self.tasks, self.leader_epoch is not None
+        )
+        return PartitionLog("t-0", TOPIC_ID, 0, self.config, environment, self.leader_epoch)
+
+    def rival(self, leader_epoch: int) -> Rig:
+        """The same partition as the broker sees it that takes it over."""
+        other = Rig(self.config, leader_epoch)
+        other.store._ledgers, other.store._ids = self.store._ledgers, self.store._ids
+        other.metadata = self.metadata
+        other.log = other.open()
+        return other
 
     async def reload(self) -> None:
         """As a new process would find it."""
@@ -151,8 +163,10 @@ async def settle() -> None:
 
 
 @asynccontextmanager
-async def rig(config: LogConfig | None = None) -> AsyncIterator[Rig]:
-    made = Rig(config)
+async def rig(
+    config: LogConfig | None = None, leader_epoch: int | None = None
+) -> AsyncIterator[Rig]:
+    made = Rig(config, leader_epoch)
     try:
         await made.ready()
         yield made

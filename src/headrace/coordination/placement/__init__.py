@@ -1,0 +1,1 @@
+"""Which broker should serve which partition."""

@@ -1,0 +1,59 @@
+"""Which broker should own each partition of a topic, as every broker computes it for itself.
+
+Rules of the room: pure. The answer follows from the topic's id, the brokers that may own something
+and the operators' pins, so brokers that see the same cluster agree without talking.
+
+How it works: rendezvous hashing (Thaler and Ravishankar, 1998) with a bound on the load: each
+partition in turn takes its highest-ranked broker which has not yet its share of the topic, rounded
+up. Without the bound six partitions on two brokers may well lie five to one. When a broker leaves,
+its partitions go to their next choices and few others move.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+NOBODY = -1
+
+
+def rank(topic_id: UUID, partition: int, broker: int) -> bytes:
+    """How much a broker is meant for a partition: the highest rank wins.
+
+    Do not change: during a rolling upgrade old and new brokers must agree.
+    """
+    key = topic_id.bytes + partition.to_bytes(4, "big") + broker.to_bytes(4, "big")
+    return blake2b(key, digest_size=8).digest()
+
+
+def place(
+    topic_id: UUID, partition_count: int, brokers: Sequence[int], pins: Mapping[int, int]
+) -> list[int]:
+    """The broker for each partition of one topic; NOBODY for all where there are no brokers.
+
+    `pins` (partition -> broker) win while their broker is among `brokers`.
+    """
+    candidates = sorted(set(brokers))
+    if not candidates:
+        return [NOBODY] * partition_count
+    if len(candidates) == 1:
+        return candidates * partition_count
+    share = -(-partition_count // len(candidates))
+    load = dict.fromkeys(candidates, 0)
+    placed = [NOBODY] * partition_count
+    for partition, broker in pins.items():
+        if broker in load and 0 <= partition < partition_count:
+            placed[partition] = broker
+            load[broker] += 1
+    for partition in range(partition_count):
+        if placed[partition] != NOBODY:
+            continue
+        open_brokers = [broker for broker in candidates if load[broker] < share]
+        best = max(open_brokers or candidates, key=lambda broker: rank(topic_id, partition, broker))
+        placed[partition] = best
+        load[best] += 1
+    return placed

@@ -1,0 +1,189 @@
+"""A partition changes hands: what the former owner may still do, and what the next one finds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from log_rig import Rig, rig, settle
+
+from headrace.errors import HeadraceError, LedgerFenced, LedgerLost, NotOwner
+from headrace.log.log_config import LogConfig
+from headrace.log.reading import read
+from headrace.records.batch import iterate_headers
+from headrace.runtime.completion import Completion
+
+
+async def taken_over(bench: Rig, leader_epoch: int = 1) -> Rig:
+    rival = bench.rival(leader_epoch)
+    await rival.ready()
+    return rival
+
+
+async def epochs(bench: Rig) -> list[int]:
+    data = await read(bench.log, bench.store, 0, 1 << 20)
+    return [header.leader_epoch for _at, header in iterate_headers(data)]
+
+
+def test_the_next_owner_goes_on_where_the_former_one_ended() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            assert [await bench.append(b"a"), await bench.append(b"b")] == [0, 1]
+            rival = await taken_over(bench)
+            assert await rival.append(b"c") == 2
+            assert await rival.offsets() == [0, 1, 2]
+            assert rival.log.segments[0].leader_epoch == 0
+            assert rival.log.segments[1].leader_epoch == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_former_owner_gets_nothing_acknowledged_and_learns_that_it_is_none() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await taken_over(bench)
+            with pytest.raises(LedgerFenced):
+                bench.begin(b"late")
+            await settle()
+            with pytest.raises(NotOwner):
+                bench.begin(b"later")
+            assert await rival.offsets() == [0]
+
+    asyncio.run(scenario())
+
+
+def test_what_was_under_way_when_the_rival_came_is_not_acknowledged() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            bench.store.is_held = True
+            pending = bench.begin(b"b")
+            assert pending is not None
+            await settle()
+            rival = await taken_over(bench)
+            assert await rival.append(b"c") == 1
+            bench.store.let_go()
+            await settle()
+            assert isinstance(pending.completion.error, LedgerFenced)
+            assert await rival.offsets() == [0, 1]
+            assert isinstance(bench.log.failure, NotOwner)
+
+    asyncio.run(scenario())
+
+
+def test_a_former_owner_cannot_roll_into_another_ledger() -> None:
+    async def scenario() -> None:
+        async with rig(LogConfig(segment_bytes=1_000), leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await taken_over(bench)
+            await bench.log.upkeep.roll_now()
+            assert isinstance(bench.log.failure, NotOwner)
+            for _ in range(4):
+                await rival.append(b"b", size=400)
+            assert await rival.offsets() == [0, 1, 2, 3, 4]
+
+    asyncio.run(scenario())
+
+
+def test_released_in_peace_the_ledger_is_sealed_and_what_was_under_way_is_safe() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=3) as bench:
+            await bench.append(b"a")
+            bench.store.is_held = True
+            pending = bench.begin(b"b")
+            releasing = bench.tasks.start(bench.log.upkeep.release(NotOwner("gone")), "release")
+            await settle()
+            with pytest.raises(NotOwner):
+                bench.begin(b"c")
+            assert pending is not None
+            assert not releasing.done()
+            bench.store.let_go()
+            await releasing
+            assert pending.completion.error is None
+            rival = await taken_over(bench, 4)
+            segment = rival.log.segments[0]
+            assert segment.is_sealed
+            assert segment.proved_to == 0, "nothing was scanned"
+            assert await rival.append(b"d") == 2
+
+    asyncio.run(scenario())
+
+
+def test_an_owner_that_is_fenced_for_nothing_goes_on_in_another_ledger() -> None:
+    """Somebody recovered the ledger, and did not take the partition."""
+
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            await bench.store.beside().recover(bench.log.segments[0].ledger)
+            with pytest.raises(LedgerFenced):
+                bench.begin(b"b")
+            await settle()
+            assert await bench.append(b"c") == 1
+            assert await bench.offsets() == [0, 1]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_an_append_in_doubt_is_settled_by_reading_again(is_stored: bool) -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            ledger = bench.log.segments[0].ledger
+            honest = bench.store.append
+
+            def in_doubt(number, parts, size, flush_ms):
+                if is_stored:
+                    bench.store._ledgers[number].data += b"".join(parts)
+                    bench.store._ledgers[number].readable += size
+                lost = Completion()
+                asyncio.get_running_loop().call_soon(lost.fail, LedgerLost("no answer"))
+                return bench.store._ledgers[number].end, lost
+
+            bench.store.append = in_doubt
+            doubtful = bench.begin(b"b")
+            assert doubtful is not None
+            await settle()
+            bench.store.append = honest
+            assert isinstance(doubtful.completion.error, LedgerLost)
+            assert await bench.append(b"c") == (2 if is_stored else 1)
+            assert bench.log.segments[-1].ledger != ledger
+            assert await bench.offsets() == ([0, 1, 2] if is_stored else [0, 1])
+
+    asyncio.run(scenario())
+
+
+def test_batches_carry_the_epoch_of_the_owner_that_wrote_them() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            second = await taken_over(bench, 1)
+            await second.append(b"b")
+            third = await taken_over(second, 5)
+            await third.append(b"c")
+            found = [await _epoch_at(third, offset) for offset in (0, 1, 2)]
+            assert found == [0, 1, 5]
+            await third.reload()
+            assert await third.offsets() == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+async def _epoch_at(bench: Rig, offset: int) -> int:
+    data = await read(bench.log, bench.store, offset, 1)
+    return next(iter(iterate_headers(data)))[1].leader_epoch
+
+
+def test_a_log_that_was_overtaken_does_not_load() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=2) as bench:
+            await bench.append(b"a")
+            late = bench.rival(1)
+            with pytest.raises(HeadraceError) as caught:
+                await late.ready()
+            assert isinstance(caught.value, NotOwner)
+            assert await bench.append(b"b") == 1
+
+    asyncio.run(scenario())
