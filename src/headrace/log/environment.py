@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
     from headrace.storage.ledger import LedgerStore
+    from headrace.storage.tier import Tier
 
 
 class Environment(NamedTuple):
@@ -21,3 +22,5 @@ class Environment(NamedTuple):
     is_shared: bool = False
     """Whether other brokers see the same ledgers: then none is deleted here, since a broker that
     was stopped for a while might still write to it; the sweep of orphans does it later."""
+    tier: Tier | None = None
+    """Object storage under `store`, where there is one."""

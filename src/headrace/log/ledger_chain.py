@@ -18,7 +18,7 @@ from headrace.metadata.store import ABSENT, MetadataStore
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from headrace.log.segment import Segment
@@ -110,6 +110,23 @@ class LedgerChain:
             base_offset = max(segment.end_offset, ledgers[at + 1].base_offset)
             ledgers[at + 1] = replace(ledgers[at + 1], base_offset=base_offset)
         await self._store(replace(self.fact, ledgers=ledgers))
+
+    async def offloaded(self, ledger: LedgerId, now_ms: int) -> bool:
+        """Write down that object storage holds a whole, verified copy; False if it is trimmed."""
+        return await self._change({ledger}, lambda link: replace(link, offloaded_ms=now_ms))
+
+    async def local_deleted(self, ledgers: set[LedgerId], now_ms: int) -> bool:
+        """Write down that the copies in object storage are the only ones, before they are."""
+        return await self._change(ledgers, lambda link: replace(link, local_deleted_ms=now_ms))
+
+    async def _change(
+        self, ledgers: set[LedgerId], change: Callable[[LedgerLink], LedgerLink]
+    ) -> bool:
+        links = [change(link) if link.ledger in ledgers else link for link in self.fact.ledgers]
+        if links == self.fact.ledgers:
+            return False
+        await self._store(replace(self.fact, ledgers=links))
+        return True
 
     async def trim(
         self, log_start_offset: int, gone: set[LedgerId], base_offsets: Mapping[LedgerId, int]

@@ -27,3 +27,8 @@ class LogConfig:
     timestamp_after_max_ms: int = 3600 * 1000
     is_deleted_by_retention: bool = True
     compression: str = "producer"
+    is_remote_enabled: bool = False
+    """Whether sealed ledgers go to object storage."""
+    local_retention_ms: int = -2
+    """How long an offloaded ledger keeps its local copy; -2: as long as the ledger is kept."""
+    local_retention_bytes: int = -2

@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
-    from headrace.log.segment import Segment
 
 PRODUCER_EXPIRY_MS = 24 * 3600 * 1000
 """`producer.id.expiration.ms` of Kafka."""
-
-
-def _newest_ms(segment: Segment) -> int:
-    return segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else segment.first_append_ms
 
 
 def start_after_retention(log: PartitionLog, now_ms: int) -> int:
@@ -28,7 +23,7 @@ def start_after_retention(log: PartitionLog, now_ms: int) -> int:
     sealed = [segment for segment in log.segments if segment.is_sealed]
     excess = log.size_bytes - config.retention_bytes
     for segment in sealed:
-        is_old = config.retention_ms >= 0 and _newest_ms(segment) < now_ms - config.retention_ms
+        is_old = config.retention_ms >= 0 and segment.newest_ms < now_ms - config.retention_ms
         is_excess = config.retention_bytes >= 0 and excess >= segment.end_position
         if not (is_old or is_excess):
             break
@@ -46,7 +41,7 @@ async def enforce(log: PartitionLog, now_ms: int) -> int:
         return 0
     if log.config.retention_ms >= 0:
         active = log.active
-        is_old = active is not None and _newest_ms(active) < now_ms - log.config.retention_ms
+        is_old = active is not None and active.newest_ms < now_ms - log.config.retention_ms
         if is_old and log.ready is None and not log.has_pending:
             await log.upkeep.roll_now()
     before = log.log_start_offset

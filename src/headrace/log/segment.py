@@ -24,10 +24,12 @@ from headrace.records.batch import (
     iterate_headers,
     read_header,
 )
+from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
+    from headrace.metadata.facts import LedgerLink
     from headrace.records.batch import BatchHeader
-    from headrace.storage.ledger import LedgerId, LedgerStore
+    from headrace.storage.ledger import LedgerStore
 
 SCAN_BYTES = 1024 * 1024
 
@@ -42,6 +44,8 @@ class Segment:
         "first_append_ms",
         "index",
         "is_index_loaded",
+        "is_local",
+        "is_offloaded",
         "is_sealed",
         "leader_epoch",
         "ledger",
@@ -59,10 +63,19 @@ class Segment:
         self.first_append_ms = -1
         self.max_timestamp_ms = -1
         self.is_sealed = False
+        self.is_offloaded = False
+        """Whether object storage holds a copy, and the chain says so."""
+        self.is_local = True
+        """Whether the ledger store itself still holds it."""
         self.index = OffsetIndex()
         self.is_index_loaded = True
         self.proved_from = 0
         self.proved_to = 0
+
+    @property
+    def newest_ms(self) -> int:
+        """How new it is: the records' largest timestamp; without any, when it was begun."""
+        return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else self.first_append_ms
 
     def corrupt(self, position: int, problem: str) -> DataCorrupt:
         """The error for damaged bytes at `position`."""
@@ -177,3 +190,18 @@ class Segment:
             raise self.corrupt(found_end, f"it ends there, and not at byte {known_end[1]}")
         self.is_index_loaded = True
         return producers
+
+
+def sealed_segment(link: LedgerLink) -> Segment:
+    """A sealed ledger as the chain tells of it; its index is read when it is first needed."""
+    segment = Segment(LedgerId(link.ledger), link.base_offset, link.leader_epoch)
+    assert link.end_offset is not None
+    segment.end_offset = link.end_offset
+    segment.end_position = link.size_bytes or 0
+    segment.max_timestamp_ms = -1 if link.max_timestamp_ms is None else link.max_timestamp_ms
+    segment.first_append_ms = -1 if link.first_timestamp_ms is None else link.first_timestamp_ms
+    segment.is_sealed = True
+    segment.is_offloaded = link.offloaded_ms is not None
+    segment.is_local = link.local_deleted_ms is None
+    segment.is_index_loaded = False
+    return segment

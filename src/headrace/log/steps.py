@@ -52,6 +52,22 @@ class Steps:
         self._task = self._tasks.start(run(), f"{self._log.name} {what}")
         return self._task
 
+    async def do(self, step: Coroutine[None, None, None], what: str) -> None:
+        """Run one step in its turn, and raise what it raises: for those who wait for just this."""
+        failed: list[HeadraceError] = []
+
+        async def run() -> None:
+            try:
+                await step
+            except HeadraceError as error:
+                failed.append(error)
+                if isinstance(error, NotOwner):
+                    raise  # the log has ended, for everybody
+
+        await asyncio.wait([self._begin(run(), what)])
+        if failed:
+            raise failed[0]
+
     def _fail(self, error: HeadraceError) -> None:
         """Tell those who wait; damage and a lost partition stay."""
         if isinstance(error, DataCorrupt | NotOwner):

@@ -16,7 +16,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
-    HeadraceError,
     LedgerUnknown,
     NotOwner,
     OffsetOutOfRange,
@@ -24,8 +23,9 @@ from headrace.errors import (
 )
 from headrace.log.footer import Footer, encode_footer
 from headrace.log.producer_state import ProducerState
-from headrace.log.segment import Segment
+from headrace.log.segment import Segment, sealed_segment
 from headrace.log.steps import Steps
+from headrace.log.tiering import attach, discard
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ class Upkeep(Steps):
         self._is_resuming = False
         self.wants_roll = False
 
+    @property
+    def chain(self) -> LedgerChain:
+        """The stored chain, for steps of others (`do`)."""
+        return self._chain
+
     # --- loading -----------------------------------------------------------------------------
 
     def load(self) -> None:
@@ -95,7 +100,8 @@ class Upkeep(Steps):
             if segments:
                 base = self._base_behind(segments[-1], link, fact.log_start_offset)
             if link.is_sealed:
-                segment = _sealed_segment(link)
+                segment = sealed_segment(link)
+                attach(link, self._environment.tier)
                 # Its footer knows more than a ledger before it whose seal once failed.
                 producers = None
             else:
@@ -290,17 +296,7 @@ class Upkeep(Steps):
                 f"{target.name} has no offset {log_start_offset}: its log runs from"
                 f" {target.log_start_offset} to {target.high_watermark}"
             )
-        failed: list[HeadraceError] = []
-
-        async def step() -> None:
-            try:
-                await self._trim(log_start_offset)
-            except HeadraceError as error:
-                failed.append(error)
-
-        await asyncio.wait([self._begin(step(), "trim")])
-        if failed:
-            raise failed[0]
+        await self.do(self._trim(log_start_offset), "trim")
 
     async def _trim(self, log_start_offset: int) -> None:
         target = self._log
@@ -320,6 +316,7 @@ class Upkeep(Steps):
         )
         target.log_start_offset = log_start_offset
         target.segments = [segment for segment in target.segments if segment not in gone]
+        discard(gone, self._environment.tier)
         if self._environment.is_shared:
             return
         for segment in gone:
@@ -353,22 +350,12 @@ class Upkeep(Steps):
             if self._prepared is not None:
                 ledgers.append(self._prepared.ledger)
         else:
-            ledgers = [LedgerId(link.ledger) for link in (await self._chain.load()).ledgers]
+            links = (await self._chain.load()).ledgers
+            for link in links:
+                attach(link, self._environment.tier)
+            ledgers = [LedgerId(link.ledger) for link in links]
         for ledger in ledgers:
             try:
                 await self._store.delete(ledger)
             except (StorageUnavailable, LedgerUnknown) as error:
                 log.warning("%s: ledger %s is not deleted yet: %s", target.name, ledger, error)
-
-
-def _sealed_segment(link: LedgerLink) -> Segment:
-    """A sealed ledger as the chain tells of it; its index is read when it is first needed."""
-    segment = Segment(LedgerId(link.ledger), link.base_offset, link.leader_epoch)
-    assert link.end_offset is not None
-    segment.end_offset = link.end_offset
-    segment.end_position = link.size_bytes or 0
-    segment.max_timestamp_ms = -1 if link.max_timestamp_ms is None else link.max_timestamp_ms
-    segment.first_append_ms = -1 if link.first_timestamp_ms is None else link.first_timestamp_ms
-    segment.is_sealed = True
-    segment.is_index_loaded = False
-    return segment

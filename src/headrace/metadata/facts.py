@@ -142,7 +142,7 @@ class TopicFact:
 
 @dataclass(slots=True)
 class LedgerLink:
-    """One ledger in a partition's chain; the last three fields are there once it is sealed."""
+    """One ledger in a partition's chain. What may be None is there once it is sealed, or tiered."""
 
     ledger: int
     base_offset: int
@@ -151,6 +151,10 @@ class LedgerLink:
     size_bytes: int | None = None
     end_offset: int | None = None
     max_timestamp_ms: int | None = None
+    offloaded_ms: int | None = None
+    """When a whole, verified copy of it lay in object storage."""
+    local_deleted_ms: int | None = None
+    """When the copy in object storage was left as the only one; its own bytes go after that."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -169,10 +173,16 @@ class LedgerLink:
             reader.integer_or_none("size_bytes", 0),
             reader.integer_or_none("end_offset", 0),
             reader.integer_or_none("max_timestamp_ms", -1),
+            reader.integer_or_none("offloaded_ms", 0),
+            reader.integer_or_none("local_deleted_ms", 0),
             reader.rest(),
         )
         if link.end_offset is not None and link.end_offset < link.base_offset:
             raise reader.corrupt(f"ends at {link.end_offset}, before its base {link.base_offset}")
+        if link.offloaded_ms is not None and link.end_offset is None:
+            raise reader.corrupt("is offloaded before it is sealed")
+        if link.local_deleted_ms is not None and link.offloaded_ms is None:
+            raise reader.corrupt("has no copy left: it was deleted, and never offloaded")
         return link
 
 
