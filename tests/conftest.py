@@ -1,6 +1,13 @@
-"""What all tests share: which warnings of other people's packages are not ours to mend."""
+"""What all tests share: a real cluster, and which warnings of others are not ours to mend."""
 
 from __future__ import annotations
+
+from tests.cluster.fixtures import (  # noqa: F401 - fixtures are found by their names
+    cluster_parts,
+    make_cluster,
+    shared_cluster,
+    shared_zookeeper,
+)
 
 OTHERS_WARNINGS = (
     # kafka-python 3.0 reads its schemas by a call that Python 3.11 and 3.12 call old.

@@ -25,6 +25,7 @@ COMMANDS = {
     "consume": ("headrace.cli.consume", "Read records: from, to, follow, in many formats."),
     "group": ("headrace.cli.group", "List, describe, reset and delete consumer groups."),
     "info": ("headrace.cli.info", "Show the cluster: id, brokers, topics, versions."),
+    "cluster": ("headrace.cli.cluster", "Run a small cluster's ZooKeeper and bookies here."),
     "demo": ("headrace.cli.demo", "Run the whole thing once on real data."),
     "pipeline": ("headrace.cli.pipeline", "Run the Spark jobs, such as the archive to Iceberg."),
     "verify": ("headrace.cli.verify", "Attack this installation: crashes, damage, faults."),

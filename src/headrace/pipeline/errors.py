@@ -34,15 +34,3 @@ class LeaseHeld(Retriable):
 
 class TableMoved(Fenced):
     """Somebody else committed these offsets to the table while this round ran."""
-
-
-class JavaMissing(Rejected):
-    """No Java that Spark runs with was found."""
-
-
-class JarUnavailable(Retriable):
-    """A jar could not be fetched."""
-
-
-class JarCorrupt(Fatal):
-    """A jar's SHA-256 is not the pinned one."""

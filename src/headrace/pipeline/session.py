@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.pipeline.jars import cache_folder, ensure_jars
-from headrace.pipeline.java import find_java_home
+from headrace.pipeline.jars import PINNED
+from headrace.runtime.jars import cache_folder, ensure_jars
+from headrace.runtime.java import find_java_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +91,7 @@ def make_session(config: SessionConfig) -> Any:
     from headrace.pipeline.source import HeadraceDataSource
 
     builder: Any = SparkSession.builder
-    for name, value in settings_of(config, ensure_jars(java_home)).items():
+    for name, value in settings_of(config, ensure_jars(java_home, PINNED)).items():
         builder = builder.config(name, value)
     with _stderr_to(config.log_file or cache_folder() / "spark.log"):
         spark = builder.getOrCreate()

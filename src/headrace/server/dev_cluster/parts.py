@@ -1,0 +1,83 @@
+"""What a real ZooKeeper and real bookies are made of: a Java, pinned jars, and their flags.
+
+Rules of the room: knows where the parts come from, not what is run with them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from headrace.runtime.jars import Jar, cache_folder, ensure_jars
+from headrace.runtime.java import find_java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+# Small and quick to start: these processes serve tests and a developer, not a load.
+_FLAGS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Xss512k",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Dzookeeper.4lw.commands.whitelist=*",
+    "-Dzookeeper.jmx.log4j.disable=true",
+    "-Dzookeeper.preAllocSize=1024",  # KiB; the usual 64 MiB of zeros would be written first
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+    "--add-opens=java.base/java.io=ALL-UNNAMED",
+)
+_LOG4J = """status = error
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ABSOLUTE} %p %c{1} %m%n%xEx
+"""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A Java and the classes of BookKeeper and ZooKeeper."""
+
+    java: Path
+    classpath: str
+
+    def command(self, folder: Path, heap_mb: int, main: str, *arguments: str) -> list[str]:
+        """How to run `main` with small memory; `folder` holds its log's settings."""
+        settings = folder / "log4j2.properties"
+        if not settings.exists():
+            settings.write_text(_LOG4J)
+        return [
+            str(self.java),
+            f"-Xmx{heap_mb}m",
+            f"-XX:MaxDirectMemorySize={heap_mb}m",
+            *_FLAGS,
+            f"-Dlog4j2.configurationFile={settings}",
+            "-cp",
+            self.classpath,
+            main,
+            *arguments,
+        ]
+
+
+def pinned_jars() -> Sequence[Jar]:
+    """BookKeeper's and ZooKeeper's jars, as `jars.txt` lists them."""
+    text = (files(__package__) / "jars.txt").read_text()
+    return [Jar.parse(line) for line in text.splitlines() if not line.startswith("#")]
+
+
+def find_parts() -> Parts:
+    """The parts, fetched first where the cache has them not (a minute or two, once).
+
+    Raises JavaMissing, JarUnavailable, JarCorrupt.
+    """
+    java_home = find_java_home(cache_folder())
+    paths = ensure_jars(java_home, pinned_jars())
+    return Parts(java_home / "bin" / "java", os.pathsep.join(map(str, paths)))

@@ -1,0 +1,144 @@
+"""Processes that end with their owner, however the owner ends.
+
+Rules of the room: knows processes and signals, not what runs in them. All processes of one
+Family share a process group whose leader waits at a pipe from the owner; when the pipe closes,
+because the owner closed it or was killed, the leader kills the group. (PR_SET_PDEATHSIG would be
+bound to the thread that started a process, and a pool's thread ends before its process does.)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from threading import Event
+from typing import TYPE_CHECKING
+
+from headrace.errors import Retriable
+from headrace.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+_LEADER = ("/bin/sh", "-c", "read _; kill -9 0")
+_POLL_S = 0.01
+_STOP_TIMEOUT_S = 10
+_LOG_LINES = 12  # of the log are shown when a process did not come up
+
+
+class ProcessNotReady(Retriable):
+    """A process of a development cluster has ended, or did not get ready in time."""
+
+
+class Family:
+    """A process group that dies with its owner."""
+
+    def __init__(self) -> None:
+        self._leader = subprocess.Popen(  # noqa: S603 - a constant
+            _LEADER, stdin=subprocess.PIPE, process_group=0
+        )
+
+    def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Start a process whose output is appended to `log`."""
+        with log.open("ab") as stream:
+            return subprocess.Popen(  # noqa: S603 - our own command
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                process_group=self._leader.pid,
+            )
+
+    def close(self) -> None:
+        """Kill whatever is left of the group."""
+        stdin = self._leader.stdin
+        assert stdin is not None
+        stdin.close()
+        self._leader.wait()
+
+
+class ServerProcess:
+    """One server that can be stopped, killed, suspended and started again as it was."""
+
+    def __init__(
+        self, name: str, port: int, command: Sequence[str], log: Path, family: Family
+    ) -> None:
+        self.name = name
+        self.port = port
+        self.log = log
+        self._command = command
+        self._family = family
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT; it stays the same through restarts."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id; the process must have been started."""
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process exists: it may be suspended, or not yet ready."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, without waiting until it is ready."""
+        assert not self.is_alive, f"{self.name} runs already"
+        self._process = self._family.start(self._command, self.log)
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone; a suspended one dies, too."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def ask_to_stop(self) -> None:
+        """Ask it to stop, without waiting."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+
+    def stop(self) -> None:
+        """Ask it to stop, wait, and kill it if it does not."""
+        self.ask_to_stop()
+        if self._process is not None:
+            try:
+                self._process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def suspend(self) -> None:
+        """SIGSTOP: it does nothing more, but its connections stay open."""
+        self._signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # until it has
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on as if no time had passed."""
+        self._signal(signal.SIGCONT)
+
+    def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until `is_ready()`. Raises ProcessNotReady with the end of the log."""
+        clock, pause = SystemClock(), Event()
+        end_ns = clock.now_ns() + int(timeout_s * 1e9)
+        while not is_ready():
+            if not self.is_alive:
+                raise ProcessNotReady(self._story("has ended"))
+            if clock.now_ns() > end_ns:
+                raise ProcessNotReady(self._story(f"was not ready within {timeout_s:g} s"))
+            pause.wait(_POLL_S)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, f"{self.name} was not started"
+        self._process.send_signal(number)
+
+    def _story(self, what: str) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        return "\n  ".join(
+            [f"{self.name} at {self.address} {what}; its log {self.log} ends:", *lines]
+        )

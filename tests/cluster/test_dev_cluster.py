@@ -1,0 +1,115 @@
+"""The launcher of a real ZooKeeper and real bookies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from headrace.errors import FolderInUse
+from headrace.server.dev_cluster.cluster import ClusterOptions, DevCluster
+from headrace.server.dev_cluster.parts import Parts
+from headrace.server.dev_cluster.processes import Family, ProcessNotReady, ServerProcess
+
+
+def wait_until(condition, timeout_s=20.0):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_a_cluster_serves_and_its_servers_may_be_killed_suspended_and_restarted(make_cluster):
+    cluster = make_cluster(bookie_count=1, bookie_session_timeout_ms=2_000)
+    (bookie,) = cluster.bookies
+    assert cluster.available_bookies() == [bookie.address]
+    assert cluster.ask_zookeeper("ruok") == "imok"
+    for connection in psutil.Process(bookie.pid).net_connections():
+        assert connection.status != "LISTEN" or connection.laddr.ip in {"127.0.0.1", "::1"}
+
+    bookie.suspend()
+    assert psutil.Process(bookie.pid).status() == psutil.STATUS_STOPPED
+    wait_until(lambda: cluster.available_bookies() == [])  # its session has ended
+    bookie.resume()
+    wait_until(lambda: cluster.available_bookies() == [bookie.address])
+
+    address, pid = bookie.address, bookie.pid
+    cluster.restart(bookie)
+    assert (bookie.address, cluster.available_bookies()) == (address, [address])
+    assert bookie.pid != pid
+    cluster.restart(cluster.zookeeper)
+    wait_until(lambda: cluster.available_bookies() == [address])
+
+    bookie.kill()
+    assert not bookie.is_alive
+    cluster.stop()
+    with DevCluster(cluster.folder, ClusterOptions(bookie_count=1), cluster.parts) as again:
+        assert again.available_bookies() == [address]  # a bookie's address is its identity
+        with pytest.raises(FolderInUse):
+            DevCluster(cluster.folder, cluster.options, cluster.parts).start()
+
+
+def test_processes_die_with_their_owner_even_when_both_are_stopped_by_force(tmp_path):
+    owner = (
+        "import sys, signal, os; from pathlib import Path\n"
+        "from headrace.server.dev_cluster.processes import Family\n"
+        "family = Family()\n"
+        "pids = [family.start(['sleep', '1000'], Path(sys.argv[1])).pid for _ in range(2)]\n"
+        "os.kill(pids[0], signal.SIGSTOP)\n"
+        "print(*pids, flush=True); signal.pause()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", owner, str(tmp_path / "log")], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert all(map(psutil.pid_exists, pids))
+        process.kill()
+        process.wait()
+        wait_until(lambda: not any(map(psutil.pid_exists, pids)))
+
+
+def test_a_server_that_ends_tells_what_its_log_says(tmp_path):
+    family = Family()
+    server = ServerProcess("it", 1, ["sh", "-c", "echo no room; exit 3"], tmp_path / "l", family)
+    server.start()
+    with pytest.raises(ProcessNotReady, match=r"it at 127.0.0.1:1 has ended(?s:.*)no room"):
+        server.wait_until(lambda: False, 10)
+    family.close()
+
+
+def test_a_cluster_that_cannot_start_leaves_nothing_behind(tmp_path):
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho cannot; exit 1\n")
+    java.chmod(0o755)
+    cluster = DevCluster(tmp_path / "c", parts=Parts(java, ""))
+    with pytest.raises(ProcessNotReady, match="cannot"):
+        cluster.start()
+    with pytest.raises(ProcessNotReady):  # not FolderInUse
+        cluster.start()
+
+
+def test_the_command_says_where_everything_is_and_stops_on_ctrl_c(cluster_parts, tmp_path):
+    command = [sys.executable, "-m", "headrace.cli.main", "cluster", "dev", "--bookies", "1"]
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        children = []
+        try:
+            line = process.stdout.readline()
+            children = psutil.Process(process.pid).children(recursive=True)
+            assert len(children) == 3  # the family's leader, ZooKeeper, a bookie
+            while not line.endswith(b"}\n"):
+                line += process.stdout.readline()
+            ready = json.loads(line)
+            assert ready["ready"]
+            assert len(ready["bookies"]) == 1
+        finally:
+            os.kill(process.pid, signal.SIGINT)
+        assert process.wait(30) == 0
+        assert not any(child.is_running() for child in children)
