@@ -122,9 +122,9 @@ class LedgerChain:
     async def _change(
         self, ledgers: set[LedgerId], change: Callable[[LedgerLink], LedgerLink]
     ) -> bool:
-        links = [change(link) if link.ledger in ledgers else link for link in self.fact.ledgers]
-        if links == self.fact.ledgers:
+        if all(link.ledger not in ledgers for link in self.fact.ledgers):
             return False
+        links = [change(link) if link.ledger in ledgers else link for link in self.fact.ledgers]
         await self._store(replace(self.fact, ledgers=links))
         return True
 

@@ -9,7 +9,7 @@ fetches those and tries again.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.errors import OffsetOutOfRange, StorageUnavailable
 from headrace.records.batch import (
@@ -24,7 +24,7 @@ from headrace.records.codec import decode_batch
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.log.segment import Segment
-    from headrace.storage.ledger import LedgerStore
+    from headrace.storage.ledger import LedgerId, LedgerStore
 
 WALK_BYTES = 16 * 1024
 """What is read to find a batch that the sparse index does not name: a few intervals."""
@@ -38,6 +38,14 @@ class Miss(NamedTuple):
     segment: Segment
     position: int
     size: int
+
+
+class CachedReads(Protocol):
+    """What a read that never waits asks of a LedgerStore."""
+
+    def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
+        """See LedgerStore."""
+        ...
 
 
 class _Missing(Exception):
@@ -56,7 +64,7 @@ def check_offset(log: PartitionLog, offset: int) -> None:
         )
 
 
-def _bytes_at(store: LedgerStore, segment: Segment, position: int, size: int) -> Buffer:
+def _bytes_at(store: CachedReads, segment: Segment, position: int, size: int) -> Buffer:
     data = store.read_cached(segment.ledger, position, size)
     if data is None:
         raise _Missing(Miss(segment, position, size))
@@ -75,7 +83,7 @@ def _visible_end(log: PartitionLog, segment: Segment) -> int:
 
 
 def _position_of(
-    log: PartitionLog, store: LedgerStore, segment: Segment, offset: int, end: int
+    log: PartitionLog, store: CachedReads, segment: Segment, offset: int, end: int
 ) -> int:
     """Where the batch that holds `offset` begins in `segment`."""
     known = log.boundaries.get(offset)
@@ -103,7 +111,7 @@ def _position_of(
 
 
 def read_now(
-    log: PartitionLog, store: LedgerStore, offset: int, bytes_max: int
+    log: PartitionLog, store: CachedReads, offset: int, bytes_max: int
 ) -> tuple[Buffer, int] | Miss:
     """(batches from `offset` on, the offset behind them or -1 if unknown), without waiting.
 
@@ -124,7 +132,7 @@ def read_now(
 
 
 def _read_segment(
-    log: PartitionLog, store: LedgerStore, segment: Segment, offset: int, bytes_max: int
+    log: PartitionLog, store: CachedReads, segment: Segment, offset: int, bytes_max: int
 ) -> tuple[Buffer, int]:
     end = _visible_end(log, segment)
     start = _position_of(log, store, segment, offset, end)
@@ -141,7 +149,7 @@ def _read_segment(
     return _bytes_at(store, segment, start, limit - start), next_offset
 
 
-def _batch_size(store: LedgerStore, segment: Segment, start: int, end: int) -> int:
+def _batch_size(store: CachedReads, segment: Segment, start: int, end: int) -> int:
     """Bytes of the one batch at `start`. The header alone is read, so no CRC is checked here."""
     data = store.read_cached(segment.ledger, start, HEADER_SIZE)
     if data is None:
@@ -152,21 +160,40 @@ def _batch_size(store: LedgerStore, segment: Segment, start: int, end: int) -> i
     return size
 
 
-async def _fetch(store: LedgerStore, miss: Miss) -> None:
-    if miss.size == 0:
-        if not miss.segment.is_index_loaded:
-            await miss.segment.load_index(store)
-    else:
-        await store.read(miss.segment.ledger, miss.position, miss.size)
+class _Held:
+    """What one read has fetched so far: it has it, whatever leaves the caches meanwhile."""
+
+    __slots__ = ("_held", "_store")
+
+    def __init__(self, store: LedgerStore) -> None:
+        self._store = store
+        self._held: dict[tuple[LedgerId, int], Buffer] = {}
+
+    def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
+        """See LedgerStore."""
+        data = self._held.get((ledger, position))
+        if data is not None and len(data) >= size:
+            return memoryview(data)[:size]
+        return self._store.read_cached(ledger, position, size)
+
+    async def fetch(self, miss: Miss) -> None:
+        """Wait for what a read lacked."""
+        if miss.size == 0:
+            if not miss.segment.is_index_loaded:
+                await miss.segment.load_index(self._store)
+            return
+        ledger, position = miss.segment.ledger, miss.position
+        self._held[ledger, position] = await self._store.read(ledger, position, miss.size)
 
 
 async def read(log: PartitionLog, store: LedgerStore, offset: int, bytes_max: int) -> Buffer:
     """Like `read_now`, waiting for the disk where it must. Raises StorageUnavailable besides."""
+    held = _Held(store)
     for _ in range(ATTEMPTS_MAX):
-        found = read_now(log, store, offset, bytes_max)
+        found = read_now(log, held, offset, bytes_max)
         if not isinstance(found, Miss):
             return found[0]
-        await _fetch(store, found)
+        await held.fetch(found)
     raise StorageUnavailable(f"{log.name}: offset {offset} cannot be read from the disk now")
 
 

@@ -1,0 +1,282 @@
+"""Named blobs in S3, Google Cloud Storage, Azure or a folder, over `obstore`.
+
+Rules of the room: knows names and bytes, not ledgers. One URL says where; credentials come from
+the environment alone, in the variables that each cloud's own tools read. A URL never holds a
+secret, and no message does: causes are cut to one line, without query strings (Azure and S3 sign
+in them) and without the values of secret variables.
+
+A call tries again by itself, with back-off, and ends in bounded time. What failed raises
+StorageUnavailable, with `is_missing` where there is no such blob.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import obstore
+
+from headrace.errors import RequestInvalid, StorageUnavailable
+from headrace.runtime.disk import READ_WRITE, SystemDisk
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Iterable
+
+    from headrace.storage.ledger import Buffer
+
+T = TypeVar("T")
+
+SCHEMES = ("s3", "gs", "az", "file")
+PART_BYTES = 8 << 20
+"""Of a multipart upload. S3 takes 10,000 parts, so up to 78 GiB an object."""
+PARTS_AT_ONCE = 2
+"""In flight for one upload: its memory is three parts."""
+LISTED_AT_ONCE = 1000
+
+_SECRET_NAMES = re.compile(r"^(AWS|AZURE|GOOGLE)_.*(KEY|SECRET|TOKEN|SAS|PASSWORD)", re.IGNORECASE)
+_QUERY = re.compile(r"\?[^\s\"')]+")
+_CAUSE_CHARACTERS_MAX = 300
+
+
+class BlobInfo(NamedTuple):
+    """One blob, as a listing shows it."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+
+
+class BlobLimits(NamedTuple):
+    """How long and how often a call tries."""
+
+    timeout_ms: int = 30_000
+    """For one attempt, its bytes included: an 8 MiB part needs 280 KB/s at least."""
+    connect_timeout_ms: int = 5_000
+    retries_max: int = 4
+    retry_for_ms: int = 60_000
+    """After this long no further attempt begins."""
+
+
+class BlobStore:
+    """All blobs under one URL."""
+
+    def __init__(self, store: Any, shown: str, folder: Path | None, limits: BlobLimits) -> None:
+        self._store = store
+        self._folder = folder
+        self._call_s = (limits.timeout_ms + limits.retry_for_ms) / 1000 + 5
+        self.shown = shown
+        """The URL, for people; it holds no secret."""
+
+    @classmethod
+    def open(cls, url: str, limits: BlobLimits | None = None) -> BlobStore:
+        """The store at `s3://bucket/prefix`, `gs://`, `az://container/prefix`, `file:///folder`.
+
+        Nothing is asked of it yet (`probe` does). Raises RequestInvalid.
+        """
+        limits = limits or BlobLimits()
+        split = _checked(url)
+        shown = f"{split.scheme}://{split.netloc}{split.path}".rstrip("/")
+        try:
+            if split.scheme == "file":
+                folder = Path(split.path)
+                folder.mkdir(parents=True, exist_ok=True)
+                store: Any = obstore.store.LocalStore(folder)
+                return cls(store, shown, folder, limits)
+            store = obstore.store.from_url(
+                shown,
+                client_options=_client_options(limits),
+                retry_config={
+                    "max_retries": limits.retries_max,
+                    "retry_timeout": timedelta(milliseconds=limits.retry_for_ms),
+                    "backoff": {
+                        "init_backoff": timedelta(milliseconds=100),
+                        "max_backoff": timedelta(seconds=5),
+                        "base": 2,
+                    },
+                },
+            )
+        except (obstore.exceptions.BaseError, ValueError, OSError) as error:
+            raise RequestInvalid(
+                f"object storage at {shown} cannot be used ({_cause(error)}): check the URL and the"
+                " cloud's settings in the environment (docs/TIERING.md)"
+            ) from None
+        return cls(store, shown, None, limits)
+
+    async def put(self, name: str, parts: AsyncIterator[Buffer]) -> int:
+        """Write a blob from its parts, in order, and say how many bytes it has.
+
+        It appears whole or not at all, and replaces what had the name. Raises
+        StorageUnavailable, and what `parts` raises; then an unfinished upload may be left over.
+        """
+        await self._forget_unfinished(name)
+        writer = obstore.open_writer_async(
+            self._store, name, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+        )
+        size = 0
+        async for part in parts:
+            await self._call(writer.write(part), "writing", name)
+            size += len(part)
+        await self._call(writer.close(), "writing", name)
+        if self._folder is not None:
+            await self._call(self._in_thread(self._sync, self._folder, name), "syncing", name)
+        return size
+
+    async def get(self, name: str, start: int, size: int) -> memoryview:
+        """Exactly `size` bytes from `start` on. Raises StorageUnavailable, also beyond the end."""
+        if size == 0:
+            return memoryview(b"")
+        found = await self._call(
+            obstore.get_range_async(self._store, name, start=start, length=size), "reading", name
+        )
+        data = memoryview(found)
+        if len(data) != size:
+            raise StorageUnavailable(
+                f"{self.shown}: {name} has {len(data)} bytes at {start}, and {size} are wanted: it"
+                " was cut short or replaced; restore it from an older version",
+                is_missing=True,
+            )
+        return data
+
+    async def size(self, name: str) -> int:
+        """How many bytes a blob has. Raises StorageUnavailable."""
+        found = await self._call(obstore.head_async(self._store, name), "asking for", name)
+        return int(found["size"])
+
+    async def delete(self, name: str) -> None:
+        """Remove a blob, if it is there. Raises StorageUnavailable."""
+        try:
+            await self._call(obstore.delete_async(self._store, name), "deleting", name)
+        except StorageUnavailable as error:
+            if not error.fields.get("is_missing"):
+                raise
+
+    async def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
+        """All blobs in the folder `prefix` and those below. Raises StorageUnavailable."""
+        stream = aiter(obstore.list(self._store, prefix=prefix, chunk_size=LISTED_AT_ONCE))
+        while True:
+            batch: Iterable[Any] | None = await self._call(anext(stream, None), "listing", prefix)
+            if batch is None:
+                return
+            for item in batch:
+                modified_ms = round(item["last_modified"].timestamp() * 1000)
+                yield BlobInfo(item["path"], int(item["size"]), modified_ms)
+
+    async def probe(self, name: str) -> None:
+        """See that blobs can be written, read and deleted. Raises StorageUnavailable."""
+        text = b"headrace was here to see whether it may write, read and delete"
+
+        async def parts() -> AsyncIterator[Buffer]:
+            yield text
+
+        await self.put(name, parts())
+        if bytes(await self.get(name, 0, len(text))) != text:
+            raise StorageUnavailable(
+                f"{self.shown}: what was written was not what was read: see whether another"
+                " program writes there, or a cache lies between"
+            )
+        await self.delete(name)
+
+    # --- the inside --------------------------------------------------------------------------
+
+    async def _call(self, call: Awaitable[T], what: str, name: str) -> T:
+        try:
+            async with asyncio.timeout(self._call_s):
+                return await call
+        except FileNotFoundError as error:
+            raise StorageUnavailable(
+                f"{self.shown}: {what} {name} failed: there is no such object ({_cause(error)});"
+                " check that --objects names the storage it was written to, or restore it",
+                is_missing=True,
+            ) from None
+        except (obstore.exceptions.BaseError, ValueError, OSError) as error:
+            # An asyncio time-out is an OSError. The cause is in the message, cleaned.
+            raise StorageUnavailable(
+                f"{self.shown}: {what} {name} failed ({_cause(error)}): tiering waits and tries"
+                " again; check that it can be reached, and the credentials in the environment"
+            ) from None
+
+    async def _forget_unfinished(self, name: str) -> None:
+        """Remove what an upload to a folder left when the process was killed.
+
+        In a cloud a lifecycle rule has to do that: uploads cannot be listed here.
+        """
+        folder = self._folder
+        if folder is None:
+            return
+
+        def remove() -> None:
+            path = folder / name
+            for left in path.parent.glob(path.name + "#*"):
+                left.unlink(missing_ok=True)
+
+        await self._call(self._in_thread(remove), "cleaning up before", name)
+
+    async def _in_thread(self, function: Any, *arguments: Any) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+    @staticmethod
+    def _sync(folder: Path, name: str) -> None:
+        """Make a blob durable, with the names that lead to it: `obstore` leaves it unsynced."""
+        disk = SystemDisk()
+        path = folder / name
+        fd = disk.open(str(path), READ_WRITE)
+        try:
+            disk.fdatasync(fd)
+        finally:
+            disk.close(fd)
+        for parent in path.parents:
+            disk.sync_folder(str(parent))
+            if parent == folder:
+                break
+
+
+def _checked(url: str) -> Any:
+    """The parts of a URL. Raises RequestInvalid, which shows no more of it than its scheme."""
+    try:
+        split = urlsplit(url)
+    except ValueError:
+        split = urlsplit("")
+    if split.scheme not in SCHEMES:
+        raise RequestInvalid(
+            f"object storage of the kind {split.scheme[:20]!r} is unknown: write s3://bucket/prefix,"
+            " gs://bucket/prefix, az://container/prefix or file:///folder"
+        )
+    if "@" in split.netloc or split.query or split.fragment:
+        raise RequestInvalid(
+            f"the URL of object storage ({split.scheme}://...) holds more than a bucket and a"
+            " prefix: credentials belong in the environment, where no listing of processes shows"
+            " them"
+        )
+    is_file = split.scheme == "file"
+    if is_file == bool(split.netloc) or (is_file and not split.path.strip("/")):
+        raise RequestInvalid(
+            "object storage needs a bucket (s3://bucket/prefix) or a folder with its whole path"
+            " (file:///srv/headrace)"
+        )
+    return split
+
+
+def _client_options(limits: BlobLimits) -> Any:
+    is_plain_allowed = any(
+        os.environ.get(name, "").lower() in {"true", "1"}
+        for name in ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
+    )
+    return {
+        "timeout": timedelta(milliseconds=limits.timeout_ms),
+        "connect_timeout": timedelta(milliseconds=limits.connect_timeout_ms),
+        "allow_http": is_plain_allowed,
+    }
+
+
+def _cause(error: BaseException) -> str:
+    """One line that says why, without secrets."""
+    text = str(error).strip().split("\n\n")[0].replace("\n", " ") or type(error).__name__
+    for name, value in os.environ.items():
+        if len(value) >= 8 and _SECRET_NAMES.match(name):
+            text = text.replace(value, "***")
+    return _QUERY.sub("?...", text)[:_CAUSE_CHARACTERS_MAX]

@@ -1,0 +1,227 @@
+"""Ranges of objects in bounded memory: what was read lately, and what will be wanted next.
+
+Rules of the room: one loop's thread; whoever waits for a range may be cancelled, the request for
+it goes on and serves the next who asks. Bytes enter the cache only after their checksums matched.
+
+How it works: bytes come and go in *runs* of whole blocks. A miss behind another run is taken for
+sequential reading: the run that it brings is twice as long, and from then on the next run is asked
+for when a reader first touches this one. A reader who jumps gets one block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from headrace.errors import HeadraceError
+from headrace.runtime.tasks import Tasks
+
+if TYPE_CHECKING:
+    from headrace.storage.ledger import Buffer
+
+RUN_BYTES_MAX = 4 << 20
+REQUESTS_MAX = 8
+"""At once, so at most 32 MiB are on their way; read-ahead stands back when half are in use."""
+
+
+class RangeSource(Protocol):
+    """A ledger in object storage."""
+
+    @property
+    def ledger(self) -> int:
+        """Its id."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        ...
+
+    @property
+    def block_bytes(self) -> int:
+        """Of all blocks but the last."""
+        ...
+
+    async def read_blocks(self, first: int, count: int) -> memoryview:
+        """Whole blocks, checked. Raises StorageUnavailable, DataCorrupt."""
+        ...
+
+
+class _Run:
+    """Blocks that lie next to each other, in memory."""
+
+    __slots__ = ("data", "end", "first", "is_touched", "position", "source")
+
+    def __init__(self, source: RangeSource, first: int, count: int, data: memoryview) -> None:
+        self.source = source
+        self.first = first
+        self.end = first + count
+        self.position = first * source.block_bytes
+        self.data = data
+        self.is_touched = False
+
+
+class Place(NamedTuple):
+    """One block of one ledger."""
+
+    ledger: int
+    block: int
+
+
+class ReadAhead:
+    """The runs of all ledgers that are read from objects."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._runs: dict[_Run, None] = {}
+        """From the one that nobody has wanted for longest."""
+        self._by_block: dict[Place, _Run] = {}
+        self._coming: dict[Place, asyncio.Task[_Run | HeadraceError]] = {}
+        self._requests = 0
+        self._free = asyncio.Semaphore(REQUESTS_MAX)
+        self._tasks = Tasks()
+
+    async def close(self) -> None:
+        """Give up what is on its way."""
+        await self._tasks.close()
+
+    @property
+    def size_bytes(self) -> int:
+        """What the runs in memory hold."""
+        return self._bytes
+
+    def cached(self, source: RangeSource, position: int, size: int) -> Buffer | None:
+        """The range, cut at the ledger's end, if memory holds all of it."""
+        end = min(position + size, source.size)
+        if end <= position:
+            return b""
+        runs: list[_Run] = []
+        block = position // source.block_bytes
+        while not runs or runs[-1].position + len(runs[-1].data) < end:
+            run = self._by_block.get(Place(source.ledger, block))
+            if run is None:
+                return None
+            runs.append(run)
+            block = run.end
+        for run in runs:
+            self._touch(run)
+        return _joined(runs, position, end)
+
+    async def read(self, source: RangeSource, position: int, size: int) -> Buffer:
+        """The range, cut at the ledger's end. Raises StorageUnavailable, DataCorrupt."""
+        end = min(position + size, source.size)
+        if end <= position:
+            return b""
+        last = (end - 1) // source.block_bytes
+        found: list[_Run | asyncio.Task[_Run | HeadraceError]] = []
+        block = position // source.block_bytes
+        while block <= last:
+            place = Place(source.ledger, block)
+            run = self._by_block.get(place)
+            if run is not None:
+                found.append(run)
+                block = run.end
+                continue
+            task = self._coming.get(place) or self._ask(source, block, last + 1)
+            found.append(task)
+            while self._coming.get(Place(source.ledger, block)) is task:
+                block += 1
+        runs = [run if isinstance(run, _Run) else await _come(run) for run in found]
+        for run in runs:
+            self._touch(run)
+        return _joined(runs, position, end)
+
+    def forget(self, ledger: int) -> None:
+        """The ledger is deleted: give its memory back."""
+        for run in [run for run in self._runs if run.source.ledger == ledger]:
+            self._drop(run)
+
+    # --- the inside --------------------------------------------------------------------------
+
+    def _ask(
+        self, source: RangeSource, first: int, wanted_end: int
+    ) -> asyncio.Task[_Run | HeadraceError]:
+        """Ask for the blocks from `first` on: as many as its history and the reader want."""
+        before = self._by_block.get(Place(source.ledger, first - 1))
+        length = 1 if before is None else 2 * (before.end - before.first)
+        length = min(max(length, wanted_end - first), max(RUN_BYTES_MAX // source.block_bytes, 1))
+        end = min(first + length, -(-source.size // source.block_bytes))
+        for block in range(first + 1, end):
+            place = Place(source.ledger, block)
+            if place in self._by_block or place in self._coming:
+                end = block
+                break
+        places = [Place(source.ledger, block) for block in range(first, end)]
+        self._requests += 1
+
+        async def fetch() -> _Run | HeadraceError:
+            try:
+                async with self._free:
+                    data = await source.read_blocks(first, end - first)
+                run = _Run(source, first, end - first, data)
+                self._keep(run)
+                return run
+            except HeadraceError as error:
+                return error  # for those who wait, if anybody does: it may be read-ahead
+            finally:
+                self._requests -= 1
+                for place in places:
+                    self._coming.pop(place, None)
+
+        task = self._tasks.start(fetch(), f"cold read of ledger {source.ledger}")
+        for place in places:
+            self._coming[place] = task
+        return task
+
+    def _touch(self, run: _Run) -> None:
+        """A reader uses it: it is the youngest now, and what follows may be wanted soon."""
+        if run in self._runs:
+            del self._runs[run]
+            self._runs[run] = None
+        if run.is_touched:
+            return
+        run.is_touched = True
+        source, follows = run.source, Place(run.source.ledger, run.end)
+        is_sequential = (
+            run.end - run.first > 1 or Place(source.ledger, run.first - 1) in self._by_block
+        )
+        if (
+            is_sequential
+            and run.end * source.block_bytes < source.size
+            and follows not in self._by_block
+            and follows not in self._coming
+            and self._requests < REQUESTS_MAX // 2
+        ):
+            _ = self._ask(source, run.end, run.end + 1)
+
+    def _keep(self, run: _Run) -> None:
+        self._runs[run] = None
+        self._bytes += len(run.data)
+        for block in range(run.first, run.end):
+            self._by_block[Place(run.source.ledger, block)] = run
+        while self._bytes > self._bytes_max and len(self._runs) > 1:
+            self._drop(next(iter(self._runs)))
+
+    def _drop(self, run: _Run) -> None:
+        if run not in self._runs:
+            return
+        del self._runs[run]
+        self._bytes -= len(run.data)
+        for block in range(run.first, run.end):
+            if self._by_block.get(Place(run.source.ledger, block)) is run:
+                del self._by_block[Place(run.source.ledger, block)]
+
+
+async def _come(task: asyncio.Task[_Run | HeadraceError]) -> _Run:
+    await asyncio.wait([task])  # not the task itself: who is cancelled here leaves it to others
+    found = task.result()
+    if isinstance(found, _Run):
+        return found
+    raise type(found)(str(found), **found.fields)
+
+
+def _joined(runs: list[_Run], position: int, end: int) -> Buffer:
+    """The bytes from `position` to `end`: a view of one run, or a copy from several."""
+    parts = [run.data[max(position - run.position, 0) : max(end - run.position, 0)] for run in runs]
+    return parts[0] if len(parts) == 1 else b"".join(parts)

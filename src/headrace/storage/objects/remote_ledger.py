@@ -1,0 +1,129 @@
+"""One ledger that is read from its object: where things are in it, and their checksums.
+
+Rules of the room: knows the object's format, not who reads it. Opening takes two small requests
+(header; checksums) and binds the object to what the chain says of the ledger. A block that does
+not match is asked for once more, since bytes may be bent on their way; then it is reported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import DataCorrupt, StorageUnavailable
+from headrace.storage.objects.object_format import (
+    HEADER_SIZE,
+    Layout,
+    block_crc,
+    decode_header,
+    decode_tail,
+    footer_crc,
+)
+
+if TYPE_CHECKING:
+    from array import array
+
+    from headrace.storage.ledger import LedgerId
+    from headrace.storage.objects.blob_store import BlobStore
+    from headrace.storage.tier import TierCounters
+
+ATTEMPTS = 2
+
+
+class RemoteLedger:
+    """See RangeSource."""
+
+    __slots__ = ("_blobs", "_counters", "_crcs", "_layout", "_name", "ledger", "size")
+
+    def __init__(
+        self, ledger: LedgerId, size: int, blobs: BlobStore, name: str, counters: TierCounters
+    ) -> None:
+        self.ledger = ledger
+        self.size = size
+        self._blobs = blobs
+        self._name = name
+        self._counters = counters
+        self._layout: Layout | None = None
+        self._crcs: array[int] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its layout is known."""
+        return self._layout is not None
+
+    @property
+    def block_bytes(self) -> int:
+        """See RangeSource; the ledger is open."""
+        assert self._layout is not None
+        return self._layout.block_bytes
+
+    async def open(self) -> None:
+        """Read where things are. Raises StorageUnavailable, DataCorrupt, FormatUnsupported."""
+        layout = decode_header(await self._get(0, HEADER_SIZE), self.ledger)
+        if layout.size != self.size:
+            raise self.corrupt(0, f"it holds {layout.size} bytes of {self.size}")
+        tail = await self._get(layout.index_at, layout.tail_size)
+        self._crcs, self._layout = decode_tail(tail, layout), layout
+
+    def shut(self) -> None:
+        """Give the memory back."""
+        self._layout = self._crcs = None
+
+    async def read_blocks(self, first: int, count: int) -> memoryview:
+        """See RangeSource."""
+        layout, crcs = self._layout, self._crcs
+        if layout is None or crcs is None:
+            await self.open()
+            layout, crcs = self._layout, self._crcs
+        assert layout is not None
+        assert crcs is not None
+        step = layout.block_bytes
+        start = first * step
+        size = min(count * step, self.size - start)
+        bad = -1
+        for _ in range(ATTEMPTS):
+            data = await self._get(HEADER_SIZE + start, size)
+            self._counters.cold_bytes += size
+            bad = next(
+                (
+                    first + at
+                    for at in range(-(-size // step))
+                    if block_crc(self.ledger, first + at, data[at * step : (at + 1) * step])
+                    != crcs[first + at]
+                ),
+                -1,
+            )
+            if bad < 0:
+                return data
+        self._counters.corrupt_blocks += 1
+        raise self.corrupt(bad * step, "a block does not match its checksum")
+
+    async def read_footer(self) -> bytes | None:
+        """What was given to `seal`; the ledger is open. Raises like `read_blocks`."""
+        layout, crcs = self._layout, self._crcs
+        assert layout is not None
+        assert crcs is not None
+        if not layout.has_footer:
+            return None
+        for _ in range(ATTEMPTS):
+            data = await self._get(layout.footer_at, layout.footer_size)
+            if footer_crc(self.ledger, data) == crcs[-1]:
+                return bytes(data)
+        self._counters.corrupt_blocks += 1
+        raise self.corrupt(self.size, "its footer does not match its checksum")
+
+    def corrupt(self, position: int, problem: str) -> DataCorrupt:
+        """The error for damage at `position` of the ledger."""
+        return DataCorrupt(
+            f"ledger {self.ledger} is damaged at byte {position} ({problem}): the records there are"
+            f" not served; restore {self._name} in {self._blobs.shown} from an older version",
+            ledger=self.ledger,
+            position=position,
+        )
+
+    async def _get(self, start: int, size: int) -> memoryview:
+        self._counters.cold_reads += 1
+        try:
+            return await self._blobs.get(self._name, start, size)
+        except StorageUnavailable:
+            self._counters.failures += 1
+            raise

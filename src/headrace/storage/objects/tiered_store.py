@@ -1,0 +1,262 @@
+"""A ledger store with object storage beneath: LedgerStore's contract, and the tier's.
+
+Rules of the room: what is not offloaded is the inner store's alone, and costs one look into a dict
+here. The log says which ledgers are offloaded (`attach`); this class never guesses from names. An
+object is trusted after it was read back whole, and its bytes are checked whenever they are read.
+
+Deleting an object is done behind the caller's back, so that no partition waits for a cloud. What
+is not deleted in the end is an orphan, and the sweep of orphans finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import (
+    DataCorrupt,
+    HeadraceError,
+    LedgerSealed,
+    LedgerUnknown,
+    StorageUnavailable,
+)
+from headrace.runtime.tasks import Tasks
+from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo, LedgerStore
+from headrace.storage.objects.object_format import ledger_of_name, object_name
+from headrace.storage.objects.offload import Pace, read_back, write_object
+from headrace.storage.objects.read_ahead import ReadAhead
+from headrace.storage.objects.remote_ledger import RemoteLedger
+from headrace.storage.tier import StoredObject, TierCounters
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.completion import Completion
+    from headrace.storage.objects.blob_store import BlobStore
+
+log = logging.getLogger(__name__)
+
+OPENED_MAX = 256
+"""Ledgers whose checksums are in memory: 16 KiB for each GiB of a ledger."""
+DELETE_DELAYS_S = (0, 5, 60, 600)
+"""Before each attempt to delete objects; after the last the sweep of orphans has to do it."""
+
+
+class TieredLedgerStore:
+    """See LedgerStore and Tier."""
+
+    def __init__(
+        self,
+        inner: LedgerStore,
+        blobs: BlobStore,
+        prefix: str,
+        clock: Clock,
+        *,
+        cache_bytes_max: int = 64 << 20,
+        offload_bytes_per_s: int | None = None,
+    ) -> None:
+        """Objects lie under `prefix`, which no other cluster uses. None: as fast as it goes."""
+        self._inner = inner
+        self._blobs = blobs
+        self._prefix = prefix
+        self._pace = Pace(clock, offload_bytes_per_s)
+        self._attached: dict[LedgerId, int] = {}
+        """Offloaded ledgers, and how many bytes they have."""
+        self._remote: dict[LedgerId, RemoteLedger] = {}
+        """Those of them that are read from their objects."""
+        self._opened: dict[RemoteLedger, None] = {}
+        self._ahead = ReadAhead(cache_bytes_max)
+        self._to_delete: dict[LedgerId, None] = {}
+        self._deleting: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
+        self.counters = TierCounters()
+
+    async def close(self) -> None:
+        """End what goes on in the background. The inner store is closed by its owner."""
+        await self._tasks.close()
+        await self._ahead.close()
+
+    # --- LedgerStore -------------------------------------------------------------------------
+
+    async def create(self) -> LedgerId:
+        """See LedgerStore."""
+        return await self._inner.create()
+
+    def append(
+        self, ledger: LedgerId, parts: Sequence[Buffer], size: int, flush_ms: int | None
+    ) -> tuple[int, Completion]:
+        """See LedgerStore."""
+        try:
+            return self._inner.append(ledger, parts, size, flush_ms)
+        except LedgerUnknown:
+            if ledger in self._remote:
+                raise _sealed(ledger) from None
+            raise
+
+    def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
+        """See LedgerStore."""
+        remote = self._remote.get(ledger)
+        if remote is None:
+            return self._inner.read_cached(ledger, position, size)
+        return self._ahead.cached(remote, position, size) if remote.is_open else None
+
+    async def read(self, ledger: LedgerId, position: int, size: int) -> Buffer:
+        """See LedgerStore. Raises DataCorrupt where an object is damaged."""
+        remote = self._remote.get(ledger)
+        if remote is None:
+            try:
+                return await self._inner.read(ledger, position, size)
+            except LedgerUnknown:
+                remote = self._remote.get(ledger)  # dropped while it was read
+                if remote is None:
+                    raise
+        await self._open(remote)
+        return await self._ahead.read(remote, position, size)
+
+    async def seal(self, ledger: LedgerId, footer: bytes) -> None:
+        """See LedgerStore."""
+        remote = self._remote.get(ledger)
+        if remote is None:
+            await self._inner.seal(ledger, footer)
+        elif (await self.recover(ledger)).footer != footer:
+            raise _sealed(ledger)
+
+    async def recover(self, ledger: LedgerId) -> LedgerInfo:
+        """See LedgerStore."""
+        remote = self._remote.get(ledger)
+        if remote is None:
+            return await self._inner.recover(ledger)
+        await self._open(remote)
+        return LedgerInfo(ledger, remote.size, is_sealed=True, footer=await remote.read_footer())
+
+    async def delete(self, ledger: LedgerId) -> None:
+        """See LedgerStore: the object goes too, a little later."""
+        is_remote = ledger in self._remote
+        if ledger in self._attached:
+            self.discard(ledger)
+        try:
+            await self._inner.delete(ledger)
+        except LedgerUnknown:
+            if not is_remote:
+                raise
+
+    def list(self) -> Sequence[LedgerInfo]:
+        """See LedgerStore: those of the inner store; `list_objects` lists the others."""
+        return self._inner.list()
+
+    # --- Tier --------------------------------------------------------------------------------
+
+    @property
+    def shown(self) -> str:
+        """See Tier."""
+        return self._blobs.shown
+
+    def attach(self, ledger: LedgerId, size: int, *, is_local: bool) -> None:
+        """See Tier."""
+        self._attached[ledger] = size
+        self._to_delete.pop(ledger, None)
+        if not is_local and ledger not in self._remote:
+            self._remote[ledger] = self._remote_ledger(ledger, size)
+
+    async def offload(self, ledger: LedgerId) -> int:
+        """See Tier."""
+        info = await self._inner.recover(ledger)
+        assert info.is_sealed, "what may still grow is not offloaded"
+        name = self._name(ledger)
+        try:
+            written = await write_object(self._inner, info, self._blobs, name, self._pace)
+            await read_back(self._blobs, name, written)
+        except (StorageUnavailable, DataCorrupt):
+            self.counters.failures += 1
+            raise
+        self.counters.offloads += 1
+        self.counters.offload_bytes += info.end
+        return info.end
+
+    async def is_whole(self, ledger: LedgerId) -> bool:
+        """See Tier."""
+        try:
+            await self._remote_ledger(ledger, self._attached[ledger]).open()
+        except StorageUnavailable as error:
+            if not error.fields.get("is_missing"):
+                self.counters.failures += 1
+                raise
+            return False
+        except DataCorrupt:
+            return False
+        return True
+
+    async def drop_local(self, ledger: LedgerId) -> None:
+        """See Tier."""
+        self.attach(ledger, self._attached[ledger], is_local=False)
+        try:
+            await self._inner.delete(ledger)
+        except LedgerUnknown:
+            log.debug("ledger %d had no local copy", ledger)
+
+    def discard(self, ledger: LedgerId) -> None:
+        """See Tier."""
+        self._attached.pop(ledger, None)
+        remote = self._remote.pop(ledger, None)
+        if remote is not None:
+            self._opened.pop(remote, None)
+            self._ahead.forget(ledger)
+        self._to_delete[ledger] = None
+        if self._deleting is None or self._deleting.done():
+            self._deleting = self._tasks.start(self._delete_objects(), "deleting objects")
+
+    async def list_objects(self) -> AsyncIterator[StoredObject]:
+        """See Tier."""
+        async for blob in self._blobs.list(f"{self._prefix}/ledgers"):
+            ledger = ledger_of_name(blob.name)
+            if ledger is not None:
+                yield StoredObject(ledger, blob.size_bytes, blob.modified_ms)
+
+    # --- the inside --------------------------------------------------------------------------
+
+    def _name(self, ledger: LedgerId) -> str:
+        return f"{self._prefix}/{object_name(ledger)}"
+
+    def _remote_ledger(self, ledger: LedgerId, size: int) -> RemoteLedger:
+        return RemoteLedger(ledger, size, self._blobs, self._name(ledger), self.counters)
+
+    async def _open(self, remote: RemoteLedger) -> None:
+        if not remote.is_open:
+            await remote.open()
+            while len(self._opened) >= OPENED_MAX:
+                oldest = next(iter(self._opened))
+                del self._opened[oldest]
+                oldest.shut()
+        self._opened.pop(remote, None)
+        self._opened[remote] = None
+
+    async def _delete_objects(self) -> None:
+        """Delete what is to be deleted; what is asked for meanwhile is done in the same way."""
+        reason: HeadraceError | None = None
+        for delay_s in DELETE_DELAYS_S:
+            await asyncio.sleep(delay_s)
+            try:
+                while self._to_delete:
+                    ledger = next(iter(self._to_delete))
+                    await self._blobs.delete(self._name(ledger))
+                    self._to_delete.pop(ledger, None)
+                    self.counters.deletes += 1
+                return
+            except HeadraceError as error:
+                self.counters.failures += 1
+                reason = error
+        log.warning(
+            "%d objects of deleted ledgers stay for now, the daily sweep tries again: %s",
+            len(self._to_delete),
+            reason,
+        )
+        self._to_delete.clear()
+
+
+def _sealed(ledger: LedgerId) -> LedgerSealed:
+    return LedgerSealed(
+        f"ledger {ledger} is sealed and offloaded: append to the ledger that follows it",
+        ledger=ledger,
+    )
