@@ -158,6 +158,10 @@ class NotOwner(Retriable):
     """Another broker owns this partition: refresh metadata."""
 
 
+class BrokerIdInUse(Fatal):
+    """A living broker of the cluster has this id already."""
+
+
 class LeaderEpochFenced(Retriable):
     """The client knows an older leader epoch: refresh metadata."""
 

@@ -31,3 +31,9 @@ class BrokerConfig:
     """max.incremental.fetch.session.cache.slots"""
     rack: str | None = None
     """broker.rack"""
+    join_timeout_ms: int = 60_000
+    """How long to wait for the former life of this broker to end for all to see (its session)."""
+    rebalance_delay_ms: int = 3_000
+    """How long after a change of who lives partitions begin to move between living brokers."""
+    hand_over_timeout_ms: int = 15_000
+    """How long a broker that stops hands its partitions over."""

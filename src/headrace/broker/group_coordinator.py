@@ -120,6 +120,12 @@ class GroupCoordinator:
             partition = self._partitions[group_id] = hash_group(group_id, self._partition_count)
         return partition
 
+    def use_partition_count(self, count: int) -> None:
+        """Take the partition count of the topic as it was made, maybe by another broker."""
+        if count != self._partition_count:
+            self._partition_count = count
+            self._partitions.clear()
+
     async def join(self, command: JoinCommand) -> JoinReply:
         """JoinGroup: answered when the group's members have met, or the time for it is over."""
         command.fresh_id = str(self._randomness.uuid())

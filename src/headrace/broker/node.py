@@ -10,11 +10,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from headrace.broker.follower import Follower
 from headrace.broker.group_coordinator import GroupCoordinator
 from headrace.broker.internal_topics import InternalPartition
+from headrace.broker.ownership import Ownership, SoleOwnership
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.shared_ownership import SharedOwnership
 from headrace.broker.topics import Topics
 from headrace.errors import (
+    CoordinatorUnavailable,
     HeadraceError,
     MetadataUnavailable,
     NotCoordinator,
@@ -24,11 +28,12 @@ from headrace.log.environment import Environment
 from headrace.log.retention import enforce
 from headrace.metadata.facts import (
     PARTITIONS,
+    TOPICS,
     BrokerFact,
     PartitionFact,
-    broker_key,
     ensure_cluster_id,
     partition_of_key,
+    topic_of_key,
 )
 from headrace.metadata.store import ANY, MetadataStore
 from headrace.records.identifiers import OFFSETS_TOPIC
@@ -36,8 +41,12 @@ from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerId, LedgerStore
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.topics import Topic
     from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.store import Entry
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
 
@@ -54,7 +63,12 @@ class Node:
         metadata: MetadataStore,
         clock: Clock,
         randomness: Randomness,
+        *,
+        is_alone: bool = True,
+        is_storage_shared: bool = False,
     ) -> None:
+        """`is_alone`: no other broker serves the topics of this metadata store.
+        `is_storage_shared`: the ledgers are other brokers', too."""
         self.config = config
         self.store = store
         self.metadata = metadata
@@ -63,26 +77,39 @@ class Node:
         self.cluster_id = ""
         self.kafka_address = ("", 0)
         """What clients are told: host and port."""
-        self.topics = Topics(Environment(store, metadata, clock, self.tasks), config, randomness)
+        self._fact: BrokerFact | None = None
+        self._is_alone = is_alone
+        environment = Environment(store, metadata, clock, self.tasks, is_storage_shared)
+        self.topics = Topics(environment, config, randomness, is_alone=is_alone)
+        self.ownership: Ownership = (
+            SoleOwnership(config.broker_id, metadata)
+            if is_alone
+            else SharedOwnership(
+                config, metadata, self.topics, self._resigned, randomness.uuid().hex, self.tasks
+            )
+        )
+        self.topics.ownership = self.ownership
         self.producer_ids = ProducerIds(metadata)
         self.groups: GroupCoordinator
 
     async def open(self) -> None:
         """Read the metadata, and collect what a crash left behind."""
         self.cluster_id = await ensure_cluster_id(self.metadata, self.randomness)
-        await self.topics.load()
-        await self._collect_orphans()
-        offsets_topic = self.topics.by_name.get(OFFSETS_TOPIC)
         self.groups = GroupCoordinator(
             self._shard_log,
-            # The hash of a group depends on it: what is stored wins over what is configured.
-            offsets_topic.fact.partition_count
-            if offsets_topic
-            else self.config.offsets_partition_count,
+            self.config.offsets_partition_count,
             self.clock,
             self.randomness,
             self.tasks,
         )
+        if self._is_alone:
+            await self.topics.load()
+            await self._collect_orphans()
+            self._topics_changed()
+        else:
+            await Follower(
+                self.metadata, TOPICS, self._topic_changed, self._topics_changed, self.tasks
+            ).start()
         self.tasks.spawn(self._keep_house(), "housekeeping")
 
     @property
@@ -93,27 +120,61 @@ class Node:
     async def register(self, kafka: tuple[str, int], http: tuple[str, int]) -> None:
         """Tell the cluster where this broker is reached."""
         self.kafka_address = kafka
-        fact = BrokerFact(
-            self.config.broker_id,
-            kafka[0],
-            kafka[1],
-            http[0],
-            http[1],
-            self.clock.now_ms(),
-            self.config.rack,
+        self._fact = BrokerFact(
+            self.config.broker_id, *kafka, *http, self.clock.now_ms(), self.config.rack
         )
-        key = broker_key(self.config.broker_id)
-        await self.metadata.put(key, fact.encode(), ANY, ephemeral=True)
+        await self.ownership.join(self._fact)
+
+    async def leave(self) -> None:
+        """Hand over to other brokers what this one owns: the first step of a clean stop."""
+        await self.ownership.leave()
 
     async def close(self) -> None:
         """Stop the coordinators and all background work. Storage is closed by its owner."""
         await self.groups.close()
         await self.tasks.close()
 
+    def brokers(self) -> Sequence[BrokerFact]:
+        """The live brokers; this one, where it has not told anybody of itself yet."""
+        return self.ownership.brokers() or [
+            self._fact or BrokerFact(self.config.broker_id, *self.kafka_address, "", 0, 0)
+        ]
+
+    def coordinator_of(self, group_id: str) -> BrokerFact:
+        """The broker that coordinates a group. Raises CoordinatorUnavailable while none does."""
+        topic = self.topics.by_name.get(OFFSETS_TOPIC)
+        if topic is not None:
+            leader = self.ownership.leader(topic, self.groups.partition_for(group_id))
+            for broker in self.brokers():
+                if broker.id == leader.broker:
+                    return broker
+        raise CoordinatorUnavailable("no broker coordinates the group at this moment: try again")
+
+    def _topic_changed(self, key: str, entry: Entry | None) -> None:
+        """Another broker may have made, changed or deleted a topic."""
+        name = topic_of_key(key)
+        if entry is None and name in self.topics.by_name:
+            self.tasks.spawn(self.groups.topic_deleted([name]), f"forget offsets of {name}")
+        self.topics.apply(key, entry)
+
+    def _topics_changed(self) -> None:
+        topic = self.topics.by_name.get(OFFSETS_TOPIC)
+        if topic is not None:
+            # The hash of a group depends on it: what is stored wins over what is configured.
+            self.groups.use_partition_count(topic.fact.partition_count)
+        self.ownership.topics_changed()
+
+    def _resigned(self, topic: Topic, partition: int) -> None:
+        """This broker is about to serve a partition no longer."""
+        if topic.name == OFFSETS_TOPIC:
+            self.groups.resign(partition)
+
     def _shard_log(self, number: int) -> InternalPartition:
         topic = self.topics.by_name.get(OFFSETS_TOPIC)
         if topic is None:
             raise NotCoordinator("no group was ever made here: there is no topic of offsets yet")
+        if not self.ownership.is_mine(topic, number):
+            raise NotCoordinator("another broker coordinates the group: ask for the coordinator")
         return InternalPartition(topic.partitions[number], self.store, self.clock, self.tasks)
 
     async def partition_ready(self, partition: PartitionLog) -> None:
@@ -149,7 +210,9 @@ class Node:
         while True:
             await asyncio.sleep(self.config.retention_check_interval_ms / 1000)
             for topic in list(self.topics.by_name.values()):
-                for partition in topic.partitions:
+                for number, partition in enumerate(list(topic.partitions)):
+                    if not self.ownership.is_mine(topic, number):
+                        continue
                     try:
                         await self._enforce_retention(partition)
                     except HeadraceError as error:

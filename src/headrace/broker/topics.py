@@ -1,7 +1,8 @@
 """The topics this broker knows, and what may be done to them.
 
 Rules of the room: the metadata store holds the truth; this is its picture in memory, changed only
-after the store has taken a change. `version` counts changes, so that encoded answers can be kept.
+after the store has taken a change, by this broker or, as `apply` hears, by another. `version`
+counts changes, so that encoded answers can be kept.
 Topics are found by name and by id; a topic made again under its old name has a new id, new
 partitions and new ledgers, so old data can never show through.
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.topic_config import check_config, log_config
 from headrace.errors import (
+    NotOwner,
     PartitionsInvalid,
     PolicyViolation,
     ReplicationFactorInvalid,
@@ -30,6 +32,7 @@ from headrace.metadata.facts import (
     TopicFact,
     partition_key,
     topic_key,
+    topic_of_key,
 )
 from headrace.metadata.store import ABSENT, ANY, Operation
 from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, is_topic_name
@@ -39,11 +42,14 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.ownership import Ownership
     from headrace.log.environment import Environment
+    from headrace.metadata.store import Entry
     from headrace.runtime.randomness import Randomness
 
 log = logging.getLogger(__name__)
 
+REPLICATION_FACTOR_MAX = 9
 _INTERNAL_CONFIGS = {
     OFFSETS_TOPIC: {
         "cleanup.policy": "compact",
@@ -94,10 +100,18 @@ class Topics:
     """All topics of the cluster, as this broker sees them."""
 
     def __init__(
-        self, environment: Environment, config: BrokerConfig, randomness: Randomness
+        self,
+        environment: Environment,
+        config: BrokerConfig,
+        randomness: Randomness,
+        *,
+        is_alone: bool = True,
     ) -> None:
+        """`is_alone`: this broker serves every partition, so each has its log from the start."""
         self._environment = environment
         self._config = config
+        self._is_alone = is_alone
+        self.ownership: Ownership
         self.randomness = randomness
         self._changing = asyncio.Lock()
         self.by_name: dict[str, Topic] = {}
@@ -109,21 +123,77 @@ class Topics:
         for entry in await self._environment.metadata.list(TOPICS):
             self._add(TopicFact.decode(entry.value), entry.version)
 
+    def apply(self, key: str, entry: Entry | None) -> None:
+        """Take over what is stored under a topic's key; None: the topic is gone.
+
+        Raises DataCorrupt, FormatUnsupported.
+        """
+        known = self.by_name.get(topic_of_key(key))
+        if entry is None:
+            if known is not None:
+                self._remove(known)
+            return
+        fact = TopicFact.decode(entry.value)
+        if known is not None and known.id != fact.id:
+            self._remove(known)
+            known = None
+        if known is None:
+            self._add(fact, entry.version)
+        elif known.version < entry.version:
+            known.fact, known.version = fact, entry.version
+            self._extend(known)
+            for partition in known.partitions:
+                partition.config = log_config(fact.configs)
+            self.version += 1
+
+    def _remove(self, topic: Topic) -> None:
+        """Forget the topic; what is under way in its logs fails."""
+        del self.by_name[topic.name]
+        del self.by_id[topic.id]
+        for partition in topic.partitions:
+            partition.is_deleted = True
+            if not self._is_alone:
+                partition.upkeep.abandon(NotOwner(f"topic {topic.name!r} was deleted"))
+        self.version += 1
+
+    def _extend(self, topic: Topic) -> None:
+        """Give the topic the partitions that its fact says it has."""
+        for number in range(len(topic.partitions), topic.fact.partition_count):
+            topic.partitions.append(self._first_log(topic.fact, number))
+        self.version += 1
+        self.ownership.topics_changed()
+
+    def _first_log(self, fact: TopicFact, number: int) -> PartitionLog:
+        return self.new_log(fact, number) if self._is_alone else self.foreign_log(fact, number)
+
+    def foreign_log(self, fact: TopicFact, number: int) -> PartitionLog:
+        """What stands in the place of a partition that another broker serves, or nobody yet."""
+        foreign = self.new_log(fact, number)
+        foreign.upkeep.abandon(
+            NotOwner(f"{foreign.name} is not served by this broker: refresh the metadata")
+        )
+        return foreign
+
     def _add(self, fact: TopicFact, version: int) -> Topic:
-        partitions = [self._log(fact, number) for number in range(fact.partition_count)]
+        partitions = [self._first_log(fact, number) for number in range(fact.partition_count)]
         topic = Topic(fact, version, partitions)
         self.by_name[fact.name] = topic
         self.by_id[fact.id] = topic
         self.version += 1
+        self.ownership.topics_changed()
         return topic
 
-    def _log(self, fact: TopicFact, number: int) -> PartitionLog:
+    def new_log(
+        self, fact: TopicFact, number: int, leader_epoch: int | None = None
+    ) -> PartitionLog:
+        """The log of a partition, served under `leader_epoch` (None: by no other broker ever)."""
         return PartitionLog(
             f"{fact.name}-{number}",
             fact.id,
             number,
             log_config(fact.configs),
             self._environment,
+            leader_epoch,
         )
 
     def get(self, name: str) -> Topic:
@@ -165,10 +235,11 @@ class Topics:
                 if other != name and other.replace(".", "_") == folded:
                     raise TopicNameInvalid(f"{name!r} collides with the topic {other!r}: . and _")
         self._check_partition_count(partition_count)
-        if replication_factor != 1:
+        most = 1 if self._is_alone else REPLICATION_FACTOR_MAX
+        if not 1 <= replication_factor <= most:
             raise ReplicationFactorInvalid(
-                f"replication factor {replication_factor} is impossible with 1 broker: ask for 1"
-                " or for the default (-1)"
+                f"replication factor {replication_factor} is impossible: from 1 to {most}, or -1"
+                " for the default; how often bytes are kept is a matter of the storage"
             )
         for key, value in configs.items():
             check_config(key, value)
@@ -227,9 +298,10 @@ class Topics:
                 )
             except VersionConflict as error:
                 raise TopicExists(f"topic {name!r} is there already") from error
-            self._add(fact, version)
+            topic = self.by_name.get(name) or self._add(fact, version)
             log.info("created topic %s with %d partitions", name, partition_count)
-            return fact
+        await self.ownership.wait_served(topic)
+        return fact
 
     async def ensure_internal(self, name: str) -> Topic:
         """The internal topic, made now if it is not there yet."""
@@ -250,17 +322,16 @@ class Topics:
             keys = [partition_key(topic.id, n) for n in range(len(topic.partitions))]
             steps = [Operation(topic_key(topic.name), None, topic.version)]
             await self._environment.metadata.multi(steps)
-            for partition in topic.partitions:
-                partition.is_deleted = True
-            del self.by_name[topic.name]
-            del self.by_id[topic.id]
-            self.version += 1
+            if self.by_id.get(topic.id) is topic:  # the store's own news may have been faster
+                self._remove(topic)
+        log.info("deleted topic %s", topic.name)
+        if not self._is_alone:
+            return  # the sweep of orphans deletes ledgers when nobody can write to them any more
         # The records go behind the answer's back: until they are gone, the partition facts say
         # which ledgers are left, and the next start collects them (`node.collect_orphans`).
-        self._environment.tasks.spawn(self._remove(topic, keys), f"delete {topic.name}")
-        log.info("deleted topic %s", topic.name)
+        self._environment.tasks.spawn(self._clear(topic, keys), f"delete {topic.name}")
 
-    async def _remove(self, topic: Topic, keys: list[str]) -> None:
+    async def _clear(self, topic: Topic, keys: list[str]) -> None:
         for partition in topic.partitions:
             await partition.upkeep.delete()
         for key in keys:
@@ -284,9 +355,8 @@ class Topics:
             if is_validated_only:
                 return
             await self._put(topic, replace(topic.fact, partition_count=count))
-            for number in range(len(topic.partitions), count):
-                topic.partitions.append(self._log(topic.fact, number))
-            self.version += 1
+            self._extend(topic)
+        await self.ownership.wait_served(topic)
 
     async def change_configs(
         self,

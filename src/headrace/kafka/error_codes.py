@@ -93,6 +93,7 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.ConfigInvalid: INVALID_CONFIG,
     errors.RequestInvalid: INVALID_REQUEST,
     errors.AcksInvalid: INVALID_REQUIRED_ACKS,
+    errors.BrokerIdInUse: UNKNOWN_SERVER_ERROR,
     errors.NotOwner: NOT_LEADER_OR_FOLLOWER,
     errors.LeaderEpochFenced: FENCED_LEADER_EPOCH,
     errors.LeaderEpochUnknown: UNKNOWN_LEADER_EPOCH,

@@ -50,6 +50,7 @@ class Steps:
                 self._fail(StorageUnavailable(f"{what} failed: see the broker's log"))
 
         self._task = self._tasks.start(run(), f"{self._log.name} {what}")
+        self._task.add_done_callback(lambda _: step.close())  # if it was cancelled before it began
         return self._task
 
     async def do(self, step: Coroutine[None, None, None], what: str) -> None:

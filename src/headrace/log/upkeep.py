@@ -322,6 +322,16 @@ class Upkeep(Steps):
         for segment in gone:
             await self._store.delete(segment.ledger)
 
+    def abandon(self, reason: NotOwner) -> None:
+        """Answer `reason` from now on, and leave everything as it lies."""
+        target = self._log
+        target.failure = reason
+        target.is_loaded = False
+        target.active = None
+        target.waiters.wake()
+        self._shut()
+        self._fail(reason)
+
     async def release(self, reason: NotOwner) -> None:
         """Hand the log over: from now on it answers `reason`; what is under way is settled, and
         the ledger sealed where that can be done, so that the next owner begins at once."""
@@ -330,12 +340,8 @@ class Upkeep(Steps):
         self._shut()
         await target.settled()
         await self._idle()
-        active, target.active = target.active, None
-        target.is_loaded = False
-        target.waiters.wake()
-        ready = target.ready
-        if ready is not None and not ready.done:
-            ready.fail(reason)
+        active = target.active
+        self.abandon(reason)
         if active is not None and active.end_position:
             await asyncio.wait([self._begin(self._seal(active), "seal")])
 

@@ -1,7 +1,7 @@
 """ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, FindCoordinator.
 
 Rules of the room: says what there is, and makes a topic only where a client asks for one by name
-and the broker allows it. This broker leads every partition.
+and the broker allows it. Who serves a partition is asked of the node.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.ownership import NO_LEADER
 from headrace.errors import HeadraceError, RequestInvalid, TopicExists, TopicUnknown
 from headrace.kafka import apis
-from headrace.kafka.error_codes import code_of, message_of
+from headrace.kafka.error_codes import LEADER_NOT_AVAILABLE, code_of, message_of
 from headrace.records.identifiers import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics import Topic
     from headrace.kafka.handlers.context import Context
     from headrace.kafka.wire.schema import Answer
+    from headrace.metadata.facts import BrokerFact
 
 log = logging.getLogger(__name__)
 
@@ -46,36 +48,39 @@ async def api_versions(_node: Node, _request: Any, _context: Context) -> Answer:
 
 
 def _brokers(node: Node) -> list[dict[str, Any]]:
-    host, port = node.kafka_address
-    broker_id = node.config.broker_id
     return [
         {
-            "node_id": broker_id,
-            "broker_id": broker_id,
-            "host": host,
-            "port": port,
-            "rack": node.config.rack,
+            "node_id": broker.id,
+            "broker_id": broker.id,
+            "host": broker.kafka_host,
+            "port": broker.kafka_port,
+            "rack": broker.rack,
             "is_fenced": False,
         }
+        for broker in node.brokers()
     ]
 
 
 def _partitions(node: Node, topic: Topic) -> list[dict[str, Any]]:
-    broker_id = node.config.broker_id
-    return [
-        {
-            "error_code": 0,
-            "partition_index": number,
-            "leader_id": broker_id,
-            "leader_epoch": partition.leader_epoch,
-            "replica_nodes": [broker_id],
-            "isr_nodes": [broker_id],
-            "offline_replicas": [],
-            "eligible_leader_replicas": [],
-            "last_known_elr": [],
-        }
-        for number, partition in enumerate(topic.partitions)
-    ]
+    described: list[dict[str, Any]] = []
+    for number in range(len(topic.partitions)):
+        leader, leader_epoch = node.ownership.leader(topic, number)
+        # The brokers keep nothing themselves: whoever serves a partition is its one replica.
+        replicas = [] if leader == NO_LEADER else [leader]
+        described.append(
+            {
+                "error_code": LEADER_NOT_AVAILABLE if leader == NO_LEADER else 0,
+                "partition_index": number,
+                "leader_id": leader,
+                "leader_epoch": leader_epoch,
+                "replica_nodes": replicas,
+                "isr_nodes": replicas,
+                "offline_replicas": [],
+                "eligible_leader_replicas": [],
+                "last_known_elr": [],
+            }
+        )
+    return described
 
 
 def _described(node: Node, topic: Topic, *, with_operations: bool) -> dict[str, Any]:
@@ -201,25 +206,26 @@ async def describe_topic_partitions(node: Node, request: Any, _context: Context)
 
 
 async def find_coordinator(node: Node, request: Any, context: Context) -> Answer:
-    """FindCoordinator: this broker, for groups; transactions have none yet."""
-    host, port = node.kafka_address
+    """FindCoordinator, for groups; transactions have none yet."""
     keys = [request.key] if context.version < 4 else list(request.coordinator_keys)
     kind = getattr(request, "key_type", GROUP_KEY)
     coordinators: list[dict[str, Any]] = []
     for key in keys:
         error: HeadraceError | None = None
+        broker: BrokerFact | None = None
         try:
             if kind != GROUP_KEY:
                 raise RequestInvalid("this broker coordinates consumer groups only")
             await node.topics.ensure_internal(OFFSETS_TOPIC)
+            broker = node.coordinator_of(key)
         except HeadraceError as refused:
             error = refused
         coordinators.append(
             {
                 "key": key,
-                "node_id": -1 if error else node.config.broker_id,
-                "host": "" if error else host,
-                "port": -1 if error else port,
+                "node_id": broker.id if broker else -1,
+                "host": broker.kafka_host if broker else "",
+                "port": broker.kafka_port if broker else -1,
                 "error_code": code_of(error),
                 "error_message": message_of(error),
             }

@@ -1,0 +1,122 @@
+"""What one broker sees of its cluster: who lives, who owns what, what operators want.
+
+Rules of the room: a picture, kept by Followers; it decides nothing. A change of an owner that this
+broker made itself is entered at once (`own`), and an older reading never covers a newer one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.broker.follower import Follower
+from headrace.errors import DataCorrupt, FormatUnsupported
+from headrace.metadata.facts import (
+    BROKERS,
+    DRAINING,
+    OWNERS,
+    PINS,
+    BrokerFact,
+    OwnerFact,
+    PinFact,
+    partition_of_key,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from headrace.metadata.store import Entry, MetadataStore
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+PartitionKey = tuple["UUID", int]
+
+
+class Owner(NamedTuple):
+    """The stored owner of a partition, and the version to change it from."""
+
+    fact: OwnerFact
+    version: int
+
+
+class ClusterView:
+    """Live brokers, owners, pins and draining brokers."""
+
+    def __init__(self, metadata: MetadataStore, tasks: Tasks, changed: Callable[[], None]) -> None:
+        """`changed` is called after each bundle of changes."""
+        self.brokers: dict[int, BrokerFact] = {}
+        self.owners: dict[PartitionKey, Owner] = {}
+        self.pins: dict[UUID, dict[int, int]] = {}
+        self.draining: set[int] = set()
+        self.members_version = 0
+        """Counts changes of who may own what: of brokers, pins and draining."""
+        self._followers = [
+            Follower(metadata, prefix, self._guarded(take), changed, tasks)
+            for prefix, take in (
+                (BROKERS, self._take_broker),
+                (PINS, self._take_pin),
+                (DRAINING, self._take_draining),
+                (OWNERS, self._take_owner),
+            )
+        ]
+
+    async def start(self) -> None:
+        """Read it all, then follow. Raises MetadataUnavailable."""
+        for follower in self._followers:
+            await follower.start()
+
+    def is_alive(self, owner: OwnerFact) -> bool:
+        """Whether that life of that broker still lasts."""
+        broker = self.brokers.get(owner.broker)
+        return broker is not None and broker.incarnation == owner.incarnation
+
+    def own(self, key: PartitionKey, fact: OwnerFact, version: int) -> None:
+        """Enter an owner that this broker has just written."""
+        known = self.owners.get(key)
+        if known is None or known.version < version:
+            self.owners[key] = Owner(fact, version)
+
+    @staticmethod
+    def _guarded(take: Callable[[str, Entry | None], None]) -> Callable[[str, Entry | None], None]:
+        """A fact that cannot be read is reported and left out: it must not hide all others."""
+
+        def guarded(key: str, entry: Entry | None) -> None:
+            try:
+                take(key, entry)
+            except (DataCorrupt, FormatUnsupported, ValueError) as error:
+                log.warning("%s is ignored: %s", key, error)
+
+        return guarded
+
+    def _take_broker(self, key: str, entry: Entry | None) -> None:
+        broker_id = int(key.removeprefix(BROKERS))
+        self.members_version += 1
+        if entry is None:
+            self.brokers.pop(broker_id, None)
+        else:
+            self.brokers[broker_id] = BrokerFact.decode(entry.value)
+
+    def _take_owner(self, key: str, entry: Entry | None) -> None:
+        partition = partition_of_key(key)
+        if entry is None:
+            self.owners.pop(partition, None)
+            return
+        known = self.owners.get(partition)
+        if known is None or known.version < entry.version:
+            self.owners[partition] = Owner(OwnerFact.decode(entry.value), entry.version)
+
+    def _take_pin(self, key: str, entry: Entry | None) -> None:
+        topic_id, partition = partition_of_key(key)
+        self.members_version += 1
+        pins = self.pins.setdefault(topic_id, {})
+        if entry is None:
+            pins.pop(partition, None)
+        else:
+            pins[partition] = PinFact.decode(entry.value).broker
+
+    def _take_draining(self, key: str, entry: Entry | None) -> None:
+        broker_id = int(key.removeprefix(DRAINING))
+        self.members_version += 1
+        (self.draining.discard if entry is None else self.draining.add)(broker_id)

@@ -1,0 +1,111 @@
+"""A picture in memory of all keys under one prefix of the metadata store, kept up to date.
+
+Rules of the room: knows keys and entries, not what they mean. `changed(key, entry)` is called for
+every key that is there at the start and for each change after it (None: the key is gone), and
+`settled()` once after each bundle of changes. Changes are read in bundles, so that a thousand
+owners that change at once cost few round trips. An outage of the store delays the picture: it is
+read anew, and compared, when the store is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import MetadataUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from headrace.metadata.store import Entry, MetadataStore
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+BUNDLE_MAX = 256
+"""Keys that are read at once."""
+RETRY_S = 0.2
+
+
+class Follower:
+    """Follows one prefix from `start` on, until its tasks are closed."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        prefix: str,
+        changed: Callable[[str, Entry | None], None],
+        settled: Callable[[], None],
+        tasks: Tasks,
+    ) -> None:
+        self._metadata = metadata
+        self._prefix = prefix
+        self._changed = changed
+        self._settled = settled
+        self._tasks = tasks
+        self._known: set[str] = set()
+        self._dirty: dict[str, None] = {}
+        self._news = asyncio.Event()
+
+    async def start(self) -> None:
+        """Read what is there, then follow. Raises MetadataUnavailable."""
+        watch = self._metadata.watch(self._prefix)  # before the list: no change falls between
+        await self._read_all()
+        self._tasks.spawn(self._pump(watch), f"watch {self._prefix}")
+        self._tasks.spawn(self._read_news(), f"follow {self._prefix}")
+
+    async def _read_all(self) -> None:
+        entries = await self._metadata.list(self._prefix)
+        gone = self._known - {entry.key for entry in entries}
+        for entry in entries:
+            self._known.add(entry.key)
+            self._changed(entry.key, entry)
+        for key in sorted(gone):
+            self._known.discard(key)
+            self._changed(key, None)
+        self._settled()
+
+    async def _pump(self, watch: AsyncIterator[str]) -> None:
+        while True:
+            try:
+                async for key in watch:
+                    self._dirty[key] = None
+                    self._news.set()
+                return  # the store was closed
+            except MetadataUnavailable as error:
+                log.warning("cannot watch %s (%s): reading it anew", self._prefix, error)
+                await asyncio.sleep(RETRY_S)
+                watch = self._metadata.watch(self._prefix)
+                await self._persist(self._read_all)
+
+    async def _read_news(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._dirty:
+                await self._persist(self._read_bundle)
+            self._settled()
+
+    async def _read_bundle(self) -> None:
+        keys = list(self._dirty)[:BUNDLE_MAX]
+        for key in keys:
+            del self._dirty[key]
+        try:
+            entries = await asyncio.gather(*(self._metadata.get(key) for key in keys))
+        except BaseException:
+            self._dirty = dict.fromkeys(keys) | self._dirty
+            raise
+        for key, entry in zip(keys, entries, strict=True):
+            (self._known.discard if entry is None else self._known.add)(key)
+            self._changed(key, entry)
+
+    async def _persist(self, read: Callable[[], Awaitable[None]]) -> None:
+        """Read until it works: without its picture a broker would act on an old one."""
+        while True:
+            try:
+                await read()
+                return
+            except MetadataUnavailable as error:
+                log.warning("cannot read %s (%s): trying again", self._prefix, error)
+                await asyncio.sleep(RETRY_S)

@@ -1,0 +1,311 @@
+"""Ownership where several brokers share the partitions: claim, serve, hand over, step down.
+
+Rules of the room: every broker computes the same placement from the same picture and acts on its
+own partitions alone; nobody is in charge. Each change of an owner is a compare-and-set of its fact,
+which raises the leader epoch. That settles who *may* serve; what keeps a former owner from writing
+is storage, which the log fences when it loads (`PartitionLog`). A claim needs no consent, since it
+is made only where the owner's life has ended; a living owner hands over by itself.
+
+How it works: whatever changes (brokers, owners, topics, pins) sets one event, and one task compares
+what is with what should be. A partition is served by one PartitionLog for one tenure; afterwards
+another object stands in its place that says who is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.broker.cluster_view import ClusterView, PartitionKey
+from headrace.broker.ownership import NO_LEADER, Leader
+from headrace.coordination.placement.rendezvous import NOBODY, place
+from headrace.errors import BrokerIdInUse, HeadraceError, NotOwner, VersionConflict
+from headrace.metadata.facts import OwnerFact, broker_key, owner_key
+from headrace.metadata.store import ABSENT, ANY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from uuid import UUID
+
+    from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.topics import Topic, Topics
+    from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.facts import BrokerFact
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+CHANGES_AT_ONCE = 64
+HAND_OVERS_AT_ONCE = 16
+JOIN_POLL_S = 0.1
+SERVED_WAIT_S = 2.0
+RETRY_S = 0.2
+
+
+class SharedOwnership:
+    """See Ownership."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: MetadataStore,
+        topics: Topics,
+        resigned: Callable[[Topic, int], None],
+        incarnation: str,
+        tasks: Tasks,
+    ) -> None:
+        """`resigned(topic, partition)` is told before a partition is given up."""
+        self._me = config.broker_id
+        self._config = config
+        self._metadata = metadata
+        self._topics = topics
+        self._resigned = resigned
+        self._incarnation = incarnation
+        self._tasks = tasks
+        self._wake = asyncio.Event()
+        self._view = ClusterView(metadata, tasks, self._wake.set)
+        self._mine: dict[PartitionKey, PartitionLog] = {}
+        self._busy: set[PartitionKey] = set()
+        self._placed: dict[UUID, tuple[tuple[int, int], list[int]]] = {}
+        self._members_version = -1
+        self._moves_at = 0.0
+        """When partitions may move between brokers that live: a little after the last change of
+        who lives, so that a broker that is restarted finds most of what it had."""
+        self._claims = asyncio.Semaphore(CHANGES_AT_ONCE)
+        self._hand_overs = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
+        self._served = asyncio.Event()
+        self._is_leaving = False
+
+    # --- what the faces ask ------------------------------------------------------------------
+
+    def leader(self, topic: Topic, partition: int) -> Leader:
+        """See Ownership."""
+        owner = self._view.owners.get((topic.id, partition))
+        if owner is None or not self._view.is_alive(owner.fact):
+            return Leader(NO_LEADER, -1 if owner is None else owner.fact.leader_epoch)
+        return Leader(owner.fact.broker, owner.fact.leader_epoch)
+
+    def is_mine(self, topic: Topic, partition: int) -> bool:
+        """See Ownership."""
+        return (topic.id, partition) in self._mine
+
+    def brokers(self) -> Sequence[BrokerFact]:
+        """See Ownership."""
+        return [fact for _id, fact in sorted(self._view.brokers.items())]
+
+    def topics_changed(self) -> None:
+        """See Ownership."""
+        self._wake.set()
+
+    async def wait_served(self, topic: Topic) -> None:
+        """See Ownership."""
+        try:
+            async with asyncio.timeout(SERVED_WAIT_S):
+                while any(
+                    self.leader(topic, number).broker == NO_LEADER
+                    for number in range(len(topic.partitions))
+                ):
+                    self._served.clear()
+                    await self._served.wait()
+        except TimeoutError:
+            log.warning("topic %s has partitions without an owner yet", topic.name)
+
+    # --- coming and going --------------------------------------------------------------------
+
+    async def join(self, fact: BrokerFact) -> None:
+        """See Ownership. Raises BrokerIdInUse, MetadataUnavailable."""
+        fact.incarnation = self._incarnation
+        key = broker_key(self._me)
+        deadline = asyncio.get_running_loop().time() + self._config.join_timeout_ms / 1000
+        while True:
+            try:
+                # ABSENT: the former life of this broker must have ended for all to see.
+                await self._metadata.put(key, fact.encode(), ABSENT, ephemeral=True)
+                break
+            except VersionConflict:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise BrokerIdInUse(
+                        f"another broker with the id {self._me} is alive: stop it, or give this"
+                        " one another --broker-id",
+                        broker_id=self._me,
+                    ) from None
+                await asyncio.sleep(JOIN_POLL_S)
+        await self._view.start()
+        self._tasks.spawn(self._reconcile_always(), "ownership")
+        self._wake.set()
+
+    async def leave(self) -> None:
+        """See Ownership: what cannot be handed over in time is claimed when this broker is gone."""
+        self._is_leaving = True
+        moves: list[Coroutine[None, None, None]] = []
+        for topic in list(self._topics.by_id.values()):
+            placed = self._placement(topic)
+            moves += [
+                self._hand_over(topic, number, placed[number])
+                for number in range(len(topic.partitions))
+                if (topic.id, number) in self._mine
+            ]
+        try:
+            async with asyncio.timeout(self._config.hand_over_timeout_ms / 1000):
+                await asyncio.gather(*moves)
+        except TimeoutError:
+            log.warning("%d partitions were not handed over in time", len(self._mine))
+        await self._metadata.delete(broker_key(self._me), ANY)
+
+    # --- what is, and what should be ---------------------------------------------------------
+
+    async def _reconcile_always(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._members_version != self._view.members_version:
+                self._members_version = self._view.members_version
+                self._moves_at = loop.time() + self._config.rebalance_delay_ms / 1000
+                loop.call_at(self._moves_at, self._wake.set)
+                self._topics.version += 1
+            if not self._is_leaving:
+                self._reconcile()
+
+    def _placement(self, topic: Topic) -> list[int]:
+        """The broker that should serve each partition, as all brokers compute it."""
+        stamp = (self._view.members_version, len(topic.partitions) * 2 + self._is_leaving)
+        known = self._placed.get(topic.id)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        brokers = [
+            broker
+            for broker in self._view.brokers
+            if broker not in self._view.draining and not (self._is_leaving and broker == self._me)
+        ]
+        placed = place(topic.id, len(topic.partitions), brokers, self._view.pins.get(topic.id, {}))
+        self._placed[topic.id] = (stamp, placed)
+        return placed
+
+    def _reconcile(self) -> None:
+        """Begin whatever it takes for each partition of this broker; what is under way goes on."""
+        is_moving = asyncio.get_running_loop().time() >= self._moves_at
+        for topic in list(self._topics.by_id.values()):
+            placed = self._placement(topic)
+            for number in range(len(topic.partitions)):
+                self._settle(topic, number, placed[number], is_moving=is_moving)
+        for key in [key for key in self._mine if key[0] not in self._topics.by_id]:
+            del self._mine[key]  # the topic is gone, and took its logs along
+        for topic_id in [known for known in self._placed if known not in self._topics.by_id]:
+            del self._placed[topic_id]
+        self._served.set()
+
+    def _settle(self, topic: Topic, number: int, target: int, *, is_moving: bool) -> None:
+        key = (topic.id, number)
+        if key in self._busy:
+            return
+        owner = self._view.owners.get(key)
+        mine = self._mine.get(key)
+        if owner is not None and owner.fact.incarnation == self._incarnation:
+            epoch = owner.fact.leader_epoch
+            if mine is None or mine.leader_epoch < epoch:
+                self._begin(topic, number, epoch)
+            elif isinstance(mine.failure, NotOwner):
+                # Storage says that somebody else was here, the facts that nobody is: claim anew.
+                self._do(key, self._claim(topic, number))
+            elif target not in {self._me, NOBODY} and is_moving:
+                self._do(key, self._hand_over(topic, number, target))
+            return
+        if mine is not None:
+            self._end(topic, number, "another broker has taken it over")
+        if target == self._me and (owner is None or not self._view.is_alive(owner.fact)):
+            self._do(key, self._claim(topic, number))
+
+    def _do(self, key: PartitionKey, change: Coroutine[None, None, None]) -> None:
+        """Run one change of a partition; nothing else is begun with it meanwhile."""
+        self._busy.add(key)
+
+        async def run() -> None:
+            try:
+                await change
+            except HeadraceError as error:
+                log.warning("a change of the owner of %s-%d failed: %s", *key, error)
+                await asyncio.sleep(RETRY_S)
+            finally:
+                self._busy.discard(key)
+                self._wake.set()
+
+        task = self._tasks.start(run(), f"own {key[0]}-{key[1]}")
+        task.add_done_callback(lambda _: change.close())  # if it was cancelled before it began
+
+    # --- a tenure ----------------------------------------------------------------------------
+
+    async def _claim(self, topic: Topic, number: int) -> None:
+        async with self._claims:
+            owner = self._view.owners.get((topic.id, number))
+            epoch = 0 if owner is None else owner.fact.leader_epoch + 1
+            fact = OwnerFact(self._me, self._incarnation, epoch)
+            if not await self._put(topic, number, fact):
+                return
+            self._begin(topic, number, epoch)
+            try:
+                # At once: the first client should not have to wait for it.
+                await topic.partitions[number].wait_loaded()
+            except HeadraceError as error:
+                log.warning("%s cannot be read yet: %s", topic.partitions[number].name, error)
+
+    async def _put(self, topic: Topic, number: int, fact: OwnerFact) -> bool:
+        """Write an owner over the one that is known; False if a rival was faster."""
+        key = (topic.id, number)
+        known = self._view.owners.get(key)
+        try:
+            version = await self._metadata.put(
+                owner_key(*key), fact.encode(), ABSENT if known is None else known.version
+            )
+        except VersionConflict:
+            entry = await self._metadata.get(owner_key(*key))
+            if entry is not None:
+                self._view.own(key, OwnerFact.decode(entry.value), entry.version)
+            return False
+        self._view.own(key, fact, version)
+        return True
+
+    def _begin(self, topic: Topic, number: int, leader_epoch: int) -> None:
+        former = self._mine.pop((topic.id, number), None)
+        if former is not None:
+            former.upkeep.abandon(NotOwner(f"{former.name} is served under a newer epoch"))
+            self._resigned(topic, number)
+        served = self._topics.new_log(topic.fact, number, leader_epoch)
+        self._mine[topic.id, number] = topic.partitions[number] = served
+        self._topics.version += 1
+        served.load()
+        log.info("%s is served here since epoch %d", served.name, leader_epoch)
+
+    def _end(self, topic: Topic, number: int, why: str) -> None:
+        """Serve the partition no longer; whatever is under way fails."""
+        served = self._mine.pop((topic.id, number))
+        error = NotOwner(f"{served.name} is not served here: {why}; refresh the metadata")
+        self._resigned(topic, number)
+        served.upkeep.abandon(error)
+        self._stand_in(topic, number)
+        log.info("%s is no longer served here: %s", served.name, why)
+
+    def _stand_in(self, topic: Topic, number: int) -> None:
+        if self._topics.by_id.get(topic.id) is topic:
+            topic.partitions[number] = self._topics.foreign_log(topic.fact, number)
+            self._topics.version += 1
+
+    async def _hand_over(self, topic: Topic, number: int, target: int) -> None:
+        """Settle and seal, then name the next owner; it serves as soon as it sees that."""
+        async with self._hand_overs:
+            served = self._mine.get((topic.id, number))
+            if served is None:
+                return
+            self._resigned(topic, number)
+            await served.upkeep.release(
+                NotOwner(f"{served.name} moves to broker {target}: refresh the metadata")
+            )
+            broker = self._view.brokers.get(target)
+            if broker is not None and broker.incarnation is not None:
+                fact = OwnerFact(target, broker.incarnation, served.leader_epoch + 1)
+                await self._put(topic, number, fact)
+            self._mine.pop((topic.id, number), None)
+            self._stand_in(topic, number)
+            log.info("%s was handed over to broker %d", served.name, target)

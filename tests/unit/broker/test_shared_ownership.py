@@ -1,0 +1,308 @@
+"""Several brokers share ledgers and metadata: who serves what, and who takes over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.broker.ownership import NO_LEADER
+from headrace.errors import BrokerIdInUse, HeadraceError, NotOwner
+from headrace.log.reading import read
+from headrace.metadata.facts import PinFact, draining_key, pin_key
+from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
+from headrace.metadata.store import ANY
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch, iterate_records
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.memory import MemoryLedgerStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.topics import Topic
+
+
+class Cluster:
+    """Brokers in one process. `kill` leaves everything as it lies, as kill -9 would."""
+
+    def __init__(self) -> None:
+        self.metadata = MemoryMetadata()
+        self.ledgers = MemoryLedgerStore()
+        self.nodes: dict[int, Node] = {}
+
+    async def start(self, broker_id: int) -> Node:
+        config = BrokerConfig(broker_id=broker_id, rebalance_delay_ms=20, join_timeout_ms=300)
+        node = Node(
+            config,
+            self.ledgers.beside(),
+            MemoryMetadataStore(self.metadata),
+            SystemClock(),
+            SystemRandomness(),
+            is_alone=False,
+            is_storage_shared=True,
+        )
+        await node.open()
+        await node.register(("127.0.0.1", 9000 + broker_id), ("127.0.0.1", 0))
+        self.nodes[broker_id] = node
+        everybody = set(self.nodes)
+        await until(
+            lambda: all(
+                {fact.id for fact in other.ownership.brokers()} == everybody
+                for other in self.nodes.values()
+            )
+        )
+        return node
+
+    async def kill(self, broker_id: int, *, is_session_over: bool = True) -> Node:
+        node = self.nodes.pop(broker_id)
+        await node.tasks.close()
+        if is_session_over:
+            await node.metadata.close()
+        return node
+
+    async def stop(self, broker_id: int) -> None:
+        node = self.nodes.pop(broker_id)
+        await node.leave()
+        await node.close()
+        await node.metadata.close()
+
+    async def close(self) -> None:
+        for broker_id in list(self.nodes):
+            await self.kill(broker_id)
+
+    def owners(self, name: str, node: Node | None = None) -> list[int]:
+        """Who serves each partition, as one broker sees it."""
+        seen_by = node or next(iter(self.nodes.values()))
+        topic = seen_by.topics.by_name.get(name)
+        if topic is None:
+            return []
+        count = len(topic.partitions)
+        return [seen_by.ownership.leader(topic, number).broker for number in range(count)]
+
+    def agree(self, name: str, among: set[int]) -> bool:
+        """Whether all brokers name the same owners, these serve, and no others do."""
+        views = [self.owners(name, node) for node in self.nodes.values()]
+        if not views[0] or any(view != views[0] for view in views) or not set(views[0]) <= among:
+            return False
+        for broker_id, node in self.nodes.items():
+            topic = node.topics.get(name)
+            for number, owner in enumerate(views[0]):
+                if node.ownership.is_mine(topic, number) != (owner == broker_id):
+                    return False
+                if owner == broker_id and node.topics.get(name).partitions[number].failure:
+                    return False
+        return True
+
+    async def append(self, name: str, number: int, value: bytes) -> int:
+        """Append at whoever serves the partition, as a client with retries does."""
+        for _ in range(500):
+            for node in self.nodes.values():
+                topic = node.topics.by_name.get(name)
+                if topic is None:
+                    continue
+                try:
+                    return await append_at(node, topic, number, value)
+                except HeadraceError:
+                    continue
+            await asyncio.sleep(0.005)
+        raise AssertionError("nobody took the record")
+
+    async def values(self, name: str, number: int) -> list[bytes]:
+        for node in self.nodes.values():
+            topic = node.topics.get(name)
+            if node.ownership.is_mine(topic, number):
+                log = topic.partitions[number]
+                await log.wait_loaded()
+                found: list[bytes] = []
+                offset = log.log_start_offset
+                while offset < log.high_watermark:
+                    for record in iterate_records(await read(log, node.store, offset, 1 << 20)):
+                        assert record.offset == offset, "offsets are dense"
+                        found.append(record.value)
+                        offset += 1
+                return found
+        raise AssertionError("nobody serves it")
+
+
+async def append_at(node: Node, topic: Topic, number: int, value: bytes) -> int:
+    batch = encode_batch([Record(0, node.clock.now_ms(), None, value, [])])
+    for _ in range(20):
+        log = topic.partitions[number]
+        appended = log.append(batch, check_batch(batch))
+        if appended is not None:
+            await appended.completion.wait()
+            return appended.base_offset
+        await log.ready.wait()
+    raise AssertionError("never ready")
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 5) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def run(scenario: Callable[[Cluster], object]) -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        try:
+            await scenario(cluster)
+        finally:
+            await cluster.close()
+
+    asyncio.run(main())
+
+
+def test_a_new_topic_is_served_by_all_brokers_alike_when_its_creation_is_answered() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for broker_id in (1, 2, 3):
+            await cluster.start(broker_id)
+        await cluster.nodes[2].topics.create("t", 6)
+        assert sorted(cluster.owners("t", cluster.nodes[2])) == [1, 1, 2, 2, 3, 3]
+        await until(lambda: cluster.agree("t", {1, 2, 3}))
+        for number in range(6):
+            assert await cluster.append("t", number, b"x") == 0
+
+    run(scenario)
+
+
+def test_when_a_broker_dies_others_serve_its_partitions_and_nothing_is_lost() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for broker_id in (1, 2, 3):
+            await cluster.start(broker_id)
+        await cluster.nodes[1].topics.create("t", 6)
+        for number in range(6):
+            await cluster.append("t", number, b"before")
+        await cluster.kill(2)
+        await until(lambda: cluster.agree("t", {1, 3}))
+        for number in range(6):
+            assert await cluster.append("t", number, b"after") == 1
+            assert await cluster.values("t", number) == [b"before", b"after"]
+
+    run(scenario)
+
+
+def test_a_broker_whose_session_ended_can_write_nothing_more_once_another_serves() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        zombie = await cluster.start(1)
+        await zombie.topics.create("t", 1)
+        topic = zombie.topics.get("t")
+        await append_at(zombie, topic, 0, b"a")
+        log = topic.partitions[0]
+        await cluster.kill(1)
+        await cluster.start(2)
+        await until(lambda: cluster.agree("t", {2}))
+        assert await cluster.append("t", 0, b"b") == 1
+        batch = encode_batch([Record(0, 0, None, b"zombie", [])])
+        with pytest.raises(HeadraceError):
+            log.append(batch, check_batch(batch))
+        assert await cluster.values("t", 0) == [b"a", b"b"]
+
+    run(scenario)
+
+
+def test_a_broker_that_stops_hands_over_without_an_error_that_a_retry_does_not_mend() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for broker_id in (1, 2):
+            await cluster.start(broker_id)
+        await cluster.nodes[1].topics.create("t", 4)
+        for number in range(4):
+            await cluster.append("t", number, b"a")
+        epochs = {
+            number: cluster.nodes[2].ownership.leader(cluster.nodes[2].topics.get("t"), number)
+            for number in range(4)
+        }
+        await cluster.stop(1)
+        await until(lambda: cluster.agree("t", {2}))
+        topic = cluster.nodes[2].topics.get("t")
+        for number in range(4):
+            leader = cluster.nodes[2].ownership.leader(topic, number)
+            moved = epochs[number].broker == 1
+            assert leader.leader_epoch == epochs[number].leader_epoch + moved
+            assert await cluster.append("t", number, b"b") == 1
+
+    run(scenario)
+
+
+def test_a_broker_that_joins_gets_its_share_and_no_data_is_copied() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1)
+        await cluster.nodes[1].topics.create("t", 6)
+        for number in range(6):
+            await cluster.append("t", number, b"a")
+        await cluster.start(2)
+        await until(lambda: cluster.agree("t", {1, 2}) and len(set(cluster.owners("t"))) == 2)
+        assert sorted(cluster.owners("t")) == [1, 1, 1, 2, 2, 2]
+        for number in range(6):
+            assert await cluster.append("t", number, b"b") == 1
+            assert await cluster.values("t", number) == [b"a", b"b"]
+
+    run(scenario)
+
+
+def test_a_pin_moves_a_partition_and_draining_empties_a_broker() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for broker_id in (1, 2):
+            await cluster.start(broker_id)
+        metadata = cluster.nodes[1].metadata
+        await cluster.nodes[1].topics.create("t", 2)
+        topic_id = cluster.nodes[1].topics.get("t").id
+        for number in (0, 1):
+            await metadata.put(pin_key(topic_id, number), PinFact(2).encode(), ANY)
+        await until(lambda: cluster.agree("t", {2}))
+        await metadata.put(draining_key(2), b"{}", ANY)
+        await until(lambda: cluster.agree("t", {1}))
+        await metadata.delete(draining_key(2), ANY)
+        await until(lambda: cluster.agree("t", {2}))
+
+    run(scenario)
+
+
+def test_a_second_broker_with_the_same_id_is_refused() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1)
+        with pytest.raises(BrokerIdInUse):
+            await cluster.start(1)
+
+    run(scenario)
+
+
+def test_topics_made_changed_and_deleted_elsewhere_are_seen() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.create("t", 1, configs={"retention.ms": "1000"})
+        await until(lambda: "t" in two.topics.by_name)
+        assert two.topics.get("t").fact.configs == {"retention.ms": "1000"}
+        await two.topics.add_partitions(two.topics.get("t"), 3)
+        await until(lambda: len(one.topics.get("t").partitions) == 3)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        await one.topics.change_configs(one.topics.get("t"), lambda _: {"retention.ms": "2000"})
+        await until(lambda: two.topics.get("t").fact.configs == {"retention.ms": "2000"})
+        assert two.topics.get("t").partitions[0].config.retention_ms == 2000
+        log = two.topics.get("t").partitions[0]
+        await two.topics.delete(two.topics.get("t"))
+        await until(lambda: "t" not in one.topics.by_name)
+        assert isinstance(log.failure, NotOwner)
+        await one.topics.create("t", 1)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        assert await cluster.append("t", 0, b"new") == 0
+
+    run(scenario)
+
+
+def test_while_nobody_lives_there_is_no_leader() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1)
+        await cluster.nodes[1].topics.create("t", 1)
+        await cluster.kill(1)
+        node = await cluster.start(2)
+        topic = node.topics.get("t")
+        await until(lambda: node.ownership.leader(topic, 0).broker != NO_LEADER)
+        assert node.ownership.leader(topic, 0) == (2, 1)
+
+    run(scenario)
