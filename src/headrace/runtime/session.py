@@ -1,0 +1,108 @@
+"""A session with a service that forgets us when we are silent: what is known of its life.
+
+Rules of the room: keeps facts and tells of changes; who talks to the service feeds it. Used from
+the loop's thread. Time is monotonic, in ns; it comes from whoever asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+
+
+class SessionState(enum.Enum):
+    """What is known of a session."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    """The connection broke; the session may live on, or end any time now."""
+    LOST = "lost"
+    """The session is over, and with it what was bound to it. Another may follow."""
+
+
+class Session:
+    """The session of one client, and the ones that follow when it is lost."""
+
+    def __init__(self, timeout_ms: int, now_ns: int) -> None:
+        self.state = SessionState.LOST
+        self.since_ns = now_ns
+        """When the state was entered."""
+        self.timeout_ms = timeout_ms
+        """So long after the last sign of life the service ends the session, as agreed."""
+        self.number = 0
+        """Counts sessions: another number means that the former session is over."""
+        self.changes = 0
+        """Counts changes of the state."""
+        self._proven_ns: int | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def proven_ns(self) -> int | None:
+        """When a request was sent that the service has answered: it knew the session later still.
+
+        None while there is no session.
+        """
+        return self._proven_ns
+
+    def is_safe(self, now_ns: int, margin_ms: int) -> bool:
+        """Whether the session cannot have ended yet, with `margin_ms` to spare.
+
+        An owner that acts only while this holds has stopped before another can take over. The
+        margin pays for clocks that run unevenly and, with several ZooKeeper servers, for half a
+        tick: a server passes on the signs of life of its clients so often. It knows nothing of
+        a machine that was suspended as a whole: fencing alone protects from that.
+        """
+        if self._proven_ns is None or self.state is SessionState.LOST:
+            return False
+        return now_ns < self._proven_ns + (self.timeout_ms - margin_ms) * 1_000_000
+
+    async def wait_beyond(self, changes: int) -> None:
+        """Wait until the state has changed more often than `changes` times."""
+        while self.changes <= changes:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(future)
+            await future
+
+    # --- for who talks to the service -------------------------------------------------------
+
+    def begin(self, timeout_ms: int, sent_ns: int, now_ns: int) -> None:
+        """A new session was opened by a request that was sent at `sent_ns`."""
+        self.number += 1
+        self._proven_ns = None
+        self.resume(timeout_ms, sent_ns, now_ns)
+
+    def resume(self, timeout_ms: int, sent_ns: int, now_ns: int) -> None:
+        """The same session goes on over another connection."""
+        self.timeout_ms = timeout_ms
+        self.prove(sent_ns)
+        self._enter(SessionState.CONNECTED, now_ns)
+
+    def prove(self, sent_ns: int) -> None:
+        """A request that was sent at `sent_ns` was answered."""
+        if self._proven_ns is None or sent_ns > self._proven_ns:
+            self._proven_ns = sent_ns
+
+    def suspend(self, now_ns: int) -> None:
+        """The connection broke."""
+        self._enter(SessionState.SUSPENDED, now_ns)
+
+    def lose(self, now_ns: int) -> None:
+        """The session is over."""
+        self._proven_ns = None
+        self._enter(SessionState.LOST, now_ns)
+
+    def _enter(self, state: SessionState, now_ns: int) -> None:
+        self.state = state
+        self.since_ns = now_ns
+        self.changes += 1
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def endless_session(now_ns: int) -> Session:
+    """The session of a store that is part of this process or machine: it ends with the process."""
+    session = Session(timeout_ms=1 << 50, now_ns=now_ns)
+    session.begin(1 << 50, now_ns, now_ns)
+    return session

@@ -1,0 +1,347 @@
+"""ZooKeeper for asyncio: one client of a process, over kazoo's threads.
+
+Rules of the room: knows nodes and watches, not what is kept in them. Whoever is above calls from
+the loop's thread alone, and is called back there. Nothing of kazoo's gets out, its errors least of
+all. Deadlines, lost connections and the session are `zookeeper_link`'s.
+
+A one-shot watch fires once: when its node changed, or when the connection broke and nobody knows.
+A tree's watch lives on: it is set again on each connection, and says that there was a gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kazoo import exceptions as kazoo_errors
+
+from headrace.errors import MetadataUnavailable, RequestInvalid
+from headrace.runtime.session import SessionState
+from headrace.runtime.zookeeper_link import CONFLICTS, NodeConflict, ZooKeeperLink, ZooKeeperOptions
+from headrace.runtime.zookeeper_wire import AddWatch, CreateContainer, NodeState, ReadMany
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.session import Session
+
+log = logging.getLogger(__name__)
+
+ANY_VERSION = -1
+VALUE_BYTES_MAX = 1_000_000
+"""ZooKeeper breaks the connection at requests of 1 MiB (jute.maxbuffer); paths need room, too."""
+_READ_AT_ONCE = 200
+_RETRY_S = 0.2
+_NO_NODE = -101
+
+
+class Node(NamedTuple):
+    """A node's value and version."""
+
+    value: bytes
+    version: int
+
+
+class Create(NamedTuple):
+    """Part of a multi: a node that must not be there."""
+
+    path: str
+    value: bytes
+    is_ephemeral: bool = False
+
+
+class Put(NamedTuple):
+    """Part of a multi: a new value."""
+
+    path: str
+    value: bytes
+    version: int = ANY_VERSION
+
+
+class Delete(NamedTuple):
+    """Part of a multi: a node that goes."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+class Written(NamedTuple):
+    """What a part of a multi has left behind."""
+
+    version: int
+    owner: int
+    """The session that an ephemeral node belongs to, where a value was put; else 0."""
+
+
+class _TreeWatch(NamedTuple):
+    path: str
+    changed: Callable[[str], None]
+    gap: Callable[[], None]
+
+
+class ZooKeeper:
+    """One client. Make it with `connect`, end it with `close`."""
+
+    def __init__(self, link: ZooKeeperLink) -> None:
+        """Use `connect`."""
+        self._link = link
+        self._client = link.parts.client
+        self._root = link.options.root
+        self._trees: list[_TreeWatch] = []
+        link.parts.on_event(lambda path: link.post(self._tell_trees, path))
+
+    @classmethod
+    async def connect(cls, options: ZooKeeperOptions, clock: Clock) -> ZooKeeper:
+        """Open a session. Raises MetadataUnavailable, RequestInvalid."""
+        link = ZooKeeperLink(options, clock)
+        zookeeper = cls(link)
+        try:
+            await link.open()
+            if options.root:
+                await link.ask(
+                    options.root, lambda: link.parts.client.ensure_path_async(options.root)
+                )
+        except BaseException:
+            await link.close()
+            raise
+        link.tasks.spawn(zookeeper._follow_session(link.session.changes), "ZooKeeper's watches")
+        return zookeeper
+
+    @property
+    def session(self) -> Session:
+        """The session: its state, its number, and how long it surely lives."""
+        return self._link.session
+
+    @property
+    def session_id(self) -> int:
+        """The id of the session, as nodes name it that belong to it; 0 while there is none."""
+        return self._link.parts.session_id
+
+    async def close(self) -> None:
+        """End the session: its ephemeral nodes go, if a server can be told. Never hangs."""
+        self._trees.clear()
+        await self._link.close()
+
+    # --- nodes -------------------------------------------------------------------------------
+
+    async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node | None:
+        """The node, or None.
+
+        `changed` is called once, when the node has changed or is gone, or when the connection
+        broke; never for a node that was not there. Raises MetadataUnavailable.
+        """
+        full, watch = self._full(path), self._watch(changed)
+        try:
+            value, stat = await self._link.ask(
+                path, lambda: self._client.get_async(full, watch), True
+            )
+        except NodeConflict:
+            return None
+        return Node(value, stat.version)
+
+    async def get_many(self, paths: Sequence[str]) -> list[NodeState | None]:
+        """What each node was, when it was read. Raises MetadataUnavailable."""
+        found: list[NodeState | None] = []
+        parts = [paths[at : at + _READ_AT_ONCE] for at in range(0, len(paths), _READ_AT_ONCE)]
+        for answers in await asyncio.gather(*map(self._read_many, parts)):
+            found += answers
+        return found
+
+    async def _read_many(self, paths: Sequence[str]) -> list[NodeState | None]:
+        request = ReadMany([self._full(path) for path in paths])
+        answers = await self._link.ask(
+            f"{len(paths)} nodes", lambda: self._link.parts.send(request), True
+        )
+        for path, answer in zip(paths, answers, strict=True):
+            if isinstance(answer, int) and answer != _NO_NODE:
+                error = kazoo_errors.EXCEPTIONS[answer]()
+                raise self._link.translate(path, error, is_read=True)
+        return [answer if isinstance(answer, NodeState) else None for answer in answers]
+
+    async def children(
+        self, path: str, changed: Callable[[], None] | None = None
+    ) -> list[str] | None:
+        """The names right below a node, in no order; None where there is no node.
+
+        `changed` is called once, when a name has come or gone, or the connection broke; never for
+        a node that was not there. Raises MetadataUnavailable.
+        """
+        full, watch = self._full(path), self._watch(changed)
+        try:
+            names: list[str] = await self._link.ask(
+                path, lambda: self._client.get_children_async(full, watch), True
+            )
+        except NodeConflict:
+            return None
+        return names
+
+    async def exists(self, path: str, changed: Callable[[], None] | None = None) -> bool:
+        """Whether the node is there.
+
+        `changed` is called once, when it has come, has changed or is gone, or the connection
+        broke. Raises MetadataUnavailable.
+        """
+        full, watch = self._full(path), self._watch(changed)
+        stat = await self._link.ask(path, lambda: self._client.exists_async(full, watch), True)
+        return stat is not None
+
+    async def create(
+        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
+    ) -> str:
+        """Make a node, and those above it; its path, which `sequence` has made longer.
+
+        Raises NodeConflict if it is there, MetadataUnavailable (it may have been made),
+        RequestInvalid if the value is too large.
+        """
+        full = self._full(path)
+        self._check_size(path, value)
+        made: str = await self._link.ask(
+            path,
+            lambda: self._client.create_async(
+                full, bytes(value), ephemeral=ephemeral, sequence=sequence, makepath=True
+            ),
+        )
+        return made[len(self._root) :]
+
+    async def create_container(self, path: str) -> None:
+        """Make a node that goes by itself after its last child, and those above it likewise.
+
+        No error if it is there. Raises MetadataUnavailable.
+        """
+        request = CreateContainer(self._full(path), self._link.parts.acl)
+        for _ in range(path.count("/") + 1):
+            try:
+                await self._link.ask(path, lambda: self._link.parts.send(request))
+                return
+            except NodeConflict as error:
+                if not isinstance(error.__cause__, kazoo_errors.NoNodeError):
+                    return
+            parent = path.rpartition("/")[0]
+            if parent:
+                await self.create_container(parent)
+        raise MetadataUnavailable(f"{path} cannot be made in ZooKeeper: what it lies in goes away")
+
+    async def put(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
+        """Change a node's value; its new version.
+
+        Raises NodeConflict, MetadataUnavailable (it may have been changed), RequestInvalid.
+        """
+        full = self._full(path)
+        self._check_size(path, value)
+        stat = await self._link.ask(
+            path, lambda: self._client.set_async(full, bytes(value), version)
+        )
+        return int(stat.version)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> bool:
+        """Remove a node; False if it was not there.
+
+        Raises NodeConflict (another version, or nodes below), MetadataUnavailable.
+        """
+        full = self._full(path)
+        try:
+            await self._link.ask(path, lambda: self._client.delete_async(full, version))
+        except NodeConflict as error:
+            if isinstance(error.__cause__, kazoo_errors.NoNodeError):
+                return False
+            raise
+        return True
+
+    async def multi(self, parts: Sequence[Create | Put | Delete]) -> list[Written]:
+        """All changes, one after another, or none.
+
+        Raises NodeConflict with the `index` of the part that does not fit, MetadataUnavailable
+        (all may have been done), RequestInvalid.
+        """
+        size = sum(len(part.value) for part in parts if not isinstance(part, Delete))
+        if size > VALUE_BYTES_MAX:
+            raise RequestInvalid(
+                f"{len(parts)} changes bring {size} bytes, ZooKeeper takes {VALUE_BYTES_MAX} at"
+                " once: make several changes of it"
+            )
+        transaction = self._client.transaction()
+        for part in parts:
+            full = self._full(part.path)
+            if isinstance(part, Create):
+                transaction.create(full, bytes(part.value), ephemeral=part.is_ephemeral)
+            elif isinstance(part, Put):
+                transaction.set_data(full, bytes(part.value), part.version)
+            else:
+                transaction.delete(full, part.version)
+        results = await self._link.ask(f"{len(parts)} nodes", transaction.commit_async)
+        for index, result in enumerate(results):
+            if isinstance(result, CONFLICTS):
+                raise self._link.translate(parts[index].path, result, index=index)
+        for index, result in enumerate(results):
+            if isinstance(result, Exception):
+                raise self._link.translate(parts[index].path, result, index=index)
+        return [
+            Written(result.version, result.ephemeralOwner)
+            if isinstance(part, Put)
+            else Written(0 if isinstance(part, Create) else ANY_VERSION, 0)
+            for part, result in zip(parts, results, strict=True)
+        ]
+
+    async def watch_tree(
+        self, path: str, changed: Callable[[str], None], gap: Callable[[], None]
+    ) -> None:
+        """Call `changed(path)` for every change at and below `path`, as long as this client lives.
+
+        `gap()` is called each time the watch was set again on a new connection: what happened in
+        between was not told, so compare. Raises MetadataUnavailable, and watches all the same.
+        """
+        tree = _TreeWatch(path, changed, gap)
+        self._trees.append(tree)
+        await self._set_tree_watch(tree)
+
+    async def _set_tree_watch(self, tree: _TreeWatch) -> None:
+        request = AddWatch(self._full(tree.path))
+        await self._link.ask(tree.path, lambda: self._link.parts.send(request), True)
+
+    async def _follow_session(self, changes: int) -> None:
+        """Set the watches of trees again after each new connection."""
+        while True:
+            await self.session.wait_beyond(changes)
+            changes = self.session.changes
+            for tree in list(self._trees):
+                await self._set_patiently(tree, changes)
+
+    async def _set_patiently(self, tree: _TreeWatch, changes: int) -> None:
+        """Set it, unless the connection breaks: the next one brings another turn."""
+        while self.session.changes == changes and self.session.state is SessionState.CONNECTED:
+            try:
+                await self._set_tree_watch(tree)
+            except MetadataUnavailable as error:
+                log.info("changes in ZooKeeper are not seen for now: %s", error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                tree.gap()
+                return
+
+    def _tell_trees(self, full: str) -> None:
+        if not full.startswith(self._root):
+            return
+        path = full[len(self._root) :] or "/"
+        for tree in list(self._trees):
+            if path == tree.path or path.startswith(tree.path.rstrip("/") + "/"):
+                tree.changed(path)
+
+    def _watch(self, changed: Callable[[], None] | None) -> Callable[[Any], None] | None:
+        if changed is None:
+            return None
+        return lambda _event: self._link.post(changed)
+
+    def _full(self, path: str) -> str:
+        assert path.startswith("/"), path
+        return self._root + path
+
+    def _check_size(self, path: str, value: bytes) -> None:
+        if len(value) > VALUE_BYTES_MAX:
+            raise RequestInvalid(
+                f"{path} would hold {len(value)} bytes, ZooKeeper takes {VALUE_BYTES_MAX}:"
+                " split it over several keys",
+                path=path,
+                limit=VALUE_BYTES_MAX,
+            )

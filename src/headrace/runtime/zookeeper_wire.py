@@ -1,0 +1,210 @@
+"""What kazoo 2.11 does not know of ZooKeeper's protocol, and what it knows but does not tell.
+
+Rules of the room: the only module that touches kazoo's inside (`_call`, `_connection`); bytes and
+threads, no asyncio. Everything here runs in kazoo's threads unless it says otherwise. The server
+must be ZooKeeper 3.6 (2020) or newer: persistent recursive watches and reads of many nodes at once
+came with it (operations 106 and 22; formats: zookeeper.jute, MultiOperationRecord).
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.protocol.serialization import Connect, Watch
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.runtime.clock import Clock
+
+    Callback = Callable[..., None]
+
+_INT = struct.Struct("!i")
+_MULTI_HEADER = struct.Struct("!iBi")
+_STAT = struct.Struct("!qqqqiiiqiiq")  # czxid mzxid ctime mtime version ... ephemeralOwner at 7
+_GET_DATA = 4
+_PERSISTENT_RECURSIVE = 1
+_CONTAINER_FLAG = 4
+
+RECONNECT_DELAY_MAX_S = 1.0
+
+
+class NodeState(NamedTuple):
+    """A node as it was read."""
+
+    value: bytes
+    version: int
+    owner: int
+    """The session to which an ephemeral node belongs; 0 for one that stays."""
+    changed_zxid: int
+    """The transaction that last set the value: no two changes have the same."""
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return _INT.pack(len(data)) + data
+
+
+@dataclass(frozen=True)
+class AddWatch:
+    """Tell of every change at and below `path`, until the connection breaks."""
+
+    path: str
+    type: ClassVar[int] = 106
+
+    def serialize(self) -> bytes:
+        """The request's bytes."""
+        return _text(self.path) + _INT.pack(_PERSISTENT_RECURSIVE)
+
+    def deserialize(self, _data: bytes, _offset: int) -> bool:
+        """The answer's value."""
+        return True
+
+
+@dataclass(frozen=True)
+class ReadMany:
+    """Read many nodes in one request. The parts are read one after another, not at one moment."""
+
+    paths: Sequence[str]
+    type: ClassVar[int] = 22
+
+    def serialize(self) -> bytes:
+        """The request's bytes."""
+        header = _MULTI_HEADER.pack(_GET_DATA, 0, -1)
+        parts = [header + _text(path) + b"\0" for path in self.paths]
+        return b"".join(parts) + _MULTI_HEADER.pack(-1, 1, -1)
+
+    def deserialize(self, data: bytes, offset: int) -> list[NodeState | int]:
+        """For each path what was read, or the error code."""
+        found: list[NodeState | int] = []
+        while True:
+            kind, done, _ = _MULTI_HEADER.unpack_from(data, offset)
+            offset += _MULTI_HEADER.size
+            if done:
+                return found
+            (number,) = _INT.unpack_from(data, offset)  # an error code, or the value's size
+            offset += _INT.size
+            if kind == -1:
+                found.append(number)
+                continue
+            end = offset + max(number, 0)
+            stat = _STAT.unpack_from(data, end)
+            found.append(NodeState(data[offset:end], stat[4], stat[7], stat[1]))
+            offset = end + _STAT.size
+
+
+@dataclass(frozen=True)
+class CreateContainer:
+    """Make a node that ZooKeeper removes, in its own time, after its last child is gone."""
+
+    path: str
+    acl: Sequence[Any]
+    type: ClassVar[int] = 19
+
+    def serialize(self) -> bytes:
+        """The request's bytes."""
+        parts = [_text(self.path), _INT.pack(0), _INT.pack(len(self.acl))]
+        parts += [
+            _INT.pack(acl.perms) + _text(acl.id.scheme) + _text(acl.id.id) for acl in self.acl
+        ]
+        return b"".join(parts) + _INT.pack(_CONTAINER_FLAG)
+
+    def deserialize(self, _data: bytes, _offset: int) -> bool:
+        """The answer's value."""
+        return True
+
+
+class _LastWords(logging.Handler):
+    """Keeps what kazoo last complained of: the cause that our own errors name."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        self.text = record.getMessage()
+
+
+class KazooParts:
+    """A kazoo client and the few wires into its inside."""
+
+    def __init__(
+        self, hosts: str, session_timeout_ms: int, credential: str | None, clock: Clock
+    ) -> None:
+        """`credential` is `user:password` for digest authentication, None for none."""
+        self._clock = clock
+        self._last_words = _LastWords()
+        logger = logging.Logger("kazoo")  # noqa: LOG001 - this client's alone, the bridge logs
+        logger.addHandler(self._last_words)
+        self.acl = CREATOR_ALL_ACL if credential is not None else OPEN_ACL_UNSAFE
+        self.client = KazooClient(
+            hosts,
+            timeout=session_timeout_ms / 1000,
+            auth_data=[("digest", credential)] if credential is not None else [],
+            default_acl=self.acl,
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=RECONNECT_DELAY_MAX_S
+            ),
+            logger=logger,
+        )
+        self.connected_at_ns = 0
+        """When the request was sent that last (re)opened the session: it lived after that."""
+        self.session_timeout_ms = session_timeout_ms
+        """What the server has agreed to."""
+        connection = self.client._connection  # noqa: SLF001 - see the rules of the room
+        self._invoke = connection._invoke  # noqa: SLF001
+        connection._invoke = self._invoke_and_note  # noqa: SLF001
+
+    @property
+    def last_words(self) -> str:
+        """What kazoo last complained of."""
+        return self._last_words.text
+
+    def on_event(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(path)` for each event of a watch, before kazoo looks for its own."""
+        connection = self.client._connection  # noqa: SLF001
+        original = connection._read_watch_event  # noqa: SLF001
+
+        def read_watch_event(buffer: bytes, offset: int) -> None:
+            callback(Watch.deserialize(buffer, offset)[0].path)
+            original(buffer, offset)
+
+        connection._read_watch_event = read_watch_event  # noqa: SLF001
+
+    def send(self, request: object) -> Any:
+        """Send a request of this module, from any thread; kazoo's AsyncResult."""
+        result = self.client.handler.async_result()
+        self.client._call(request, result)  # noqa: SLF001
+        return result
+
+    def drop_connection(self) -> None:
+        """Break the connection, from any thread; kazoo then opens another one.
+
+        kazoo notices a server that is silent only while nothing is asked of it.
+        """
+        broken = self.client._connection._socket  # noqa: SLF001
+        if broken is not None:
+            with suppress(OSError):
+                broken.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def session_id(self) -> int:
+        """The session's id; 0 when there is none."""
+        return self.client._session_id or 0  # noqa: SLF001
+
+    def _invoke_and_note(self, timeout: float, request: object, xid: int | None = None) -> Any:
+        sent_ns = self._clock.now_ns()
+        answer = self._invoke(timeout, request, xid)
+        if isinstance(request, Connect) and answer[0].time_out > 0:
+            self.session_timeout_ms = answer[0].time_out
+            self.connected_at_ns = sent_ns
+        return answer
