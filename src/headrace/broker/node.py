@@ -16,6 +16,7 @@ from headrace.broker.internal_topics import InternalPartition
 from headrace.broker.ownership import Ownership, SoleOwnership
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.shared_ownership import SharedOwnership
+from headrace.broker.tiering import Tiering
 from headrace.broker.topics import Topics
 from headrace.errors import (
     CoordinatorUnavailable,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from headrace.metadata.store import Entry
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
+    from headrace.storage.tier import Tier
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ class Node:
         *,
         is_alone: bool = True,
         is_storage_shared: bool = False,
+        tier: Tier | None = None,
     ) -> None:
         """`is_alone`: no other broker serves the topics of this metadata store.
         `is_storage_shared`: the ledgers are other brokers', too."""
@@ -79,7 +82,7 @@ class Node:
         """What clients are told: host and port."""
         self._fact: BrokerFact | None = None
         self._is_alone = is_alone
-        environment = Environment(store, metadata, clock, self.tasks, is_storage_shared)
+        environment = Environment(store, metadata, clock, self.tasks, is_storage_shared, tier)
         self.topics = Topics(environment, config, randomness, is_alone=is_alone)
         self.ownership: Ownership = (
             SoleOwnership(config.broker_id, metadata)
@@ -89,6 +92,12 @@ class Node:
             )
         )
         self.topics.ownership = self.ownership
+        self.tiering: Tiering | None = None
+        """None without object storage."""
+        if tier is not None:
+            self.tiering = Tiering(
+                self.topics, tier, metadata, clock, config, self.partition_ready
+            )
         self.producer_ids = ProducerIds(metadata)
         self.groups: GroupCoordinator
 
@@ -111,6 +120,8 @@ class Node:
                 self.metadata, TOPICS, self._topic_changed, self._topics_changed, self.tasks
             ).start()
         self.tasks.spawn(self._keep_house(), "housekeeping")
+        if self.tiering is not None:
+            self.tasks.spawn(self.tiering.run(), "tiering")
 
     @property
     def randomness(self) -> Randomness:
@@ -190,7 +201,8 @@ class Node:
         for entry in await self.metadata.list(PARTITIONS):
             topic_id, _number = partition_of_key(entry.key)
             if topic_id in self.topics.by_id:
-                used |= {link.ledger for link in PartitionFact.decode(entry.value).ledgers}
+                links = PartitionFact.decode(entry.value).ledgers
+                used |= {link.ledger for link in links if link.local_deleted_ms is None}
             else:
                 stale.append(entry.key)
         orphans = [info.ledger for info in self.store.list() if info.ledger not in used]
