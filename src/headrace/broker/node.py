@@ -95,9 +95,7 @@ class Node:
         self.tiering: Tiering | None = None
         """None without object storage."""
         if tier is not None:
-            self.tiering = Tiering(
-                self.topics, tier, metadata, clock, config, self.partition_ready
-            )
+            self.tiering = Tiering(self.topics, tier, metadata, clock, config, self.partition_ready)
         self.producer_ids = ProducerIds(metadata)
         self.groups: GroupCoordinator
 

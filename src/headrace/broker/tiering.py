@@ -196,9 +196,7 @@ class Tiering:
         metadata raise; then nothing was deleted."""
         before_ms = self._clock.now_ms() - self._config.orphan_grace_ms
         old = [
-            item.ledger
-            async for item in self._tier.list_objects()
-            if item.modified_ms <= before_ms
+            item.ledger async for item in self._tier.list_objects() if item.modified_ms <= before_ms
         ]
         named: set[int] = set()
         if old:

@@ -8,6 +8,7 @@ reads old and new partitions in one request gets the new ones at once.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
@@ -19,12 +20,16 @@ if TYPE_CHECKING:
     from headrace.runtime.tasks import Tasks
     from headrace.storage.ledger import LedgerStore
 
+log = logging.getLogger(__name__)
+
 WAIT_MS = 500
 """Kafka's `remote.fetch.max.wait.ms`."""
 WAIT_WITH_DATA_MS = 20
 """Where the answer holds records of other partitions already."""
 READS_MAX = 1_000
 """Under way at once; who comes later gets nothing, and asks again."""
+
+TELL_INTERVAL_S = 60
 
 _Place = tuple["PartitionLog", int, int]
 
@@ -36,6 +41,8 @@ class ColdReads:
         self._store = store
         self._tasks = tasks
         self._reads: dict[_Place, asyncio.Task[Buffer | HeadraceError]] = {}
+        self._failures = 0
+        self._quiet_until_s = 0.0
 
     @staticmethod
     def is_cold(partition: PartitionLog, offset: int) -> bool:
@@ -67,6 +74,20 @@ class ColdReads:
         try:
             return await read(partition, self._store, offset, bytes_max)
         except HeadraceError as error:
+            self._tell(partition, error)
             return error  # for those who wait, if anybody still does
         finally:
             del self._reads[place]
+
+    def _tell(self, partition: PartitionLog, error: HeadraceError) -> None:
+        """Log a failure, at most one a minute: a consumer tries again twice a second."""
+        self._failures += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + TELL_INTERVAL_S
+            log.warning(
+                "%s cannot be read from object storage (%d such reads failed): %s",
+                partition.name,
+                self._failures,
+                error,
+            )

@@ -39,6 +39,7 @@ PARTS_AT_ONCE = 2
 LISTED_AT_ONCE = 1000
 
 _SECRET_NAMES = re.compile(r"^(AWS|AZURE|GOOGLE)_.*(KEY|SECRET|TOKEN|SAS|PASSWORD)", re.IGNORECASE)
+_XML = re.compile(r"<\?xml.*?<Code>(\w+)</Code>.*")
 _QUERY = re.compile(r"\?[^\s\"')]+")
 _CAUSE_CHARACTERS_MAX = 300
 
@@ -199,8 +200,8 @@ class BlobStore:
         except (obstore.exceptions.BaseError, ValueError, OSError) as error:
             # An asyncio time-out is an OSError. The cause is in the message, cleaned.
             raise StorageUnavailable(
-                f"{self.shown}: {what} {name} failed ({_cause(error)}): tiering waits and tries"
-                " again; check that it can be reached, and the credentials in the environment",
+                f"{self.shown}: {what} {name} failed ({_cause(error)}): check that it can be"
+                " reached, and the credentials in the environment",
                 is_objects=True,
             ) from None
 
@@ -283,4 +284,5 @@ def _cause(error: BaseException) -> str:
     for name, value in os.environ.items():
         if len(value) >= 8 and _SECRET_NAMES.match(name):
             text = text.replace(value, "***")
+    text = _XML.sub(r"\1", text)
     return _QUERY.sub("?...", text)[:_CAUSE_CHARACTERS_MAX]
