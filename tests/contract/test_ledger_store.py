@@ -1,7 +1,9 @@
 """The contract of LedgerStore (`storage/ledger.py`), which every implementation passes.
 
 A Harness opens a store, and where the store outlives its process it also `restarts` it: cleanly
-or by leaving it as a killed process would.
+or by leaving it as a killed process would. Where brokers share a store, `beside` opens another
+broker's view of it: then a ledger that was recovered is sealed, and reads of ledgers that were not
+opened yet may first say that they would have to wait.
 """
 
 from __future__ import annotations
@@ -12,8 +14,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.errors import LedgerSealed, LedgerUnknown, Rejected
+from headrace.errors import (
+    Fenced,
+    HeadraceError,
+    LedgerFenced,
+    LedgerSealed,
+    LedgerUnknown,
+    Rejected,
+)
 from headrace.runtime.clock import SystemClock
+from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
+from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.files import FileLedgerStore
 from headrace.storage.ledger import LedgerId, LedgerInfo, LedgerStore
 from headrace.storage.memory import MemoryLedgerStore
@@ -24,10 +36,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+UNKNOWN = 1 << 40  # no ledger has this id
+
+
 class MemoryHarness:
     survives_restart = False
+    is_shared = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
         self.store: LedgerStore
 
     async def open(self) -> LedgerStore:
@@ -38,10 +54,22 @@ class MemoryHarness:
         await self.store.close()
 
 
+class SharedMemoryHarness(MemoryHarness):
+    is_shared = True
+
+    async def open(self) -> LedgerStore:
+        self.store = MemoryLedgerStore()
+        return self.store.beside()
+
+    async def beside(self) -> LedgerStore:
+        return self.store
+
+
 class FilesHarness:
     survives_restart = True
+    is_shared = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
         self._folder = folder / "data"
         self.store: FileLedgerStore
 
@@ -77,7 +105,7 @@ class EagerTier(TieredLedgerStore):
 
 
 class TieredHarness(MemoryHarness):
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
         self._folder = folder / "objects"
         self._inner = MemoryLedgerStore()
         self.store: EagerTier
@@ -92,15 +120,50 @@ class TieredHarness(MemoryHarness):
         await self._inner.close()
 
 
-HARNESSES = [MemoryHarness, FilesHarness, TieredHarness]
+class BookKeeperHarness:
+    survives_restart = True
+    is_shared = True
+
+    def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        cluster = request.getfixturevalue("shared_cluster")
+        self._options = ZooKeeperOptions(cluster.zookeeper.address)
+        self._opened: list[tuple[ZooKeeper, BookKeeperLedgerStore]] = []
+
+    async def open(self) -> LedgerStore:
+        return await self.beside()
+
+    async def beside(self) -> LedgerStore:
+        zookeeper = await ZooKeeper.connect(self._options, SystemClock())
+        store = await BookKeeperLedgerStore.open(zookeeper, BookKeeperSettings(), SystemClock())
+        self._opened.append((zookeeper, store))
+        return store
+
+    async def close(self) -> None:
+        for zookeeper, store in self._opened:
+            await store.close()
+            await zookeeper.close()
+        self._opened.clear()
+
+    async def restart(self) -> LedgerStore:
+        await self.close()
+        return await self.beside()
+
+
+HARNESSES = {
+    "memory": MemoryHarness,
+    "shared memory": SharedMemoryHarness,
+    "files": FilesHarness,
+    "tiered": TieredHarness,
+    "bookkeeper": BookKeeperHarness,
+}
 Scenario = Callable[[LedgerStore, object], Awaitable[None]]
 
 
-@pytest.fixture(params=HARNESSES, ids=["memory", "files", "tiered"])
+@pytest.fixture(params=HARNESSES.values(), ids=HARNESSES)
 def check(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
     def run(scenario: Scenario) -> None:
         async def main() -> None:
-            harness = request.param(tmp_path)
+            harness = request.param(request, tmp_path)
             store = await harness.open()
             try:
                 await scenario(store, harness)
@@ -188,12 +251,14 @@ def test_appends_of_one_ledger_complete_in_order(check, flush_ms):
 
 
 def test_appends_of_one_turn_share_a_completion(check):
-    async def scenario(store, _harness):
+    async def scenario(store, harness):
         first, second = await store.create(), await store.create()
         _, one = store.append(first, [b"1"], 1, None)
-        _, two = store.append(second, [b"2"], 1, None)
-        assert one is two
+        # Over shared storage a rival may fence one ledger and not the other.
+        _, two = store.append(first if harness.is_shared else second, [b"2"], 1, None)
+        assert one is two or isinstance(harness, SharedMemoryHarness)
         await one.wait()
+        await two.wait()
 
     check(scenario)
 
@@ -223,16 +288,19 @@ def test_ids_are_never_given_out_twice(check):
 
 
 def test_a_ledger_that_does_not_exist_is_unknown(check):
-    async def scenario(store, _harness):
+    async def scenario(store, harness):
         with pytest.raises(LedgerUnknown):
-            store.append(99, [b"x"], 1, None)
-        with pytest.raises(LedgerUnknown):
-            store.read_cached(99, 0, 1)
+            store.append(UNKNOWN, [b"x"], 1, None)
+        if harness.is_shared and harness.survives_restart:
+            assert store.read_cached(UNKNOWN, 0, 1) is None
+        else:
+            with pytest.raises(LedgerUnknown):
+                store.read_cached(UNKNOWN, 0, 1)
         for call in (
-            store.read(99, 0, 1),
-            store.seal(99, b""),
-            store.recover(99),
-            store.delete(99),
+            store.read(UNKNOWN, 0, 1),
+            store.seal(UNKNOWN, b""),
+            store.recover(UNKNOWN),
+            store.delete(UNKNOWN),
         ):
             with pytest.raises(LedgerUnknown):
                 await call
@@ -298,11 +366,22 @@ def test_a_deleted_ledger_is_gone(check):
     check(scenario)
 
 
-def test_recover_counts_what_was_pending(check):
-    async def scenario(store, _harness):
+def test_recover_decides_what_was_pending(check):
+    async def scenario(store, harness):
         ledger = await store.create()
-        store.append(ledger, [b"pending"], 7, None)
-        assert (await store.recover(ledger)).end == 7
+        _, pending = store.append(ledger, [b"pending"], 7, None)
+        info = await store.recover(ledger)
+        if harness.is_shared:
+            assert info.is_sealed
+            assert info.end in {0, 7}
+            if info.end == 0:
+                with pytest.raises(Fenced):
+                    await pending.wait()
+            with pytest.raises(Fenced):
+                store.append(ledger, [b" and on"], 7, None)
+            assert await content(store, ledger) == b"pending"[: info.end]
+            return
+        assert info.end == 7
         await append(store, ledger, b" and on")
         assert await content(store, ledger) == b"pending and on"
 
@@ -375,6 +454,10 @@ def test_everything_is_there_after_a_restart(check):
         before = store.list()
         for _ in range(3):
             store = await harness.restart()
+            if harness.is_shared:
+                # A ledger that was not sealed is sealed now, at the end that it had.
+                before = [info._replace(is_sealed=True) for info in before]
+                assert [await store.recover(info.ledger) for info in before] == before
             assert store.list() == before
             for ledger, data in model.items():
                 assert await content(store, ledger) == data
@@ -383,5 +466,77 @@ def test_everything_is_there_after_a_restart(check):
         sealed = next(info.ledger for info in before if info.is_sealed)
         with pytest.raises(LedgerSealed):
             store.append(sealed, [b"x"], 1, None)
+
+    check(scenario)
+
+
+# --- where brokers share a store ---------------------------------------------------------------
+
+
+def test_recovery_fences_the_writer_and_finds_all_that_was_acknowledged(check):
+    async def scenario(store, harness):
+        if not harness.is_shared:
+            return
+        other = await harness.beside()
+        ledger = await store.create()
+        model = bytearray()
+        outcomes: list[HeadraceError | None] = []
+        recovering = None
+        for index in range(400):
+            data = b"%d," % index
+            try:
+                _, completion = store.append(ledger, [data], len(data), None)
+            except Fenced:
+                break
+            completion.then(lambda error, data: outcomes.append(error or model.extend(data)), data)
+            if index == 100:
+                recovering = asyncio.ensure_future(other.recover(ledger))
+            await asyncio.sleep(0.001 if index % 10 == 0 else 0)
+        info = await recovering
+        found = await content(other, ledger)
+        assert info == (ledger, len(found), True, None)
+        assert found.startswith(model)
+        assert found == b"".join(b"%d," % index for index in range(400))[: len(found)]
+        for _ in range(3):
+            with pytest.raises(LedgerFenced):
+                await append(store, ledger, b"late")
+        assert await content(other, ledger) == found
+        with pytest.raises(Fenced):
+            await store.seal(ledger, b"")
+
+    check(scenario)
+
+
+def test_two_that_recover_at_once_find_the_same(check):
+    async def scenario(store, harness):
+        if not harness.is_shared:
+            return
+        others = [await harness.beside() for _ in range(2)]
+        ledger = await store.create()
+        last = None
+        for index in range(50):
+            _, last = store.append(ledger, [b"%d," % index], len(b"%d," % index), None)
+            await asyncio.sleep(0)
+        first, second = await asyncio.gather(*(other.recover(ledger) for other in others))
+        assert first == second
+        assert await content(others[0], ledger) == await content(others[1], ledger)
+        del last
+
+    check(scenario)
+
+
+def test_another_broker_reads_what_was_sealed_with_its_footer(check):
+    async def scenario(store, harness):
+        if not harness.is_shared:
+            return
+        other = await harness.beside()
+        ledger = await store.create()
+        await append(store, ledger, b"some bytes")
+        await store.seal(ledger, b"a footer")
+        assert await content(other, ledger) == b"some bytes"
+        assert await other.recover(ledger) == (ledger, 10, True, b"a footer")
+        await other.delete(ledger)
+        with pytest.raises(LedgerUnknown):
+            await other.read(ledger, 0, 1)
 
     check(scenario)

@@ -16,7 +16,6 @@ from headrace.broker.internal_topics import InternalPartition
 from headrace.broker.ownership import Ownership, SoleOwnership
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.shared_ownership import SharedOwnership
-from headrace.broker.tiering import Tiering
 from headrace.broker.topics import Topics
 from headrace.errors import (
     CoordinatorUnavailable,
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from headrace.metadata.store import Entry
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
-    from headrace.storage.tier import Tier
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +66,6 @@ class Node:
         *,
         is_alone: bool = True,
         is_storage_shared: bool = False,
-        tier: Tier | None = None,
     ) -> None:
         """`is_alone`: no other broker serves the topics of this metadata store.
         `is_storage_shared`: the ledgers are other brokers', too."""
@@ -82,7 +79,7 @@ class Node:
         """What clients are told: host and port."""
         self._fact: BrokerFact | None = None
         self._is_alone = is_alone
-        environment = Environment(store, metadata, clock, self.tasks, is_storage_shared, tier)
+        environment = Environment(store, metadata, clock, self.tasks, is_storage_shared)
         self.topics = Topics(environment, config, randomness, is_alone=is_alone)
         self.ownership: Ownership = (
             SoleOwnership(config.broker_id, metadata)
@@ -92,10 +89,6 @@ class Node:
             )
         )
         self.topics.ownership = self.ownership
-        self.tiering: Tiering | None = None
-        """None without object storage."""
-        if tier is not None:
-            self.tiering = Tiering(self.topics, tier, metadata, clock, config, self.partition_ready)
         self.producer_ids = ProducerIds(metadata)
         self.groups: GroupCoordinator
 
@@ -118,8 +111,6 @@ class Node:
                 self.metadata, TOPICS, self._topic_changed, self._topics_changed, self.tasks
             ).start()
         self.tasks.spawn(self._keep_house(), "housekeeping")
-        if self.tiering is not None:
-            self.tasks.spawn(self.tiering.run(), "tiering")
 
     @property
     def randomness(self) -> Randomness:
@@ -199,8 +190,7 @@ class Node:
         for entry in await self.metadata.list(PARTITIONS):
             topic_id, _number = partition_of_key(entry.key)
             if topic_id in self.topics.by_id:
-                links = PartitionFact.decode(entry.value).ledgers
-                used |= {link.ledger for link in links if link.local_deleted_ms is None}
+                used |= {link.ledger for link in PartitionFact.decode(entry.value).ledgers}
             else:
                 stale.append(entry.key)
         orphans = [info.ledger for info in self.store.list() if info.ledger not in used]

@@ -150,28 +150,6 @@ async def _serve(settings: Settings, *, as_json: bool) -> None:
     help="How often records that are no longer kept are looked for.",
 )
 @click.option(
-    "--objects",
-    metavar="URL",
-    default=None,
-    envvar="HEADRACE_OBJECTS",
-    help="Object storage for closed ledgers of topics with remote.storage.enable: s3://bucket/prefix,"
-    " gs://, az:// or file:///folder. Credentials come from the environment (docs/TIERING.md).",
-)
-@click.option(
-    "--offload-mib-per-s",
-    type=click.IntRange(0),
-    default=128,
-    show_default=True,
-    help="How fast ledgers are copied to object storage; 0: as fast as it goes.",
-)
-@click.option(
-    "--tiering-interval-ms",
-    type=click.IntRange(100),
-    default=30_000,
-    show_default=True,
-    help="How often ledgers to offload are looked for.",
-)
-@click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the line that says ready as JSON.")
@@ -183,9 +161,6 @@ def serve(
     auto_create_topics: bool,
     partitions: int,
     retention_check_interval_ms: int,
-    objects: str | None,
-    offload_mib_per_s: int,
-    tiering_interval_ms: int,
     log_level: str,
     as_json: bool,
 ) -> None:
@@ -210,17 +185,8 @@ def serve(
         auto_create_topics=auto_create_topics,
         partition_count_default=partitions,
         retention_check_interval_ms=retention_check_interval_ms,
-        tiering_interval_ms=tiering_interval_ms,
     )
-    settings = Settings(
-        data_dir,
-        kafka,
-        http,
-        advertise,
-        objects,
-        (offload_mib_per_s << 20) or None,
-        config,
-    )
+    settings = Settings(data_dir, kafka, http, advertise, config)
     import uvloop
 
     try:

@@ -31,13 +31,7 @@ async def start_embedded(settings: Settings) -> Broker:
     try:
         metadata = await SqliteMetadataStore.open(settings.data_dir / "metadata.sqlite", clock)
         broker.on_stop(metadata.close)
-        tier = None
-        if settings.objects_url is not None:
-            from headrace.server.objects import open_tier
-
-            tier = await open_tier(settings, store, metadata, clock, randomness)
-            broker.on_stop(tier.close)
-        node = Node(settings.broker, tier or store, metadata, clock, randomness, tier=tier)
+        node = Node(settings.broker, store, metadata, clock, randomness)
         await node.open()
         broker.on_stop(node.close)
         if settings.advertised is not None:

@@ -25,10 +25,6 @@ class Settings:
     http: tuple[str, int] = (LOOPBACK, HTTP_PORT)
     advertised: tuple[str, int] | None = None
     """What clients are told instead of the listener's own address."""
-    objects_url: str | None = None
-    """Where closed ledgers are offloaded to: a bucket or a folder. It holds no secret."""
-    offload_bytes_per_s: int | None = 128 << 20
-    """Of all offloads together; None: as fast as it goes."""
     broker: BrokerConfig = field(default_factory=BrokerConfig)
 
 

@@ -21,7 +21,8 @@ The contract, which every implementation passes (`tests/contract/test_ledger_sto
 7. Bytes that do not match their checksum are reported as DataCorrupt, never returned as data.
 8. `recover` fences: a writer elsewhere that still holds the ledger gets LedgerFenced for every
    append that was not acknowledged before, and none is acknowledged that `recover` did not find.
-   Where several brokers share a store, a recovered ledger is sealed, without a footer.
+   Where several brokers share a store, a recovered ledger is sealed, without a footer unless its
+   writer had stored that before.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class LedgerStore(Protocol):
     def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
         """Read up to `size` bytes if that needs no wait for a disk; None if it would.
 
-        Shorter than `size` only at the end of what is readable. Raises LedgerUnknown.
+        Shorter than `size` only at the end of what is readable. Raises LedgerUnknown, but gives
+        None where it takes a look elsewhere to know.
         """
         ...
 
@@ -96,5 +98,5 @@ class LedgerStore(Protocol):
         ...
 
     def list(self) -> Sequence[LedgerInfo]:
-        """All ledgers, by id."""
+        """All ledgers, by id; where brokers share a store, those that are open here."""
         ...

@@ -1,0 +1,338 @@
+"""Connections to bookies: requests pipelined over one socket each, answers matched to them.
+
+Rules of the room: knows frames and sockets, not ledgers' rules. Every request is answered exactly
+once, by the bookie or with a code of ours: TIMED_OUT, DISCONNECTED, OVERLOADED. An idle connection
+costs a socket and nothing else: its one timer runs while answers are awaited.
+
+An answer is known by operation, ledger and entry alone, so of two equal requests the second waits
+for the first. What timed out keeps its place until its answer comes, lest that be taken for the
+answer to the next: a fencing read's would be a lie. A bookie that is silent for a whole time-out
+while it owes answers is given up, with all that it owes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from headrace.storage.bookkeeper.wire import (
+    ADD,
+    BATCH_READ,
+    DISCONNECTED,
+    FRAME_BYTES_MAX,
+    OVERLOADED,
+    READ,
+    TIMED_OUT,
+    MalformedFrame,
+    batch_read_frame,
+    batch_request_id,
+    decode_response,
+    fencing_read_frame,
+    read_frame,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.runtime.tasks import Tasks
+    from headrace.storage.bookkeeper.ledger_metadata import BookieAddress
+    from headrace.storage.ledger import Buffer
+
+    Answered = Callable[[int, memoryview, Any], None]
+    """Called with (code, body, context), never before the request's own call has returned."""
+    Key = tuple[int, int, int]
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 3.0
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 2.0
+_NOTHING = memoryview(b"")
+
+
+class _Request:
+    __slots__ = ("answered", "context", "frame", "is_heard", "key", "next", "sent_at", "size")
+
+    def __init__(self, key: Key, frame: Buffer, answered: Answered, context: Any) -> None:
+        self.key = key
+        self.frame: Buffer = frame
+        self.size = len(frame)
+        self.answered = answered
+        self.context = context
+        self.is_heard = False
+        """Timed out: nobody waits for its answer any more."""
+        self.sent_at = 0.0
+        self.next: _Request | None = None
+
+
+class BookieConnection(asyncio.Protocol):
+    """The connection to one bookie; it opens when there is something to send."""
+
+    def __init__(
+        self,
+        bookie: str,
+        resolve: Callable[[str], Awaitable[BookieAddress]],
+        tasks: Tasks,
+        *,
+        timeout_ms: int,
+        bytes_max: int,
+    ) -> None:
+        self.bookie = bookie
+        self.in_flight_bytes = 0
+        """Bytes of requests that were not answered."""
+        self._resolve = resolve
+        self._tasks = tasks
+        self._timeout_s = timeout_ms / 1000
+        self._bytes_max = bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._is_connecting = False
+        self._retry_at = 0.0
+        self._backoff_s = BACKOFF_FIRST_S
+        self._pending: dict[Key, _Request] = {}
+        self._unsent: deque[_Request] = deque()
+        """Waiting for the connection."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
+        self._last_request_id = 0
+        self._chunks: list[bytes] = []
+        self._chunk_bytes = 0
+        self._wanted = 4
+        self._is_closed = False
+
+    # --- requests ----------------------------------------------------------------------------
+
+    def add(self, ledger: int, entry: int, frame: Buffer, answered: Answered, context: Any) -> None:
+        """Send the frame of an add; it must not change until the answer."""
+        self._request(_Request((ADD, ledger, entry), frame, answered, context))
+
+    def read(self, ledger: int, entry: int, answered: Answered, context: Any) -> None:
+        """Read one entry."""
+        key = (READ, ledger, entry)
+        self._request(_Request(key, read_frame(ledger, entry), answered, context))
+
+    def fencing_read(
+        self, ledger: int, entry: int, master_key: bytes, answered: Answered, context: Any
+    ) -> None:
+        """Read one entry and fence the ledger."""
+        frame = fencing_read_frame(ledger, entry, master_key)
+        self._request(_Request((READ, ledger, entry), frame, answered, context))
+
+    def batch_read(
+        self, ledger: int, first: int, count: int, size: int, answered: Answered, context: Any
+    ) -> None:
+        """Read up to `count` entries and about `size` bytes from `first` on."""
+        self._last_request_id += 1
+        request_id = self._last_request_id
+        frame = batch_read_frame(ledger, first, request_id, count, size)
+        self._request(_Request((BATCH_READ, ledger, request_id), frame, answered, context))
+
+    def _request(self, request: _Request) -> None:
+        if self._is_closed:
+            self._answer_soon(request, DISCONNECTED)
+            return
+        if self.in_flight_bytes + request.size > self._bytes_max and self.in_flight_bytes:
+            self._answer_soon(request, OVERLOADED)
+            return
+        self.in_flight_bytes += request.size
+        if self._transport is not None:
+            self._send(request)
+        elif self._is_connecting:
+            self._unsent.append(request)
+        elif self._loop.time() < self._retry_at:
+            self.in_flight_bytes -= request.size
+            self._answer_soon(request, DISCONNECTED)
+        else:
+            self._unsent.append(request)
+            self._is_connecting = True
+            self._tasks.spawn(self._connect(), f"connect to bookie {self.bookie}")
+
+    def _answer_soon(self, request: _Request, code: int) -> None:
+        self._loop.call_soon(request.answered, code, _NOTHING, request.context)
+
+    def _send(self, request: _Request) -> None:
+        before = self._pending.get(request.key)
+        request.sent_at = self._loop.time()
+        if before is not None:
+            while before.next is not None:
+                before = before.next
+            before.next = request
+            return
+        self._pending[request.key] = request
+        assert self._transport is not None
+        if self._timer is None:
+            self._heard_at = request.sent_at
+            self._timer = self._loop.call_later(self._timeout_s / 4, self._check_time)
+        self._transport.write(request.frame)
+        request.frame = b""
+
+    # --- the connection ----------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                address = await self._resolve(self.bookie)
+                await self._loop.create_connection(lambda: self, address.host, address.port)
+        except (OSError, TimeoutError) as error:
+            log.info("bookie %s cannot be reached: %s", self.bookie, repr(error))
+            self._is_connecting = False
+            self._back_off()
+            self._fail_all()
+        except BaseException:
+            self._is_connecting = False
+            self._fail_all()
+            raise
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send what waited."""
+        self._is_connecting = False
+        self._transport = cast("asyncio.Transport", transport)
+        self._chunks, self._chunk_bytes, self._wanted = [], 0, 4
+        if self._is_closed:
+            self._transport.abort()
+            return
+        unsent, self._unsent = self._unsent, deque()
+        for request in unsent:
+            self._send(request)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Everything that is owed is answered with DISCONNECTED."""
+        self._transport = None
+        self._back_off()
+        self._fail_all()
+
+    def _back_off(self) -> None:
+        self._retry_at = self._loop.time() + self._backoff_s
+        self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
+
+    def _fail_all(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        failed, self._unsent = list(self._unsent), deque()
+        for request in self._pending.values():
+            chained: _Request | None = request
+            while chained is not None:
+                failed.append(chained)
+                chained = chained.next
+        self._pending = {}
+        self.in_flight_bytes = 0
+        for request in failed:
+            if not request.is_heard:
+                request.answered(DISCONNECTED, _NOTHING, request.context)
+
+    def close(self) -> None:
+        """End the connection; what is owed is answered with DISCONNECTED."""
+        self._is_closed = True
+        if self._transport is not None:
+            self._transport.abort()
+        elif not self._is_connecting:
+            self._fail_all()
+
+    def _check_time(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        now = self._loop.time()
+        late = now - self._timeout_s
+        for first in list(self._pending.values()):
+            if first.sent_at > late:
+                break  # those behind it are younger
+            request: _Request | None = first
+            while request is not None:
+                if request.sent_at <= late and not request.is_heard:
+                    request.is_heard = True
+                    request.answered(TIMED_OUT, _NOTHING, request.context)
+                request = request.next
+        if self._heard_at <= late and self._transport is not None:
+            log.info("bookie %s has been silent for %s s", self.bookie, self._timeout_s)
+            self._transport.abort()
+        self._timer = self._loop.call_later(self._timeout_s / 4, self._check_time)
+
+    # --- answers -----------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Cut frames out of the stream."""
+        self._heard_at = self._loop.time()
+        if self._chunks:
+            self._chunks.append(data)
+            self._chunk_bytes += len(data)
+            if self._chunk_bytes < self._wanted:
+                return
+            data = b"".join(self._chunks)
+            self._chunks, self._chunk_bytes = [], 0
+        view = memoryview(data)
+        at, end = 0, len(data)
+        self._wanted = 4
+        try:
+            while end - at >= 4:
+                size = int.from_bytes(view[at : at + 4], "big")
+                if size > FRAME_BYTES_MAX:
+                    raise MalformedFrame(f"a response of {size} bytes")
+                if end - at < size + 4:
+                    self._wanted = size + 4
+                    break
+                self._answer(view[at + 4 : at + 4 + size])
+                at += 4 + size
+        except MalformedFrame as error:
+            log.warning("bookie %s does not speak its protocol: %s", self.bookie, error)
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        if at < end:
+            self._chunks, self._chunk_bytes = [data[at:] if at else data], end - at
+
+    def _answer(self, frame: memoryview) -> None:
+        operation, code, ledger, entry, body = decode_response(frame)
+        if operation == BATCH_READ:
+            entry = batch_request_id(body)
+        request = self._pending.pop((operation, ledger, entry), None)
+        if request is None:
+            raise MalformedFrame(f"an answer to nothing: operation {operation}, {ledger}, {entry}")
+        self.in_flight_bytes -= request.size
+        self._backoff_s = BACKOFF_FIRST_S
+        follower = request.next
+        if follower is not None:
+            follower.sent_at = self._heard_at
+            self._pending[follower.key] = follower
+            assert self._transport is not None
+            self._transport.write(follower.frame)
+            follower.frame = b""
+        if not request.is_heard:
+            request.answered(code, body, request.context)
+
+
+class Bookies:
+    """One connection per bookie, made when it is first asked for."""
+
+    def __init__(
+        self,
+        resolve: Callable[[str], Awaitable[BookieAddress]],
+        tasks: Tasks,
+        *,
+        timeout_ms: int,
+        bytes_max: int,
+    ) -> None:
+        self._resolve = resolve
+        self._tasks = tasks
+        self._timeout_ms = timeout_ms
+        self._bytes_max = bytes_max
+        self._connections: dict[str, BookieConnection] = {}
+
+    def __getitem__(self, bookie: str) -> BookieConnection:
+        connection = self._connections.get(bookie)
+        if connection is None:
+            connection = self._connections[bookie] = BookieConnection(
+                bookie,
+                self._resolve,
+                self._tasks,
+                timeout_ms=self._timeout_ms,
+                bytes_max=self._bytes_max,
+            )
+        return connection
+
+    def close(self) -> None:
+        """End all connections."""
+        for connection in self._connections.values():
+            connection.close()

@@ -1,0 +1,137 @@
+"""Which bookies are registered in ZooKeeper, and where they listen.
+
+Rules of the room: keeps a BookiePool as it is in ZooKeeper, by watches. When ZooKeeper is away, the
+last known state stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import DataCorrupt, MetadataUnavailable
+from headrace.storage.bookkeeper.ledger_metadata import (
+    BookieAddress,
+    address_in,
+    decode_service_info,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.runtime.tasks import Tasks
+    from headrace.storage.bookkeeper.ensemble import BookiePool
+    from headrace.storage.bookkeeper.metadata_service import ZooKeeper
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+_READ_ONLY = "readonly"
+
+
+class BookieDirectory:
+    """Follows `<root>/available` and tells `pool`; `changed` is called after each change."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        root: str,
+        pool: BookiePool,
+        tasks: Tasks,
+        changed: Callable[[], None],
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._path = f"{root}/available"
+        self._pool = pool
+        self._tasks = tasks
+        self._changed = changed
+        self._addresses: dict[str, BookieAddress] = {}
+        self._names: Sequence[str] = ()
+        self._read_only: Sequence[str] = ()
+        self._stale = {self._path, f"{self._path}/{_READ_ONLY}"}
+        """What must be read again, and has no watch."""
+        self._is_stale = asyncio.Event()
+
+    async def open(self) -> None:
+        """Read what is registered and follow it from now on. Raises MetadataUnavailable."""
+        await self._read()
+        self._tasks.spawn(self._follow(), "follow the bookies in ZooKeeper")
+
+    async def _follow(self) -> None:
+        while True:
+            await self._is_stale.wait()
+            try:
+                await self._read()
+            except MetadataUnavailable as error:
+                log.info("the list of bookies cannot be read now: %s", error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _read(self) -> None:
+        self._is_stale.clear()
+        read_only_path = f"{self._path}/{_READ_ONLY}"
+        try:
+            self._names = await self._children(self._path, self._names)
+            self._read_only = await self._children(read_only_path, self._read_only)
+            read_only = self._read_only
+            bookies = [name for name in self._names if name != _READ_ONLY]
+            for bookie in bookies:
+                if bookie not in self._addresses:
+                    await self._learn(bookie, f"{self._path}/{bookie}")
+        except MetadataUnavailable:
+            self._is_stale.set()
+            raise
+        for gone in self._addresses.keys() - set(bookies) - set(read_only):
+            del self._addresses[gone]
+        self._pool.set_writable(bookies)
+        self._pool.set_read_only(read_only)
+        self._changed()
+
+    async def _children(self, path: str, known: Sequence[str]) -> Sequence[str]:
+        """The names below `path`: read again if a watch has fired since they were `known`."""
+        if path not in self._stale:
+            return known
+
+        def changed() -> None:
+            self._stale.add(path)
+            if path == self._path:
+                # A path that was not there has no watch; its parent's fires when it is made.
+                self._stale.add(f"{path}/{_READ_ONLY}")
+            self._is_stale.set()
+
+        self._stale.discard(path)
+        try:
+            names = await self._zookeeper.children(path, changed)
+        except MetadataUnavailable:
+            self._stale.add(path)
+            raise
+        return names or ()
+
+    async def _learn(self, bookie: str, path: str) -> None:
+        found = await self._zookeeper.get(path)
+        if found is None:
+            return
+        try:
+            address, properties = decode_service_info(found[0])
+        except DataCorrupt as error:
+            log.warning("%s: %s", bookie, error)
+            address, properties = None, {}
+        address = address or address_in(bookie)
+        if address is not None:
+            self._addresses[bookie] = address
+        if "rack" in properties:
+            self._pool.set_rack(bookie, properties["rack"])
+
+    async def resolve(self, bookie: str) -> BookieAddress:
+        """Where a bookie listens. Raises ConnectionError."""
+        known = self._addresses.get(bookie)
+        if known is None:
+            try:
+                for folder in (self._path, f"{self._path}/{_READ_ONLY}"):
+                    await self._learn(bookie, f"{folder}/{bookie}")
+            except MetadataUnavailable as error:
+                log.info("bookie %s cannot be looked up now: %s", bookie, error)
+            known = self._addresses.get(bookie) or address_in(bookie)
+        if known is None:
+            raise ConnectionError(f"bookie {bookie} is not registered")
+        return known

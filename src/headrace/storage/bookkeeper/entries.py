@@ -1,0 +1,157 @@
+"""What the payloads of our entries look like: a head, and bytes of the ledger or of its trailer.
+
+Rules of the room: bytes in, bytes out. Do not change: stored.
+
+A ledger's bytes lie in its DATA entries one behind the other. The head says where in the ledger an
+entry's bytes begin, so a position can be found by bisection even where nobody left an index. An
+append that is larger than an entry lies in FRAGMENT entries and a last DATA entry; the head of each
+says where that append began, so a ledger whose writer died in the middle ends before it.
+Behind the bytes `seal` puts a trailer, the index of the entries and the caller's footer, cut into
+TRAILER entries and a last TAIL, which says where the trailer begins. Their heads hold the end of
+the bytes. The layout is in `docs/FORMAT.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import DataCorrupt, FormatUnsupported
+
+if TYPE_CHECKING:
+    from headrace.storage.ledger import Buffer
+
+MAGIC = b"Hr"
+VERSION = 1
+DATA, FRAGMENT, TRAILER, TAIL = 1, 2, 3, 4
+HEAD = Struct(">2sBBqq")
+_TAIL = Struct(">qII")
+INDEX_INTERVAL_BYTES = 64 << 10
+
+
+class Head(NamedTuple):
+    """`position` of the entry's first byte; `start` of the append that this byte belongs to."""
+
+    kind: int
+    position: int
+    start: int
+
+
+def pack_head(kind: int, position: int, start: int) -> bytes:
+    """The head of an entry."""
+    return HEAD.pack(MAGIC, VERSION, kind, position, start)
+
+
+def read_head(payload: memoryview) -> Head:
+    """The head of an entry. Raises DataCorrupt, FormatUnsupported."""
+    if len(payload) < HEAD.size:
+        raise DataCorrupt(f"an entry of {len(payload)} bytes has no head: it is not Headrace's")
+    magic, version, kind, position, start = HEAD.unpack_from(payload)
+    if magic != MAGIC:
+        raise DataCorrupt("an entry does not begin as Headrace's do")
+    if version != VERSION:
+        raise FormatUnsupported(f"an entry has version {version}, this Headrace reads {VERSION}")
+    return Head(kind, position, start)
+
+
+def end_behind(payload: memoryview) -> int:
+    """Where a ledger's bytes end whose last entry has this payload. Raises as `read_head`."""
+    head = read_head(payload)
+    if head.kind == DATA:
+        return head.position + len(payload) - HEAD.size
+    return head.start if head.kind == FRAGMENT else head.position
+
+
+class EntryIndex:
+    """Where entries begin: a sparse list, one for every 64 KiB or entry, whichever is larger."""
+
+    __slots__ = ("_entries", "_positions")
+
+    def __init__(self) -> None:
+        self._entries = array("q", [0])
+        self._positions = array("q", [0])
+
+    def add(self, entry: int, position: int) -> None:
+        """Learn that `entry` begins at `position`, wherever that is."""
+        at = bisect_right(self._positions, position)
+        if position - self._positions[at - 1] < INDEX_INTERVAL_BYTES:
+            return
+        if at < len(self._positions) and (
+            self._positions[at] - position < INDEX_INTERVAL_BYTES and self._entries[at] != entry + 1
+        ):
+            return
+        self._entries.insert(at, entry)
+        self._positions.insert(at, position)
+
+    def before(self, position: int) -> tuple[int, int]:
+        """(entry, where it begins): the last one known that begins at or before `position`."""
+        at = bisect_right(self._positions, position) - 1
+        return self._entries[at], self._positions[at]
+
+    def behind(self, position: int) -> tuple[int, int] | None:
+        """(entry, where it begins): the first one known that begins behind `position`."""
+        at = bisect_right(self._positions, position)
+        return (self._entries[at], self._positions[at]) if at < len(self._positions) else None
+
+    def encode(self) -> bytes:
+        """Its stored bytes: all entries, then all positions."""
+        out = b""
+        for numbers in (self._entries, self._positions):
+            copy = array("q", numbers)
+            if sys.byteorder == "little":
+                copy.byteswap()
+            out += copy.tobytes()
+        return out
+
+    @classmethod
+    def decode(cls, data: Buffer) -> EntryIndex:
+        """Read stored bytes. Raises DataCorrupt."""
+        if len(data) % 16:
+            raise DataCorrupt("the index of a ledger's entries is cut short")
+        numbers = array("q")
+        numbers.frombytes(data)
+        if sys.byteorder == "little":
+            numbers.byteswap()
+        index = cls()
+        half = len(numbers) // 2
+        index._entries, index._positions = numbers[:half], numbers[half:]
+        if not half or index._entries[0] or index._positions[0]:
+            raise DataCorrupt("the index of a ledger's entries does not begin with its first")
+        return index
+
+
+def trailer_entries(
+    index: EntryIndex, footer: bytes, end: int, first_entry: int, bytes_max: int
+) -> list[bytes]:
+    """The payloads of a trailer that begins with entry `first_entry`, behind `end` bytes."""
+    encoded = index.encode()
+    blob = encoded + footer
+    room = bytes_max - HEAD.size - _TAIL.size
+    chunks = [blob[at : at + room] for at in range(0, len(blob), room)]
+    last = chunks.pop()
+    out = [pack_head(TRAILER, end, end) + chunk for chunk in chunks]
+    tail = _TAIL.pack(first_entry, len(encoded), len(footer))
+    return [*out, pack_head(TAIL, end, end) + tail + last]
+
+
+def trailer_begin(tail: memoryview) -> int:
+    """The first entry of the trailer that ends with the payload `tail`. Raises DataCorrupt."""
+    if len(tail) < HEAD.size + _TAIL.size:
+        raise DataCorrupt("the tail of a ledger is cut short")
+    first: int = _TAIL.unpack_from(tail, HEAD.size)[0]
+    return first
+
+
+def read_trailer(payloads: list[memoryview]) -> tuple[EntryIndex, bytes]:
+    """(index, footer) from all the payloads of a trailer. Raises DataCorrupt."""
+    tail = payloads[-1]
+    _first, index_size, footer_size = _TAIL.unpack_from(tail, HEAD.size)
+    blob = b"".join(
+        [*(payload[HEAD.size :] for payload in payloads[:-1]), tail[HEAD.size + _TAIL.size :]]
+    )
+    if len(blob) != index_size + footer_size:
+        raise DataCorrupt(f"a ledger's trailer has {len(blob)} bytes, not as many as it says")
+    return EntryIndex.decode(blob[:index_size]), blob[index_size:]

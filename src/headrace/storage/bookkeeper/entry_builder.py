@@ -1,0 +1,131 @@
+"""From appends to entries: what is appended is gathered until an entry is to be sent.
+
+Rules of the room: positions, buffers and sizes; who sends the entries, and when, is for
+`writing_ledger`. One copy is made of what is appended: into the frame that every bookie gets and
+that the cache keeps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from headrace.runtime.completion import Completion
+from headrace.storage.bookkeeper.entries import DATA, FRAGMENT, HEAD, MAGIC, VERSION
+from headrace.storage.bookkeeper.settings import ENTRY_BYTES_TARGET
+from headrace.storage.bookkeeper.wire import PAYLOAD_AT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.storage.ledger import Buffer
+
+DATA_AT = PAYLOAD_AT + HEAD.size
+"""Where the bytes of the ledger begin in the frame of an entry."""
+_EMPTY = bytearray()
+_HEAD_SPACE = bytes(DATA_AT)
+
+
+class BuiltEntry:
+    """One entry, its head filled in; the completion is of the appends that end in it."""
+
+    __slots__ = ("completion", "end", "frame", "kind", "position")
+
+    def __init__(
+        self, frame: bytearray, position: int, start: int, kind: int, completion: Completion | None
+    ) -> None:
+        self.frame = frame
+        self.position = position
+        self.kind = kind
+        self.end = position + len(frame) - DATA_AT
+        self.completion = completion
+        HEAD.pack_into(frame, PAYLOAD_AT, MAGIC, VERSION, kind, position, start)
+
+
+class EntryBuilder:
+    """See the module."""
+
+    def __init__(self, entry_bytes_max: int) -> None:
+        self.end = 0
+        """Bytes that were appended."""
+        self.queue: deque[BuiltEntry] = deque()
+        """Entries that are to be sent."""
+        self._room = entry_bytes_max - HEAD.size
+        self._target = min(ENTRY_BYTES_TARGET, self._room)
+        self._parts: list[Buffer] = []
+        """Appended in this turn."""
+        self._frame: bytearray | None = None
+        """Gathered in earlier turns."""
+        self._size = 0
+        self._position = 0
+        self._completion: Completion | None = None
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether there is something that is in no entry yet."""
+        return self._completion is not None
+
+    def append(self, parts: Sequence[Buffer], size: int) -> tuple[int, Completion]:
+        """(position, completion) of an append."""
+        position = self.end
+        self.end += size
+        if self._size + size > self._room:
+            self.flush()
+            if size > self._room:
+                return position, self._split(parts, position)
+        completion = self._completion
+        if completion is None:
+            completion = self._completion = Completion()
+            self._position = position
+        self._parts += parts
+        self._size += size
+        if self._size >= self._target:
+            self.flush()
+        return position, completion
+
+    def _split(self, parts: Sequence[Buffer], start: int) -> Completion:
+        """An append that is larger than an entry: its last entry completes it."""
+        data = memoryview(b"".join(parts))
+        completion = Completion()
+        for at in range(0, len(data), self._room):
+            is_last = at + self._room >= len(data)
+            frame = _EMPTY.join((_HEAD_SPACE, data[at : at + self._room]))
+            kind = DATA if is_last else FRAGMENT
+            done = completion if is_last else None
+            self.queue.append(BuiltEntry(frame, start + at, start, kind, done))
+        return completion
+
+    def end_turn(self) -> None:
+        """Take over the buffers of this turn: they may be used until now and not longer."""
+        if self._frame is None:
+            self._frame = _EMPTY.join((_HEAD_SPACE, *self._parts))
+        else:
+            for part in self._parts:
+                self._frame += part
+        self._parts = []
+
+    def flush(self) -> None:
+        """What is gathered becomes an entry."""
+        completion, self._completion = self._completion, None
+        if completion is None:
+            return
+        self.end_turn()
+        frame, self._frame, self._size = self._frame, None, 0
+        assert frame is not None
+        self.queue.append(BuiltEntry(frame, self._position, self._position, DATA, completion))
+
+    def add_trailer(self, payloads: list[bytes]) -> None:
+        """Queue the entries of a trailer."""
+        for payload in payloads:
+            frame = _EMPTY.join((bytes(PAYLOAD_AT), payload))
+            kind = payload[len(MAGIC) + 1]
+            self.queue.append(BuiltEntry(frame, self.end, self.end, kind, None))
+
+    def drop(self) -> list[Completion]:
+        """Forget what was not sent; its completions."""
+        dropped = [entry.completion for entry in self.queue if entry.completion is not None]
+        if self._completion is not None:
+            dropped.append(self._completion)
+        self.queue.clear()
+        self._completion, self._frame, self._parts, self._size = None, None, [], 0
+        return dropped

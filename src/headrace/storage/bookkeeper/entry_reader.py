@@ -1,0 +1,190 @@
+"""Reading entries from the bookies that hold them.
+
+Rules of the room: knows replicas, digests and time-outs, not positions. Every entry's digest is
+checked; a bookie that does not answer, lacks the entry or sends damaged bytes is passed over for
+the next one, and one that takes long is raced by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headrace.errors import DataCorrupt, HeadraceError, StorageUnavailable
+from headrace.storage.bookkeeper.metadata_service import unknown
+from headrace.storage.bookkeeper.wire import (
+    DAMAGED,
+    NO_ENTRY,
+    NO_LEDGER,
+    OK,
+    Entry,
+    MalformedFrame,
+    batch_entries,
+    check_entry,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.storage.bookkeeper.bookie_connection import Bookies
+    from headrace.storage.bookkeeper.ledger_metadata import LedgerMetadata
+
+RUNS_IN_FLIGHT = 2
+RUN_BYTES = 1 << 20
+"""Asked of one bookie at a time."""
+
+
+class _Run:
+    """One batch read of consecutive entries, tried at one bookie after the other."""
+
+    __slots__ = (
+        "_bookies",
+        "_codes",
+        "_count",
+        "_first",
+        "_hedge_s",
+        "_ledger",
+        "_left",
+        "_outstanding",
+        "_size",
+        "_timer",
+        "future",
+    )
+
+    def __init__(
+        self, ledger: int, first: int, count: int, size: int, left: list[str], hedge_s: float
+    ) -> None:
+        self._ledger = ledger
+        self._first = first
+        self._count = count
+        self._size = size
+        self._left = left
+        self._hedge_s = hedge_s
+        self._codes: dict[str, int] = {}
+        self._outstanding = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._bookies: Bookies
+        self.future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
+
+    async def read(self, bookies: Bookies) -> list[Entry]:
+        self._bookies = bookies
+        self._try_next()
+        try:
+            return await self.future
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _try_next(self) -> None:
+        bookie = self._left.pop(0)
+        self._outstanding += 1
+        self._bookies[bookie].batch_read(
+            self._ledger, self._first, self._count, self._size, self._answered, bookie
+        )
+        if self._left:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._hedge_s, self._hedge)
+
+    def _hedge(self) -> None:
+        self._timer = None
+        if not self.future.done() and self._left:
+            self._try_next()
+
+    def _answered(self, code: int, body: memoryview, bookie: str) -> None:
+        self._outstanding -= 1
+        if self.future.done():
+            return
+        if code == OK:
+            entries = self._check(body)
+            if entries:
+                self.future.set_result(entries)
+                return
+            code = DAMAGED
+        self._codes[bookie] = code
+        if self._left:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._try_next()
+        elif not self._outstanding:
+            self.future.set_exception(self._error())
+
+    def _check(self, body: memoryview) -> list[Entry]:
+        """The whole entries that the answer begins with."""
+        entries: list[Entry] = []
+        try:
+            for data in batch_entries(body)[: self._count]:
+                entry = check_entry(self._ledger, self._first + len(entries), data)
+                if entry is None:
+                    break
+                entries.append(entry)
+        except MalformedFrame:
+            pass
+        return entries
+
+    def _error(self) -> HeadraceError:
+        codes = set(self._codes.values())
+        what = f"entry {self._first} of ledger {self._ledger}"
+        said = ", ".join(f"{bookie}: {code}" for bookie, code in self._codes.items())
+        if codes == {NO_LEDGER}:
+            return unknown(self._ledger)
+        if codes <= {DAMAGED, NO_ENTRY, NO_LEDGER}:
+            return DataCorrupt(
+                f"{what} is damaged or missing on every bookie that holds it ({said}): it is not"
+                " served; restore a bookie from a backup",
+                ledger=self._ledger,
+                entry=self._first,
+            )
+        return StorageUnavailable(f"{what} cannot be read now ({said}): try again")
+
+
+class EntryReader:
+    """Reads entries of any ledger."""
+
+    def __init__(
+        self, bookies: Bookies, is_suspect: Callable[[str], bool], *, hedge_ms: int
+    ) -> None:
+        self._bookies = bookies
+        self._is_suspect = is_suspect
+        self._hedge_s = hedge_ms / 1000
+
+    async def read(
+        self, ledger: int, metadata: LedgerMetadata, first: int, last: int, size: int
+    ) -> list[Entry]:
+        """Entries from `first` on, none behind `last`, about `size` bytes: one at least.
+
+        Raises DataCorrupt, StorageUnavailable, LedgerUnknown.
+        """
+        assert first <= last, "there is something to read"
+        quorum = metadata.quorum
+        end = last + 1
+        boundary = metadata.ensemble_end(first)
+        if boundary is not None:
+            end = min(end, boundary)
+        if quorum.write == quorum.ensemble:
+            # One bookie has all of them; which one depends on the ledger, to spread the load.
+            bookies = metadata.ensemble_of(first)
+            at = ledger % len(bookies)
+            order = self._order([*bookies[at:], *bookies[:at]])
+            run = _Run(ledger, first, end - first, size, order, self._hedge_s)
+            return await run.read(self._bookies)
+        runs = []
+        for begin in range(first, min(end, first + quorum.write * RUNS_IN_FLIGHT), quorum.write):
+            count = min(quorum.write, end - begin)
+            # The last slot of an entry holds the W - 1 entries behind it as well.
+            order = self._order(metadata.bookies_of(begin)[::-1])
+            run = _Run(ledger, begin, count, size, order, self._hedge_s)
+            runs.append(run.read(self._bookies))
+        entries: list[Entry] = []
+        for found in await asyncio.gather(*runs, return_exceptions=True):
+            if isinstance(found, BaseException):
+                if not entries:
+                    raise found
+                break
+            if entries and found[0].entry != entries[-1].entry + 1:
+                break  # an earlier bookie had fewer than it was asked for
+            entries += found
+        return entries
+
+    def _order(self, bookies: list[str]) -> list[str]:
+        """Those that failed lately come last."""
+        return sorted(bookies, key=self._is_suspect)

@@ -1,0 +1,319 @@
+"""Ledgers in Apache BookKeeper: the LedgerStore of a cluster.
+
+Rules of the room: knows which ledgers are open here and who does what with them. A ledger is
+written by the store that made it and by no other; everybody else recovers it first, which closes it
+for ever. So a ledger is either being written here, or sealed. The protocol facts and invariants
+are in `docs/BOOKKEEPER.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import (
+    HeadraceError,
+    LedgerFenced,
+    LedgerLost,
+    MetadataUnavailable,
+    Rejected,
+    StorageUnavailable,
+    VersionConflict,
+)
+from headrace.runtime.randomness import SystemRandomness
+from headrace.runtime.tasks import Tasks
+from headrace.storage.bookkeeper.bookie_connection import Bookies
+from headrace.storage.bookkeeper.bookie_directory import BookieDirectory
+from headrace.storage.bookkeeper.ensemble import BookiePool
+from headrace.storage.bookkeeper.entry_cache import EntryCache
+from headrace.storage.bookkeeper.entry_reader import EntryReader
+from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
+from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, unknown
+from headrace.storage.bookkeeper.open_ledger import Cluster, OpenLedger
+from headrace.storage.bookkeeper.position_reader import PositionReader
+from headrace.storage.bookkeeper.recovering_ledger import open_closed, recover_ledger
+from headrace.storage.bookkeeper.wire import master_key
+from headrace.storage.bookkeeper.writing_ledger import WritingLedger, sealed
+from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.completion import Completion
+    from headrace.runtime.randomness import Randomness
+    from headrace.storage.bookkeeper.metadata_service import Versioned, ZooKeeper
+    from headrace.storage.bookkeeper.quorum import Quorum
+    from headrace.storage.bookkeeper.settings import BookKeeperSettings
+
+log = logging.getLogger(__name__)
+
+FOOTER_BYTES_MAX = 16 << 20
+PRODUCT_KEY, PRODUCT = "application", b"headrace"
+_LISTED_AT_ONCE = 64
+
+
+class LedgerRecord(NamedTuple):
+    """What the metadata say of a ledger that some broker made."""
+
+    ledger: LedgerId
+    is_closed: bool
+    created_ms: int
+    custom: Mapping[str, bytes]
+
+
+class BookKeeperLedgerStore:
+    """See LedgerStore."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        settings: BookKeeperSettings,
+        clock: Clock,
+        randomness: Randomness | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._tasks = Tasks()
+        pool = BookiePool(
+            settings.racks,
+            quarantine_first_ms=settings.quarantine_first_ms,
+            quarantine_max_ms=settings.quarantine_max_ms,
+        )
+        self._directory = BookieDirectory(
+            zookeeper, settings.ledgers_root, pool, self._tasks, self._bookies_changed
+        )
+        bookies = Bookies(
+            self._directory.resolve,
+            self._tasks,
+            timeout_ms=settings.add_timeout_ms,
+            bytes_max=settings.bookie_bytes_max,
+        )
+        self._cluster = Cluster(
+            bookies,
+            LedgerMetadataService(
+                zookeeper, settings.ledgers_root, timeout_ms=settings.metadata_timeout_ms
+            ),
+            pool,
+            EntryCache(settings.cache_bytes),
+            self._tasks,
+            clock,
+            randomness or SystemRandomness(),
+            settings,
+        )
+        self._reader = EntryReader(
+            bookies,
+            lambda bookie: pool.is_quarantined(bookie, clock.now_ns()),
+            hedge_ms=settings.read_hedge_ms,
+        )
+        self._positions = PositionReader(self._reader, self._cluster.cache)
+        self._opened: dict[int, OpenLedger] = {}
+        self._writing: dict[int, WritingLedger] = {}
+        self._opening: dict[int, asyncio.Task[OpenLedger]] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        zookeeper: ZooKeeper,
+        settings: BookKeeperSettings,
+        clock: Clock,
+        randomness: Randomness | None = None,
+    ) -> BookKeeperLedgerStore:
+        """A store that knows its bookies. Raises StorageUnavailable."""
+        store = cls(zookeeper, settings, clock, randomness)
+        try:
+            await store._directory.open()
+        except MetadataUnavailable as error:
+            await store.close()
+            raise StorageUnavailable(f"ZooKeeper cannot be reached: {error}") from error
+        return store
+
+    async def close(self) -> None:
+        """Stop at once: appends that were not acknowledged are in doubt, as after a crash."""
+        for ledger, writing in self._writing.items():
+            writing.end(LedgerLost(f"ledger {ledger}: this store was closed", ledger=ledger))
+        self._cluster.bookies.close()
+        await self._tasks.close()
+
+    # --- writing -----------------------------------------------------------------------------
+
+    async def create(
+        self, custom: Mapping[str, bytes] | None = None, quorum: Quorum | None = None
+    ) -> LedgerId:
+        """See LedgerStore. `custom` goes into the metadata: what the ledger is for."""
+        cluster = self._cluster
+        settings = self._settings
+        chosen, bookies = cluster.pool.choose_ensemble(
+            quorum or settings.quorum, self._clock.now_ns(), cluster.randomness.below
+        )
+        metadata = LedgerMetadata(
+            chosen,
+            (Ensemble(0, bookies),),
+            password=settings.password,
+            created_ms=self._clock.now_ms(),
+            custom={PRODUCT_KEY: PRODUCT, **(custom or {})},
+        )
+        ledger, versioned = await cluster.service.create(metadata)
+        opened = OpenLedger(ledger, versioned)
+        writing = WritingLedger(opened, cluster, master_key(settings.password))
+        self._opened[ledger] = opened
+        self._writing[ledger] = writing
+        writing.watch()
+        return LedgerId(ledger)
+
+    def append(
+        self, ledger: LedgerId, parts: Sequence[Buffer], size: int, flush_ms: int | None
+    ) -> tuple[int, Completion]:
+        """See LedgerStore; `flush_ms` makes no difference: bookies sync before they answer."""
+        writing = self._writing.get(ledger)
+        if writing is None:
+            raise sealed(ledger) if ledger in self._opened else unknown(ledger)
+        return writing.append(parts, size)
+
+    async def seal(self, ledger: LedgerId, footer: bytes) -> None:
+        """See LedgerStore. Sealing again with the same footer changes nothing."""
+        if len(footer) > FOOTER_BYTES_MAX:
+            raise Rejected(
+                f"a footer of {len(footer)} bytes: at most {FOOTER_BYTES_MAX} are kept",
+                limit=FOOTER_BYTES_MAX,
+                actual=len(footer),
+            )
+        writing = self._writing.get(ledger)
+        if writing is None:
+            opened = await self._open(ledger)
+            if opened.footer == footer:
+                return
+            raise sealed(ledger)
+        try:
+            await writing.seal(bytes(footer))
+        except MetadataUnavailable as error:
+            raise StorageUnavailable(f"ledger {ledger} cannot be sealed now: {error}") from error
+        self._writing.pop(ledger, None)
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
+        """See LedgerStore. None too for a ledger that was not opened here yet."""
+        opened = self._opened.get(ledger)
+        if opened is None:
+            return None
+        size = min(size, opened.end - position)
+        if size <= 0:
+            return b""
+        return self._cluster.cache.get(ledger, position, size)
+
+    async def read(self, ledger: LedgerId, position: int, size: int) -> Buffer:
+        """See LedgerStore."""
+        return await self._positions.read(await self._open(ledger), position, size)
+
+    def list(self) -> Sequence[LedgerInfo]:
+        """The ledgers that are open here, by id; `records` finds those of all brokers."""
+        return [opened.info for _, opened in sorted(self._opened.items())]
+
+    async def records(self) -> Sequence[LedgerRecord]:
+        """All ledgers that any broker of this product made, by id.
+
+        Reads the metadata of every ledger in the cluster: for sweepers, not for requests. Raises
+        StorageUnavailable.
+        """
+        found: list[LedgerRecord] = []
+        try:
+            ledgers = await self._cluster.service.ledgers()
+            for at in range(0, len(ledgers), _LISTED_AT_ONCE):
+                batch = ledgers[at : at + _LISTED_AT_ONCE]
+                found += [
+                    record
+                    for record in await asyncio.gather(*map(self._record, batch))
+                    if record is not None
+                ]
+        except MetadataUnavailable as error:
+            raise StorageUnavailable(f"the ledgers cannot be listed now: {error}") from error
+        return found
+
+    async def _record(self, ledger: int) -> LedgerRecord | None:
+        try:
+            metadata = (await self._cluster.service.read(ledger)).metadata
+        except MetadataUnavailable:
+            raise
+        except HeadraceError:
+            return None  # it has gone, or is another's and unlike ours
+        if metadata.custom.get(PRODUCT_KEY) != PRODUCT:
+            return None
+        is_closed = metadata.state is LedgerState.CLOSED
+        return LedgerRecord(LedgerId(ledger), is_closed, metadata.created_ms, metadata.custom)
+
+    # --- taking over, and removing -----------------------------------------------------------
+
+    async def recover(self, ledger: LedgerId) -> LedgerInfo:
+        """See LedgerStore; afterwards the ledger is sealed, whoever wrote it."""
+        return (await self._open(ledger, fence=True)).info
+
+    async def _open(self, ledger: int, *, fence: bool = False) -> OpenLedger:
+        """The ledger, opened for reading: recovered first if `fence` and it is not closed."""
+        opened = self._opened.get(ledger)
+        if opened is not None and (opened.is_sealed or not fence):
+            return opened
+        opening = self._opening.get(ledger)
+        if opening is None:
+            opening = self._tasks.start(self._open_now(ledger, fence), f"open ledger {ledger}")
+            self._opening[ledger] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(ledger, None))
+        # Others wait for it as well: one that gives up does not stop it.
+        return await asyncio.shield(opening)
+
+    async def _open_now(self, ledger: int, fence: bool) -> OpenLedger:
+        before = self._opened.get(ledger)
+        try:
+            versioned = await self._cluster.service.read(ledger)
+        except MetadataUnavailable as error:
+            raise StorageUnavailable(f"ledger {ledger} cannot be opened now: {error}") from error
+        if versioned.metadata.state is not LedgerState.CLOSED:
+            if not fence:
+                raise StorageUnavailable(
+                    f"ledger {ledger} is written by another broker: recover it first, or wait"
+                    " until it is sealed",
+                    ledger=ledger,
+                )
+            versioned = await recover_ledger(ledger, versioned, self._cluster)
+        opened = await open_closed(
+            ledger, versioned, self._reader, None if before is None else before.index
+        )
+        writing = self._writing.pop(ledger, None)
+        if writing is not None:
+            writing.end(
+                LedgerFenced(f"ledger {ledger} was recovered, and is sealed now", ledger=ledger)
+            )
+        self._opened[ledger] = opened
+        return opened
+
+    async def delete(self, ledger: LedgerId) -> None:
+        """See LedgerStore. One that is not closed is recovered first: a writer that still had it
+        could otherwise get acknowledgements for a ledger that is gone."""
+        try:
+            versioned = await self._closed(ledger)
+            await self._cluster.service.delete(ledger, versioned.version)
+        except VersionConflict as error:
+            raise StorageUnavailable(f"ledger {ledger} was just changed: try again") from error
+        except MetadataUnavailable as error:
+            raise StorageUnavailable(f"ledger {ledger} cannot be deleted now: {error}") from error
+        self.forget(ledger)
+
+    async def _closed(self, ledger: int) -> Versioned:
+        versioned = await self._cluster.service.read(ledger)
+        if versioned.metadata.state is LedgerState.CLOSED:
+            return versioned
+        versioned = await recover_ledger(ledger, versioned, self._cluster)
+        writing = self._writing.pop(ledger, None)
+        if writing is not None:
+            writing.end(unknown(ledger))
+        return versioned
+
+    def forget(self, ledger: int) -> None:
+        """Let go of what is kept in memory of a ledger; it is opened anew when it is read."""
+        self._opened.pop(ledger, None)
+        self._cluster.cache.forget(ledger)
+
+    def _bookies_changed(self) -> None:
+        for writing in list(self._writing.values()):
+            writing.spares_changed()

@@ -1,0 +1,212 @@
+"""The ledgers' metadata in ZooKeeper: make, read, change by compare-and-set, watch, remove, list.
+
+Rules of the room: knows BookKeeper's layout in ZooKeeper (`HierarchicalLedgerManagerFactory`), not
+bookies. A change whose outcome is unknown, because the connection broke, is read back: it took
+place if what is there now is what was to be written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from headrace.errors import LedgerUnknown, MetadataUnavailable, StorageUnavailable, VersionConflict
+from headrace.storage.bookkeeper.ledger_metadata import (
+    LedgerMetadata,
+    decode_metadata,
+    encode_metadata,
+    ledger_in,
+    ledger_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+RETRY_S = 0.1
+_SHORT_IDS_END = 2**31 - 1
+_LISTED_AT_ONCE = 64
+
+
+class ZooKeeper(Protocol):
+    """What is needed of ZooKeeper. All raise MetadataUnavailable when it does not answer."""
+
+    async def get(
+        self, path: str, changed: Callable[[], None] | None = None
+    ) -> tuple[bytes, int] | None:
+        """(value, version), None where there is nothing; `changed` is called once, later."""
+        ...
+
+    async def children(
+        self, path: str, changed: Callable[[], None] | None = None
+    ) -> Sequence[str] | None:
+        """The names below `path`, None where there is nothing."""
+        ...
+
+    async def create(self, path: str, value: bytes, *, ephemeral: bool, sequence: bool) -> str:
+        """Make a node, and those above it; its true path. Raises VersionConflict if it is there."""
+        ...
+
+    async def put(self, path: str, value: bytes, version: int) -> int:
+        """Change a node; its new version. Raises VersionConflict."""
+        ...
+
+    async def delete(self, path: str, version: int = -1) -> bool:
+        """Remove a node; whether it was there. Raises VersionConflict."""
+        ...
+
+
+class Versioned(NamedTuple):
+    """A ledger's metadata as they were at a version of their node."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+class LedgerMetadataService:
+    """See the module; `root` is BookKeeper's part of ZooKeeper."""
+
+    def __init__(self, zookeeper: ZooKeeper, root: str, *, timeout_ms: int) -> None:
+        self._zookeeper = zookeeper
+        self._root = root
+        self._timeout_s = timeout_ms / 1000
+        self._has_long_ids = False
+
+    async def create(self, metadata: LedgerMetadata) -> tuple[int, Versioned]:
+        """Give out a new ledger id and write its metadata. Raises StorageUnavailable."""
+        try:
+            ledger = await self._next_id()
+            path = ledger_path(self._root, ledger)
+            await self._zookeeper.create(
+                path, encode_metadata(metadata), ephemeral=False, sequence=False
+            )
+        except (MetadataUnavailable, VersionConflict) as error:
+            raise StorageUnavailable(f"no ledger can be made now: {error}") from error
+        return ledger, Versioned(metadata, 0)
+
+    async def _next_id(self) -> int:
+        """An id that was never given out: the number of a sequential node, which then goes."""
+        if not self._has_long_ids:
+            number = await self._sequence(f"{self._root}/idgen")
+            if number is not None:
+                return number
+            self._has_long_ids = True
+        return await self._next_long_id()
+
+    async def _sequence(self, folder: str) -> int | None:
+        """The next number in `folder`; None when its 31 bits are used up."""
+        path = await self._zookeeper.create(f"{folder}/ID-", b"", ephemeral=True, sequence=True)
+        number = int(path.rpartition("-")[2]) if re.search(r"ID-\d{10}$", path) else -1
+        try:
+            await self._zookeeper.delete(path)
+        except MetadataUnavailable:
+            pass  # it goes with the session
+        return number if 0 <= number < _SHORT_IDS_END else None
+
+    async def _next_long_id(self) -> int:
+        """Ids of 63 bits: the high half is a node of its own, the low half a number below it."""
+        folder = f"{self._root}/idgen-long"
+        while True:
+            names = await self._zookeeper.children(folder) or ()
+            halves = [int(name[4:]) for name in names if re.fullmatch(r"HOB-\d{10}", name)]
+            high = max(halves, default=0)
+            if high:
+                low = await self._sequence(f"{folder}/HOB-{high:010}")
+                if low is not None:
+                    return high << 32 | low
+            try:
+                await self._zookeeper.create(
+                    f"{folder}/HOB-{high + 1:010}", b"", ephemeral=False, sequence=False
+                )
+            except VersionConflict:
+                pass  # somebody else was faster
+
+    async def read(self, ledger: int, changed: Callable[[], None] | None = None) -> Versioned:
+        """The metadata of a ledger; `changed` is called once when they have changed or are gone.
+
+        Raises LedgerUnknown, MetadataUnavailable, DataCorrupt, FormatUnsupported.
+        """
+        found = await self._zookeeper.get(ledger_path(self._root, ledger), changed)
+        if found is None:
+            raise unknown(ledger)
+        return Versioned(decode_metadata(found[0]), found[1])
+
+    async def update(
+        self,
+        ledger: int,
+        known: Versioned,
+        change: Callable[[LedgerMetadata], LedgerMetadata | None],
+    ) -> Versioned:
+        """Change the metadata by compare-and-set, from `known` or what is there by now.
+
+        `change` gives what they should be, None if they are to be left as they are. Returns what is
+        there in the end. Raises LedgerUnknown, MetadataUnavailable when it takes too long.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._update(ledger, known, change)
+        except TimeoutError:
+            raise MetadataUnavailable(
+                f"the metadata of ledger {ledger} could not be changed within {self._timeout_s} s"
+            ) from None
+
+    async def _update(
+        self,
+        ledger: int,
+        known: Versioned,
+        change: Callable[[LedgerMetadata], LedgerMetadata | None],
+    ) -> Versioned:
+        path = ledger_path(self._root, ledger)
+        while True:
+            wanted = change(known.metadata)
+            if wanted is None:
+                return known
+            try:
+                version = await self._zookeeper.put(path, encode_metadata(wanted), known.version)
+                return Versioned(wanted, version)
+            except VersionConflict:
+                known = await self._read_patiently(ledger)
+            except MetadataUnavailable:
+                await asyncio.sleep(RETRY_S)
+                known = await self._read_patiently(ledger)
+            if known.metadata == wanted:
+                return known  # it had taken place, and its answer was lost
+
+    async def _read_patiently(self, ledger: int) -> Versioned:
+        while True:
+            try:
+                return await self.read(ledger)
+            except MetadataUnavailable:
+                await asyncio.sleep(RETRY_S)
+
+    async def delete(self, ledger: int, version: int) -> None:
+        """Remove the metadata, if they are still at `version`.
+
+        Raises LedgerUnknown, VersionConflict, MetadataUnavailable.
+        """
+        if not await self._zookeeper.delete(ledger_path(self._root, ledger), version):
+            raise unknown(ledger)
+
+    async def ledgers(self) -> list[int]:
+        """The ids of all ledgers, whoever made them, in order."""
+        found: list[int] = []
+        folders = [self._root]
+        while folders:
+            batch, folders = folders[:_LISTED_AT_ONCE], folders[_LISTED_AT_ONCE:]
+            listed = await asyncio.gather(*map(self._zookeeper.children, batch))
+            for folder, names in zip(batch, listed, strict=True):
+                for name in names or ():
+                    if re.fullmatch(r"\d{2,4}", name):
+                        folders.append(f"{folder}/{name}")
+                        continue
+                    ledger = ledger_in(f"{folder}/{name}")
+                    if ledger is not None:
+                        found.append(ledger)
+        return sorted(found)
+
+
+def unknown(ledger: int) -> LedgerUnknown:
+    """The error for a ledger that is not there."""
+    return LedgerUnknown(
+        f"ledger {ledger} does not exist: it was deleted or never made", ledger=ledger
+    )

@@ -1,0 +1,195 @@
+"""Taking a ledger over: mark it, fence it, recover its tail, close it, and open it for reading.
+
+Rules of the room: carries out what `recovery` decides, and reads what `seal` has left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import MetadataUnavailable, StorageUnavailable
+from headrace.storage.bookkeeper.entries import (
+    TAIL,
+    EntryIndex,
+    end_behind,
+    read_head,
+    read_trailer,
+    trailer_begin,
+)
+from headrace.storage.bookkeeper.ledger_handle import Send
+from headrace.storage.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from headrace.storage.bookkeeper.open_ledger import OpenLedger
+from headrace.storage.bookkeeper.recovery import (
+    Fence,
+    FencingRead,
+    Recovered,
+    Recovery,
+    RecoveryFailed,
+    WriteAgain,
+    mark,
+    put_end,
+)
+from headrace.storage.bookkeeper.wire import (
+    DAMAGED,
+    FENCED,
+    FLAG_HIGH_PRIORITY,
+    FLAG_RECOVERY_ADD,
+    LAST_ADD_CONFIRMED,
+    NO_ENTRY,
+    NO_LEDGER,
+    OK,
+    UNAUTHORIZED,
+    add_frame,
+    check_entry,
+    master_key,
+)
+
+if TYPE_CHECKING:
+    from headrace.storage.bookkeeper.entry_reader import EntryReader
+    from headrace.storage.bookkeeper.metadata_service import Versioned
+    from headrace.storage.bookkeeper.open_ledger import Cluster
+    from headrace.storage.bookkeeper.recovery import Effect
+
+log = logging.getLogger(__name__)
+
+_ABOUT_THE_LEDGER = {OK, NO_ENTRY, NO_LEDGER, FENCED, UNAUTHORIZED, DAMAGED}
+"""Answers that say nothing against the bookie."""
+TRAILER_READ_BYTES = 4 << 20
+
+
+class _Run:
+    """One recovery under way."""
+
+    def __init__(self, ledger: int, metadata: LedgerMetadata, cluster: Cluster) -> None:
+        self._ledger = ledger
+        self._cluster = cluster
+        self._key = master_key(metadata.password)
+        self._machine = Recovery(metadata, cluster.choose_spare)
+        self._frames: dict[int, bytearray] = {}
+        self._over: asyncio.Future[Recovered] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> Recovered:
+        self._carry_out(self._machine.start())
+        return await self._over
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        bookies = self._cluster.bookies
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._send(effect)
+            elif isinstance(effect, Fence):
+                bookies[effect.bookie].fencing_read(
+                    self._ledger, LAST_ADD_CONFIRMED, self._key, self._fenced, effect
+                )
+            elif isinstance(effect, FencingRead):
+                bookies[effect.bookie].fencing_read(
+                    self._ledger, effect.entry, self._key, self._read, effect
+                )
+            elif isinstance(effect, WriteAgain):
+                self._frames[effect.entry] = add_frame(
+                    self._ledger,
+                    effect.entry,
+                    effect.confirmed,
+                    effect.length,
+                    self._key,
+                    FLAG_RECOVERY_ADD | FLAG_HIGH_PRIORITY,
+                    effect.payload,
+                )
+                for send in effect.sends:
+                    self._send(send)
+            elif self._over.done():
+                pass  # given up by the one who waited
+            elif isinstance(effect, RecoveryFailed):
+                self._over.set_exception(
+                    StorageUnavailable(
+                        f"ledger {self._ledger} cannot be recovered now: {effect.reason}; nothing"
+                        " is lost, try again when more of its bookies are there",
+                        ledger=self._ledger,
+                    )
+                )
+            else:
+                self._over.set_result(effect)
+
+    def _send(self, send: Send) -> None:
+        connection = self._cluster.bookies[send.bookie]
+        connection.add(self._ledger, send.entry, self._frames[send.entry], self._added, send)
+
+    def _note(self, code: int, bookie: str) -> None:
+        if code not in _ABOUT_THE_LEDGER:
+            self._cluster.bookie_failed(bookie)
+
+    def _fenced(self, code: int, body: memoryview, asked: Fence) -> None:
+        self._note(code, asked.bookie)
+        last = check_entry(self._ledger, LAST_ADD_CONFIRMED, body) if code == OK else None
+        self._carry_out(self._machine.fenced(asked.slot, code, last))
+
+    def _read(self, code: int, body: memoryview, asked: FencingRead) -> None:
+        found = check_entry(self._ledger, asked.entry, body) if code == OK else None
+        if code == OK and found is None:
+            log.warning(
+                "ledger %s: entry %s is damaged on bookie %s",
+                self._ledger,
+                asked.entry,
+                asked.bookie,
+            )
+            code = DAMAGED
+        self._note(code, asked.bookie)
+        self._carry_out(self._machine.read(asked.entry, asked.bookie, code, found))
+
+    def _added(self, code: int, _body: memoryview, sent: Send) -> None:
+        self._note(code, sent.bookie)
+        self._carry_out(self._machine.responded(sent.entry, sent.slot, sent.bookie, code))
+
+
+async def recover_ledger(ledger: int, versioned: Versioned, cluster: Cluster) -> Versioned:
+    """Fence a ledger, find its end and close it there, unless it is closed already.
+
+    Returns its CLOSED metadata. Raises StorageUnavailable, LedgerUnknown.
+    """
+    service = cluster.service
+    try:
+        while versioned.metadata.state is not LedgerState.CLOSED:
+            versioned = await service.update(ledger, versioned, mark)
+            if versioned.metadata.state is LedgerState.CLOSED:
+                break
+            marked = versioned.metadata
+            found = await _Run(ledger, marked, cluster).run()
+            versioned = await service.update(ledger, versioned, put_end(marked, found))
+    except MetadataUnavailable as error:
+        raise StorageUnavailable(f"ledger {ledger} cannot be recovered now: {error}") from error
+    return versioned
+
+
+async def open_closed(
+    ledger: int, versioned: Versioned, reader: EntryReader, hint: EntryIndex | None = None
+) -> OpenLedger:
+    """A CLOSED ledger for reading: its end, and its index and footer if it was sealed.
+
+    `hint` is what is known of its entries where it has no trailer. Raises DataCorrupt,
+    StorageUnavailable, LedgerUnknown.
+    """
+    metadata = versioned.metadata
+    assert metadata.state is LedgerState.CLOSED, "only what is closed has an end"
+    opened = OpenLedger(ledger, versioned)
+    opened.is_sealed = True
+    opened.index = hint or opened.index
+    last = metadata.last_entry
+    if last < 0:
+        return opened
+    tail = (await reader.read(ledger, metadata, last, last, 1))[0].payload
+    opened.end, opened.last_entry = end_behind(tail), last
+    head = read_head(tail)
+    if head.kind != TAIL:
+        return opened  # where a trailer was begun, a read for its bytes ends at `end`
+    first = trailer_begin(tail)
+    payloads: list[memoryview] = []
+    while first + len(payloads) < last:
+        entries = await reader.read(
+            ledger, metadata, first + len(payloads), last - 1, TRAILER_READ_BYTES
+        )
+        payloads += [entry.payload for entry in entries]
+    opened.index, opened.footer = read_trailer([*payloads, tail])
+    opened.last_entry = first - 1
+    return opened

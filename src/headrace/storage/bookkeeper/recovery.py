@@ -1,0 +1,260 @@
+"""Recovering a ledger: keep its writer out, find its last entry, make it safe, close it.
+
+Rules of the room: a pure machine, like `ledger_handle`, whose second half it borrows to write
+entries again. The metadata say IN_RECOVERY before it begins, so no ensemble changes under it.
+
+How it works:
+1. Fence every bookie of the last ensemble. Enough have answered when those that did not cannot
+   make up an ack quorum of any entry. Their answers carry the last add confirmed; ensembles before
+   the last are confirmed as a whole.
+2. Read on from there, several entries ahead, from all bookies of each entry at once, each read a
+   fencing one. An entry that any bookie has was perhaps acknowledged: it is written again, marked
+   as recovery, until it has its ack quorum. One that W - A + 1 bookies lack never was: the ledger
+   ends before it. If neither is known, recovery fails and may be tried again.
+3. Bookies that fail are replaced here alone; the new ensembles go into the metadata together with
+   the end, which closes the ledger.
+Source: `LedgerRecoveryOp`, `ReadLastConfirmedOp`, `ReadOnlyLedgerHandle` of BookKeeper 4.17.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.storage.bookkeeper.ledger_handle import Acknowledge, LedgerHandle, Send
+from headrace.storage.bookkeeper.ledger_metadata import LedgerState
+from headrace.storage.bookkeeper.wire import NO_ENTRY, NO_LEDGER, OK, UNAUTHORIZED, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.storage.bookkeeper.ledger_handle import ChooseSpare
+    from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata
+
+READ_AHEAD_ENTRIES = 16
+
+
+class Fence(NamedTuple):
+    """Send the fencing read of the last entry to the bookie in `slot`."""
+
+    slot: int
+    bookie: str
+
+
+class FencingRead(NamedTuple):
+    """Read `entry` from `bookie` with a fencing read."""
+
+    entry: int
+    bookie: str
+
+
+class WriteAgain(NamedTuple):
+    """Add the entry once more, marked as recovery, with the sends in `sends`."""
+
+    entry: int
+    confirmed: int
+    length: int
+    payload: memoryview
+    sends: list[Send]
+
+
+class Recovered(NamedTuple):
+    """The ledger ends at `last_entry` (-1: it is empty); close it with these new ensembles."""
+
+    last_entry: int
+    length: int
+    ensembles: list[Ensemble]
+
+
+class RecoveryFailed(NamedTuple):
+    """It cannot be recovered now."""
+
+    reason: str
+
+
+Effect = Fence | FencingRead | WriteAgain | Send | Recovered | RecoveryFailed
+
+
+def mark(metadata: LedgerMetadata) -> LedgerMetadata | None:
+    """The change of metadata that comes before a recovery."""
+    return metadata.in_recovery() if metadata.state is LedgerState.OPEN else None
+
+
+def put_end(
+    marked: LedgerMetadata, found: Recovered
+) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
+    """The change of metadata that a Recovered asks for, if they are as the recovery knew them.
+
+    Else another one was faster; where that did not close the ledger, this one begins anew.
+    """
+
+    def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
+        if metadata.state is not LedgerState.IN_RECOVERY or (
+            metadata.last_ensemble != marked.last_ensemble
+        ):
+            return None
+        for ensemble in found.ensembles:
+            metadata = metadata.with_ensemble(ensemble)
+        return metadata.closed(found.last_entry, found.length)
+
+    return change
+
+
+class Recovery:
+    """See the module."""
+
+    def __init__(self, metadata: LedgerMetadata, choose_spare: ChooseSpare) -> None:
+        self._metadata = metadata
+        self._quorum = metadata.quorum
+        self._choose_spare = choose_spare
+        self._bookies = metadata.last_ensemble.bookies
+        self._silent = set(range(self._quorum.ensemble))
+        """Slots whose answer to the fencing read is still awaited."""
+        self._fenced: set[int] = set()
+        self._confirmed = metadata.last_ensemble.first_entry - 1
+        self._length_at: dict[int, int] = {-1: 0}
+        """What is known of the ledger's length: up to and including an entry."""
+        self._handle: LedgerHandle | None = None
+        self._asked = -1
+        """Entries up to here are being read."""
+        self._found: dict[int, Entry] = {}
+        self._missing: dict[int, set[str]] = {}
+        self._unknown: dict[int, set[str]] = {}
+        self._end: int | None = None
+        """The last entry, once it is known."""
+        self._is_over = False
+        self._effects: list[Effect] = []
+
+    # --- commands ----------------------------------------------------------------------------
+
+    def start(self) -> list[Effect]:
+        """Begin."""
+        self._effects += [Fence(slot, bookie) for slot, bookie in enumerate(self._bookies)]
+        return self._drain()
+
+    def fenced(self, slot: int, code: int, last: Entry | None) -> list[Effect]:
+        """The bookie in `slot` answered the fencing read; `last` is an entry whose digest fits."""
+        if self._is_over or slot not in self._silent:
+            return []
+        self._silent.discard(slot)
+        if code == UNAUTHORIZED:
+            self._fail(f"bookie {self._bookies[slot]} refuses the password of this ledger")
+            return self._drain()
+        if code in {OK, NO_ENTRY, NO_LEDGER}:
+            self._fenced.add(slot)
+        if self._handle is not None:
+            return []  # there were enough before
+        if last is not None:
+            self._confirmed = max(self._confirmed, last.last_add_confirmed)
+            self._length_at[last.entry] = last.length
+        if self._quorum.is_covered(self._fenced):
+            self._handle = LedgerHandle(
+                self._metadata,
+                self._choose_spare,
+                confirmed=self._confirmed,
+                length=self._length_at.get(self._confirmed, 0),
+                local_changes=True,
+            )
+            self._asked = self._confirmed
+            if self._confirmed not in self._length_at:
+                self._ask(self._confirmed)  # for the length up to it
+            self._read_ahead()
+        elif not self._silent:
+            self._fail(f"only slots {sorted(self._fenced)} of {self._bookies} could be fenced")
+        return self._drain()
+
+    def read(self, entry: int, bookie: str, code: int, found: Entry | None) -> list[Effect]:
+        """A bookie answered the read of `entry`; `found` is set if it has it whole."""
+        handle = self._handle
+        if self._is_over or handle is None or self._is_settled(entry):
+            return []
+        if found is not None:
+            self._found[entry] = found
+        elif code in {NO_ENTRY, NO_LEDGER}:
+            self._missing.setdefault(entry, set()).add(bookie)
+        else:
+            self._unknown.setdefault(entry, set()).add(bookie)
+        self._settle(handle)
+        return self._drain()
+
+    def responded(self, entry: int, slot: int, bookie: str, code: int) -> list[Effect]:
+        """A bookie answered an add of the recovery."""
+        if self._is_over:
+            return []
+        assert self._handle is not None
+        self._take(self._handle.responded(entry, slot, bookie, code))
+        return self._drain()
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _ask(self, entry: int) -> None:
+        self._effects += [FencingRead(entry, bookie) for bookie in self._metadata.bookies_of(entry)]
+
+    def _read_ahead(self) -> None:
+        assert self._handle is not None
+        while self._asked < self._handle.next_entry - 1 + READ_AHEAD_ENTRIES:
+            self._asked += 1
+            self._ask(self._asked)
+
+    def _is_settled(self, entry: int) -> bool:
+        assert self._handle is not None
+        if entry == self._confirmed:
+            return self._confirmed in self._length_at
+        return entry < self._handle.next_entry or self._end is not None or entry in self._found
+
+    def _settle(self, handle: LedgerHandle) -> None:
+        """Go on from the first entry that is not settled as far as the answers allow."""
+        if self._confirmed not in self._length_at:
+            known = self._found.pop(self._confirmed, None)
+            if known is None:
+                self._check_readable(self._confirmed)
+                return
+            self._length_at[self._confirmed] = handle.length = known.length
+        while self._end is None:
+            entry = handle.next_entry
+            found = self._found.pop(entry, None)
+            if found is None:
+                if len(self._missing.get(entry, ())) >= self._quorum.missing:
+                    self._end = entry - 1
+                else:
+                    self._check_readable(entry)
+                break
+            self._missing.pop(entry, None)
+            self._unknown.pop(entry, None)
+            added = handle.append(len(found.payload))
+            handle.length = found.length  # as its writer counted
+            self._effects.append(
+                WriteAgain(entry, added.confirmed, found.length, found.payload, added.sends)
+            )
+            self._read_ahead()
+        self._finish(handle)
+
+    def _check_readable(self, entry: int) -> None:
+        unknown = self._unknown.get(entry, set())
+        if len(unknown | self._missing.get(entry, set())) >= self._quorum.write:
+            self._fail(f"entry {entry} cannot be read: {sorted(unknown)} do not answer")
+
+    def _take(self, effects: Sequence[object]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._effects.append(effect)
+            elif not isinstance(effect, Acknowledge):
+                assert self._handle is not None
+                failure = self._handle.failure
+                assert failure is not None, "a handle of local changes asks for nothing else"
+                self._fail(failure.reason)
+        if self._handle is not None:
+            self._finish(self._handle)
+
+    def _finish(self, handle: LedgerHandle) -> None:
+        if self._end is not None and handle.confirmed == self._end and not self._is_over:
+            self._is_over = True
+            self._effects.append(Recovered(self._end, handle.length, handle.new_ensembles))
+
+    def _fail(self, reason: str) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._effects.append(RecoveryFailed(reason))
+
+    def _drain(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects

@@ -1,0 +1,56 @@
+"""What an operator can say about BookKeeper.
+
+Rules of the room: values and their limits, nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.storage.bookkeeper.quorum import Quorum
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ENTRY_BYTES_MAX = 1 << 20
+"""Payload of one entry. Bookies take frames of up to 5 MiB (`nettyMaxFrameSizeBytes`)."""
+ENTRY_BYTES_TARGET = 128 << 10
+"""Appends are gathered up to this size while earlier entries are under way: larger entries than
+this bring no more throughput, and wait longer."""
+EAGER_ENTRIES = 4
+"""So many entries of a ledger may be under way before appends are gathered."""
+
+QUORUM = Quorum(3, 3, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class BookKeeperSettings:
+    """Where the cluster is, and how safe and how patient to be.
+
+    `quorum` is what a new ledger gets (3, 3, 2) where there are bookies enough. With fewer, down
+    to the ack quorum, the ensemble is as large as can be, so that a cluster of three goes on when
+    one is gone; the ack quorum never shrinks.
+    """
+
+    ledgers_root: str = "/ledgers"
+    """BookKeeper's own part of ZooKeeper (`metadataServiceUri`)."""
+    quorum: Quorum = QUORUM
+    password: bytes = b""
+    """Of the ledgers; it is kept in the clear in their metadata, as BookKeeper does."""
+    add_timeout_ms: int = 5_000
+    """A bookie that does not answer for so long is replaced."""
+    metadata_timeout_ms: int = 15_000
+    """A change of metadata that takes longer fails what waits for it."""
+    read_hedge_ms: int = 200
+    """A read that takes longer is sent to the next replica as well."""
+    cache_bytes: int = 64 << 20
+    """Memory for entries that were written or read lately, for the whole store."""
+    bookie_bytes_max: int = 64 << 20
+    """Bytes that one bookie may owe answers for; beyond, it counts as failed."""
+    quarantine_first_ms: int = 5_000
+    quarantine_max_ms: int = 60_000
+    """A bookie that failed gets no new ensembles for so long, doubling with each failure."""
+    racks: Mapping[str, str] = field(default_factory=dict)
+    """Bookie id -> rack; else what the bookie's own `rack` property says, else one rack for all."""
+    entry_bytes_max: int = ENTRY_BYTES_MAX

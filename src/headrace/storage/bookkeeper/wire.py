@@ -1,0 +1,175 @@
+"""BookKeeper's wire protocol, version 2: frames out, responses in, and what an entry looks like.
+
+Rules of the room: bytes in, bytes out; no sockets, no state. Whatever a bookie sends is checked for
+its length before it is believed.
+
+Every frame is an int32 length and an int32 of version (8 bits), operation (8) and flags (16). An
+entry carries its ledger, its id, the last add confirmed that its writer knew, the bytes of payload
+in the ledger up to and including it, and a CRC-32C over these and the payload. A response carries
+no request id but for batch reads: it is known by operation, ledger and entry.
+Source: `BookieProtoEncoding` and `DigestManager` of BookKeeper 4.17.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from crc32c import crc32c
+
+if TYPE_CHECKING:
+    from headrace.storage.ledger import Buffer
+
+VERSION = 2
+ADD, READ, BATCH_READ = 1, 2, 7
+
+FLAG_FENCE, FLAG_RECOVERY_ADD, FLAG_HIGH_PRIORITY = 1, 2, 4
+
+OK, NO_LEDGER, NO_ENTRY = 0, 1, 2
+BAD_REQUEST, IO_ERROR, UNAUTHORIZED, BAD_VERSION, FENCED, READ_ONLY = 100, 101, 102, 103, 104, 105
+TOO_MANY_REQUESTS, UNKNOWN_LEDGER_STATE = 106, 107
+# Ours: what a request that was never answered ends with.
+TIMED_OUT, DISCONNECTED, OVERLOADED, DAMAGED = -1, -2, -3, -4
+
+LAST_ADD_CONFIRMED = -1
+"""The entry id that asks a bookie for the last entry it has."""
+
+ENTRY_OVERHEAD = 36
+"""Bytes before the payload in an entry: four int64 and the digest."""
+PAYLOAD_AT = 4 + 4 + 20 + ENTRY_OVERHEAD
+"""Where the payload begins in the frame of an add."""
+FRAME_BYTES_MAX = 64 << 20
+"""No bookie sends more in one response: its own frames are limited to 5 MiB by default."""
+
+_LENGTH = Struct(">I")
+_ADD_HEAD = Struct(">iI20sqqqq")
+_ENTRY = Struct(">qqqqI")
+_READ = Struct(">iIqq")
+_FENCING_READ = Struct(">iIqq20s")
+_BATCH_READ = Struct(">iIqqqiq")
+_RESPONSE = Struct(">Iiqq")
+_RESPONSE_HEAD_SIZE = _RESPONSE.size
+_REQUEST_ID = Struct(">q")
+_ENTRY_AT = 28
+_DIGEST_AT = 60
+
+
+class MalformedFrame(Exception):
+    """A bookie sent what cannot be: its connection is of no further use."""
+
+
+class Entry(NamedTuple):
+    """A checked entry. `length` counts the payload bytes of the ledger up to its end."""
+
+    entry: int
+    last_add_confirmed: int
+    length: int
+    payload: memoryview
+
+
+def master_key(password: bytes) -> bytes:
+    """What proves to a bookie that a client may write to a ledger: 20 bytes."""
+    return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
+
+
+def seal_add(
+    frame: bytearray, ledger: int, entry: int, confirmed: int, length: int, key: bytes, flags: int
+) -> None:
+    """Fill in all that comes before the payload of an add, which begins at PAYLOAD_AT.
+
+    One frame serves all bookies of the entry; it must not change after this.
+    """
+    header = VERSION << 24 | ADD << 16 | flags
+    _ADD_HEAD.pack_into(frame, 0, len(frame) - 4, header, key, ledger, entry, confirmed, length)
+    with memoryview(frame) as view:
+        digest = crc32c(view[PAYLOAD_AT:], crc32c(view[_ENTRY_AT:_DIGEST_AT]))
+    _LENGTH.pack_into(frame, _DIGEST_AT, digest)
+
+
+def add_frame(
+    ledger: int, entry: int, confirmed: int, length: int, key: bytes, flags: int, payload: Buffer
+) -> bytearray:
+    """The frame that adds one entry."""
+    frame = bytearray(PAYLOAD_AT)
+    frame += payload
+    seal_add(frame, ledger, entry, confirmed, length, key, flags)
+    return frame
+
+
+def read_frame(ledger: int, entry: int) -> bytes:
+    """The frame that reads one entry."""
+    return _READ.pack(_READ.size - 4, VERSION << 24 | READ << 16, ledger, entry)
+
+
+def fencing_read_frame(ledger: int, entry: int, key: bytes) -> bytes:
+    """The frame that reads one entry and has the bookie refuse ordinary adds for ever after."""
+    flags = FLAG_FENCE | FLAG_HIGH_PRIORITY
+    header = VERSION << 24 | READ << 16 | flags
+    return _FENCING_READ.pack(_FENCING_READ.size - 4, header, ledger, entry, key)
+
+
+def batch_read_frame(ledger: int, first: int, request_id: int, count: int, size: int) -> bytes:
+    """The frame that reads up to `count` entries from `first` on, about `size` bytes at most."""
+    header = VERSION << 24 | BATCH_READ << 16
+    return _BATCH_READ.pack(_BATCH_READ.size - 4, header, ledger, first, request_id, count, size)
+
+
+class Response(NamedTuple):
+    """One response; `body` is what follows its head."""
+
+    operation: int
+    code: int
+    ledger: int
+    entry: int
+    body: memoryview
+
+
+def decode_response(frame: memoryview) -> Response:
+    """Read one response frame, its length not included. Raises MalformedFrame."""
+    if len(frame) < _RESPONSE_HEAD_SIZE:
+        raise MalformedFrame(f"a response of {len(frame)} bytes")
+    header, code, ledger, entry = _RESPONSE.unpack_from(frame)
+    if header >> 24 != VERSION:
+        raise MalformedFrame(f"a response of protocol version {header >> 24}")
+    return Response(header >> 16 & 0xFF, code, ledger, entry, frame[_RESPONSE_HEAD_SIZE:])
+
+
+def batch_request_id(body: memoryview) -> int:
+    """The request that a batch read's response answers. Raises MalformedFrame."""
+    if len(body) < _REQUEST_ID.size:
+        raise MalformedFrame("a batch read's response without its request id")
+    request_id: int = _REQUEST_ID.unpack_from(body)[0]
+    return request_id
+
+
+def batch_entries(body: memoryview) -> list[memoryview]:
+    """The entries in a batch read's response, not checked yet. Raises MalformedFrame."""
+    entries = []
+    at, end = _REQUEST_ID.size, len(body)
+    while at < end:
+        if at + 4 > end:
+            raise MalformedFrame("a batch read's response is cut short")
+        (size,) = _LENGTH.unpack_from(body, at)
+        at += 4
+        if size > end - at:
+            raise MalformedFrame(f"an entry of {size} bytes in {end - at} bytes of response")
+        entries.append(body[at : at + size])
+        at += size
+    return entries
+
+
+def check_entry(ledger: int, entry: int, data: memoryview) -> Entry | None:
+    """The entry in `data` if it is whole and the one asked for, else None.
+
+    `entry` LAST_ADD_CONFIRMED stands for any.
+    """
+    if len(data) < ENTRY_OVERHEAD:
+        return None
+    found_ledger, found_entry, confirmed, length, digest = _ENTRY.unpack_from(data)
+    if found_ledger != ledger or entry not in {LAST_ADD_CONFIRMED, found_entry}:
+        return None
+    payload = data[ENTRY_OVERHEAD:]
+    if crc32c(payload, crc32c(data[:32])) != digest:
+        return None
+    return Entry(found_entry, confirmed, length, payload)

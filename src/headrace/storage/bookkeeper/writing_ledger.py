@@ -1,0 +1,337 @@
+"""A ledger that this store made and writes to: appends become entries, entries become acks.
+
+Rules of the room: carries out what `ledger_handle` decides. Appends of one turn of the loop go into
+one entry; while several entries are under way, appends of later turns are gathered too, up to a
+size. Positions count the bytes that were appended; the heads of entries are not among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import (
+    HeadraceError,
+    LedgerFenced,
+    LedgerLost,
+    LedgerSealed,
+    LedgerUnknown,
+    MetadataUnavailable,
+)
+from headrace.storage.bookkeeper.entries import DATA, FRAGMENT, trailer_entries
+from headrace.storage.bookkeeper.entry_builder import DATA_AT, BuiltEntry, EntryBuilder
+from headrace.storage.bookkeeper.ledger_handle import (
+    Acknowledge,
+    ChangeEnsemble,
+    Close,
+    Fail,
+    LedgerHandle,
+    Send,
+    put_end,
+    put_ensemble,
+)
+from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
+from headrace.storage.bookkeeper.settings import EAGER_ENTRIES
+from headrace.storage.bookkeeper.wire import FENCED, OK, PAYLOAD_AT, UNAUTHORIZED, seal_add
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.runtime.completion import Completion
+    from headrace.storage.bookkeeper.ledger_handle import Effect
+    from headrace.storage.bookkeeper.open_ledger import Cluster, OpenLedger
+    from headrace.storage.ledger import Buffer
+
+log = logging.getLogger(__name__)
+
+WINDOW_BYTES = 32 << 20
+"""Bytes of one ledger that may be under way; more wait here."""
+SPARES_RETRY_S = 2.0
+
+
+class WritingLedger:
+    """See the module."""
+
+    def __init__(self, opened: OpenLedger, cluster: Cluster, master_key: bytes) -> None:
+        self.opened = opened
+        self.error: HeadraceError | None = None
+        """Why nothing more can be appended, once there is a reason."""
+        self.handle = LedgerHandle(opened.versioned.metadata, cluster.choose_spare)
+        self._cluster = cluster
+        self._ledger = opened.ledger
+        self._master_key = master_key
+        self._loop = asyncio.get_running_loop()
+        self._builder = EntryBuilder(cluster.settings.entry_bytes_max)
+        self._is_turn_ending = False
+        self._is_trailer_queued = False
+        self._acknowledged = -1
+        self._sent: dict[int, BuiltEntry] = {}
+        self._sent_bytes = 0
+        self._footer: bytes | None = None
+        self._closing: asyncio.Future[Close] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._is_watching = False
+
+    # --- appending ---------------------------------------------------------------------------
+
+    def append(self, parts: Sequence[Buffer], size: int) -> tuple[int, Completion]:
+        """See LedgerStore."""
+        if self.error is not None:
+            raise copy_of(self.error)
+        if self._footer is not None:
+            raise sealed(self._ledger)
+        self._send_soon()
+        return self._builder.append(parts, size)
+
+    def _send_soon(self) -> None:
+        if not self._is_turn_ending:
+            self._is_turn_ending = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        """The parts may be used until now and not longer."""
+        self._is_turn_ending = False
+        if self.error is not None:
+            return
+        builder = self._builder
+        if builder.is_gathering:
+            if len(self._sent) < EAGER_ENTRIES and not builder.queue:
+                builder.flush()
+            else:
+                builder.end_turn()
+        self._send_queue()
+
+    def _send_queue(self) -> None:
+        if self.handle.failure is not None:
+            return
+        queue = self._builder.queue
+        while queue and self._sent_bytes < WINDOW_BYTES:
+            self._send_entry(queue.popleft())
+        if self._is_trailer_queued and not queue:
+            self._is_trailer_queued = False
+            self._carry_out(self.handle.close())
+
+    def _send_entry(self, entry: BuiltEntry) -> None:
+        frame = entry.frame
+        added = self.handle.append(len(frame) - PAYLOAD_AT)
+        seal_add(
+            frame, self._ledger, added.entry, added.confirmed, added.length, self._master_key, 0
+        )
+        self._sent[added.entry] = entry
+        self._sent_bytes += len(frame)
+        self.opened.index.add(added.entry, entry.position)
+        for send in added.sends:
+            self._send(send, frame)
+
+    def _send(self, send: Send, frame: bytearray) -> None:
+        connection = self._cluster.bookies[send.bookie]
+        connection.add(self._ledger, send.entry, frame, self._answered, send)
+
+    def _answered(self, code: int, _body: memoryview, send: Send) -> None:
+        if code not in {OK, FENCED, UNAUTHORIZED}:
+            self._cluster.bookie_failed(send.bookie)
+        effects = self.handle.responded(send.entry, send.slot, send.bookie, code)
+        if effects:
+            self._carry_out(effects)
+
+    # --- effects -----------------------------------------------------------------------------
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Acknowledge):
+                self._acknowledge(effect.entry)
+            elif isinstance(effect, Send):
+                sent = self._sent.get(effect.entry)
+                if sent is not None:
+                    self._send(effect, sent.frame)
+            elif isinstance(effect, ChangeEnsemble):
+                self._cluster.tasks.spawn(
+                    self._change_ensemble(effect.ensemble),
+                    f"change the ensemble of ledger {self._ledger}",
+                )
+            elif isinstance(effect, Close):
+                assert self._closing is not None
+                if not self._closing.done():
+                    self._closing.set_result(effect)
+            else:
+                self._fail(effect)
+        if self.handle.lost and self._retry is None and self.error is None:
+            self._retry = self._loop.call_later(SPARES_RETRY_S, self._retry_spares)
+
+    def _acknowledge(self, last: int) -> None:
+        opened, cache = self.opened, self._cluster.cache
+        completions = []
+        first, self._acknowledged = self._acknowledged + 1, last
+        for number in range(first, last + 1):
+            sent = self._sent.pop(number)
+            self._sent_bytes -= len(sent.frame)
+            if sent.kind not in {DATA, FRAGMENT}:
+                continue
+            opened.last_entry = number
+            cache.put(self._ledger, sent.position, memoryview(sent.frame)[DATA_AT:])
+            if sent.kind == DATA:
+                opened.end = sent.end
+            if sent.completion is not None:
+                completions.append(sent.completion)
+        builder = self._builder
+        if builder.is_gathering and not self._is_turn_ending and len(self._sent) < EAGER_ENTRIES:
+            builder.flush()
+        if builder.queue or self._is_trailer_queued:
+            self._send_queue()
+        for completion in completions:
+            completion.succeed()
+
+    def _fail(self, failure: Fail) -> None:
+        kind = LedgerFenced if failure.is_fenced else LedgerLost
+        what = (
+            "another broker has taken it over: this one must not write to it"
+            if failure.is_fenced
+            else "whether its last appends are stored is in doubt: recover it"
+        )
+        message = f"ledger {self._ledger}: {failure.reason}; {what}"
+        self.end(kind(message, ledger=self._ledger))
+
+    def end(self, error: HeadraceError) -> None:
+        """Take no more appends; those that were not acknowledged fail with `error`."""
+        if self.error is not None:
+            return
+        self.error = error
+        log.info("%s", error)
+        sent, self._sent = self._sent, {}
+        completions = [one.completion for one in sent.values() if one.completion is not None]
+        completions += self._builder.drop()
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._closing is not None and not self._closing.done():
+            self._closing.set_exception(copy_of(error))
+            self._closing.exception()  # it may be that nobody waits
+        for completion in completions:
+            completion.fail(copy_of(error))
+
+    # --- ensembles and metadata --------------------------------------------------------------
+
+    def spares_changed(self) -> None:
+        """There may be a bookie for a slot that was lost."""
+        if self.handle.lost and self.error is None:
+            self._carry_out(self.handle.spares_changed())
+
+    def _retry_spares(self) -> None:
+        self._retry = None
+        if self.error is None:
+            self._carry_out(self.handle.spares_changed())
+
+    async def _change_ensemble(self, wanted: Ensemble) -> None:
+        known = self.opened.versioned
+        change = put_ensemble(known.metadata.last_ensemble, wanted)
+        try:
+            found = await self._cluster.service.update(self._ledger, known, change)
+        except LedgerUnknown as error:
+            self._carry_out(self.handle.change_failed(is_fenced=True, reason=str(error)))
+            return
+        except HeadraceError as error:
+            self._carry_out(self.handle.change_failed(is_fenced=False, reason=str(error)))
+            return
+        self._learn(found.version, found.metadata)
+        if found.metadata.state is LedgerState.OPEN and found.metadata.last_ensemble == wanted:
+            log.info("ledger %s goes on with %s", self._ledger, wanted)
+            self._carry_out(self.handle.ensemble_changed())
+        else:
+            is_fenced = found.metadata.state is not LedgerState.OPEN
+            reason = f"its metadata were changed by another: {found.metadata.state.name}"
+            self._carry_out(self.handle.change_failed(is_fenced=is_fenced, reason=reason))
+
+    def _learn(self, version: int, metadata: LedgerMetadata) -> bool:
+        versioned = self.opened.versioned
+        if version <= versioned.version:
+            return False
+        self.opened.versioned = versioned._replace(metadata=metadata, version=version)
+        return True
+
+    def watch(self) -> None:
+        """Notice when somebody else changes the metadata; end then."""
+        if not self._is_watching and self.error is None and not self.opened.is_sealed:
+            self._is_watching = True
+            self._cluster.tasks.spawn(self._look(), f"look at the metadata of {self._ledger}")
+
+    def _changed(self) -> None:
+        self._is_watching = False
+        self.watch()
+
+    async def _look(self) -> None:
+        try:
+            found = await self._cluster.service.read(self._ledger, self._changed)
+        except MetadataUnavailable:
+            # A takeover goes on without this watch: bookies fence. Look again when there is time.
+            self._loop.call_later(SPARES_RETRY_S, self._changed)
+            return
+        except HeadraceError as error:
+            self._carry_out(self.handle.change_failed(is_fenced=True, reason=str(error)))
+            return
+        if self._learn(found.version, found.metadata) and self.error is None:
+            self._carry_out(self.handle.metadata_seen(found.metadata))
+
+    # --- sealing -----------------------------------------------------------------------------
+
+    async def seal(self, footer: bytes) -> None:
+        """Write the trailer and close. Raises LedgerFenced, LedgerLost, LedgerSealed."""
+        if self._footer is None:
+            if self.error is not None:
+                raise copy_of(self.error)
+            self._footer = footer
+            self._closing = self._loop.create_future()
+            self._builder.flush()
+            self._send_queue()
+            last: Completion | None = None
+            for entry in (*self._sent.values(), *self._builder.queue):
+                last = entry.completion or last
+            if last is not None:
+                await last.wait()
+            self._queue_trailer(footer)
+        elif self._footer != footer:
+            raise sealed(self._ledger)
+        assert self._closing is not None
+        close = await asyncio.shield(self._closing)
+        await self._close(close)
+        self.opened.is_sealed, self.opened.footer = True, footer
+
+    def _queue_trailer(self, footer: bytes) -> None:
+        builder, settings = self._builder, self._cluster.settings
+        first = self.handle.next_entry
+        builder.add_trailer(
+            trailer_entries(self.opened.index, footer, builder.end, first, settings.entry_bytes_max)
+        )
+        self._is_trailer_queued = True
+        self._send_queue()
+
+    async def _close(self, close: Close) -> None:
+        found = await self._cluster.service.update(
+            self._ledger, self.opened.versioned, put_end(close)
+        )
+        self._learn(found.version, found.metadata)
+        metadata = found.metadata
+        if metadata.state is LedgerState.CLOSED and (metadata.last_entry, metadata.length) == (
+            close.last_entry,
+            close.length,
+        ):
+            return
+        error = LedgerFenced(
+            f"ledger {self._ledger} was taken over while it was sealed: its metadata say"
+            f" {metadata.state.name}",
+            ledger=self._ledger,
+        )
+        self.end(error)
+        raise copy_of(error)
+
+
+def sealed(ledger: int) -> LedgerSealed:
+    """The error for an append to a sealed ledger."""
+    return LedgerSealed(
+        f"ledger {ledger} is sealed: append to the ledger that follows it", ledger=ledger
+    )
+
+
+def copy_of(error: HeadraceError) -> HeadraceError:
+    """A copy to raise: one instance that is raised often would gather tracebacks."""
+    return type(error)(str(error), **error.fields)

@@ -1,0 +1,105 @@
+"""Writing and recovering ledgers against simulated bookies: whatever happens, nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+from tests.property.storage.bookie_simulator import Recoverer, World, Writer
+
+from headrace.storage.bookkeeper.ledger_metadata import LedgerState
+
+SEEDS_QUICK, SEEDS_LONG = 1_000, 60_000
+PART = 250
+
+
+def play(seed: int) -> dict[str, int]:
+    """One life of a ledger; what happened in it, for those who count."""
+    world = World(seed)
+    random = world.random
+    writer = Writer(world)
+    recoverers = [Recoverer(world) for _ in range(random.choice([0, 1, 1, 2, 3]))]
+    plan = [writer.append] * random.randrange(60)
+    plan += [recoverer.start for recoverer in recoverers]
+    plan += [writer.find_spares] * random.randrange(4)
+    plan += [writer.look] * random.randrange(3)
+    for _ in range(random.choice([0, 0, 1, 1, 2, 4])):
+        bookie = world.bookies[random.choice(list(world.bookies))]
+        plan.append(lambda bookie=bookie: setattr(bookie, "is_up", False))
+        if random.random() < 0.5:
+            plan.append(lambda bookie=bookie: setattr(bookie, "is_up", True))
+    random.shuffle(plan)
+    if random.random() < 0.3:
+        plan.insert(0, writer.seal)  # the plan is carried out from its end
+    burst = random.choice([1, 3, 10])
+    while plan:
+        for act in plan[: -burst - 1 : -1]:
+            act()
+        del plan[-burst:]
+        world.run(until=lambda: random.random() < 0.05)
+    world.run()
+
+    # The bookies that are left come back, and whoever comes last recovers what is not closed.
+    for bookie in world.bookies.values():
+        bookie.is_up = True
+    world.loss = 0
+    last = Recoverer(world)
+    last.start()
+    world.run()
+    check(world, writer, [*recoverers, last])
+    return {
+        "recovered": sum(one.result is not None for one in recoverers),
+        "failed recoveries": sum(one.has_failed for one in recoverers),
+        "writer failed": writer.failure is not None,
+        "writer closed": writer.is_closed,
+        "ensembles": len(world.metadata.ensembles),
+        "acknowledged": writer.acknowledged + 1,
+        "found beyond": world.metadata.last_entry - writer.acknowledged,
+    }
+
+
+def check(world: World, writer: Writer, recoverers: list[Recoverer]) -> None:
+    final = world.metadata
+    assert final.state is LedgerState.CLOSED, "with all bookies up, a ledger can be recovered"
+    assert recoverers[-1].result == final
+    for recoverer in recoverers:
+        agrees = recoverer.result is None or recoverer.result == final
+        assert agrees, "two recoveries disagree"
+    assert writer.acknowledged <= final.last_entry, "an acknowledged entry is lost"
+    if writer.is_closed:
+        assert final.last_entry == writer.acknowledged == len(writer.entries) - 1
+    assert final.last_entry < len(writer.entries)
+    for entry in range(final.last_entry + 1):
+        holders = [world.bookies[bookie] for bookie in final.bookies_of(entry)]
+        copies = [bookie.entries[entry] for bookie in holders if entry in bookie.entries]
+        assert len(copies) >= world.quorum.ack, f"entry {entry} has {len(copies)} copies"
+        for copy in copies:
+            assert copy.payload == writer.entries[entry].payload
+            assert copy.length == writer.entries[entry].length
+    length = writer.entries[final.last_entry].length if final.last_entry >= 0 else 0
+    assert final.length == length
+    firsts = [ensemble.first_entry for ensemble in final.ensembles]
+    assert firsts == sorted(set(firsts))
+    assert all(len(set(ensemble.bookies)) == world.quorum.ensemble for ensemble in final.ensembles)
+
+
+def test_what_was_acknowledged_is_found_by_every_recovery():
+    seen: dict[str, int] = {}
+    for seed in range(SEEDS_QUICK):
+        try:
+            for name, count in play(seed).items():
+                seen[name] = seen.get(name, 0) + count
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+    # The simulation must not have become a harmless one.
+    assert all(seen[name] > SEEDS_QUICK / 50 for name in seen), seen
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(SEEDS_LONG // PART))
+def test_what_was_acknowledged_is_found_by_every_recovery_many_times(part):
+    for seed in range(SEEDS_QUICK + part * PART, SEEDS_QUICK + (part + 1) * PART):
+        try:
+            play(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
