@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.broker.broker_config import BrokerConfig
-    from headrace.broker.topics import Topic
+    from headrace.broker.topic import Topic
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.store import Entry
     from headrace.runtime.clock import Clock

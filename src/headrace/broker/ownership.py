@@ -13,9 +13,9 @@ from headrace.metadata.store import ANY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.broker.topics import Topic
-    from headrace.metadata.facts import BrokerFact
-    from headrace.metadata.store import MetadataStore
+    from headrace.broker.topic import Topic
+    from headrace.metadata.facts import BrokerFact, TopicFact
+    from headrace.metadata.store import MetadataStore, Operation
 
 NO_LEADER = -1
 
@@ -54,6 +54,10 @@ class Ownership(Protocol):
         """Topics or partitions came or went."""
         ...
 
+    def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
+        """What to write together with a new topic, so that it has owners when it is there."""
+        ...
+
     async def wait_served(self, topic: Topic) -> None:
         """Wait, within reason, until each partition of a new topic has an owner."""
         ...
@@ -89,6 +93,10 @@ class SoleOwnership:
 
     def topics_changed(self) -> None:
         """See Ownership."""
+
+    def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
+        """See Ownership."""
+        return ()
 
     async def wait_served(self, topic: Topic) -> None:
         """See Ownership."""

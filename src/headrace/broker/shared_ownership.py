@@ -21,17 +21,18 @@ from headrace.broker.cluster_view import ClusterView, PartitionKey
 from headrace.broker.ownership import NO_LEADER, Leader
 from headrace.coordination.placement.rendezvous import NOBODY, place
 from headrace.errors import BrokerIdInUse, HeadraceError, NotOwner, VersionConflict
-from headrace.metadata.facts import OwnerFact, broker_key, owner_key
-from headrace.metadata.store import ABSENT, ANY
+from headrace.metadata.facts import OwnerFact, broker_key, owner_key, partition_key
+from headrace.metadata.store import ABSENT, ANY, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
-    from headrace.broker.topics import Topic, Topics
+    from headrace.broker.topic import Topic
+    from headrace.broker.topics import Topics
     from headrace.log.partition_log import PartitionLog
-    from headrace.metadata.facts import BrokerFact
+    from headrace.metadata.facts import BrokerFact, TopicFact
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.tasks import Tasks
 
@@ -55,8 +56,13 @@ class SharedOwnership:
         resigned: Callable[[Topic, int], None],
         incarnation: str,
         tasks: Tasks,
+        slots: Sequence[int] = (),
     ) -> None:
-        """`resigned(topic, partition)` is told before a partition is given up."""
+        """`resigned(topic, partition)` is told before a partition is given up.
+
+        `slots`: the ids of all brokers, alive or not, where each keeps its partitions in a folder
+        of its own: then a partition stays with its first owner, and waits for it if it must.
+        """
         self._me = config.broker_id
         self._config = config
         self._metadata = metadata
@@ -64,6 +70,7 @@ class SharedOwnership:
         self._resigned = resigned
         self._incarnation = incarnation
         self._tasks = tasks
+        self._slots = slots
         self._wake = asyncio.Event()
         self._view = ClusterView(metadata, tasks, self._wake.set)
         self._mine: dict[PartitionKey, PartitionLog] = {}
@@ -98,6 +105,16 @@ class SharedOwnership:
     def topics_changed(self) -> None:
         """See Ownership."""
         self._wake.set()
+
+    def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
+        """See Ownership."""
+        operations: list[Operation] = []
+        for number, broker_id in enumerate(self._place(fact.id, fact.partition_count)):
+            broker = self._view.brokers.get(broker_id)
+            if broker is not None and broker.incarnation is not None:
+                owner = OwnerFact(broker_id, broker.incarnation, 0)
+                operations.append(Operation(owner_key(fact.id, number), owner.encode(), ABSENT))
+        return operations
 
     async def wait_served(self, topic: Topic) -> None:
         """See Ownership."""
@@ -139,6 +156,8 @@ class SharedOwnership:
     async def leave(self) -> None:
         """See Ownership: what cannot be handed over in time is claimed when this broker is gone."""
         self._is_leaving = True
+        if self._slots:
+            return
         moves: list[Coroutine[None, None, None]] = []
         for topic in list(self._topics.by_id.values()):
             placed = self._placement(topic)
@@ -171,18 +190,27 @@ class SharedOwnership:
 
     def _placement(self, topic: Topic) -> list[int]:
         """The broker that should serve each partition, as all brokers compute it."""
-        stamp = (self._view.members_version, len(topic.partitions) * 2 + self._is_leaving)
+        count = len(topic.partitions)
+        if self._slots:
+            placed = self._place(topic.id, count)
+            for number in range(count):
+                owner = self._view.owners.get((topic.id, number))
+                if owner is not None:
+                    placed[number] = owner.fact.broker
+            return placed
+        stamp = (self._view.members_version, count * 2 + self._is_leaving)
         known = self._placed.get(topic.id)
-        if known is not None and known[0] == stamp:
-            return known[1]
-        brokers = [
+        if known is None or known[0] != stamp:
+            known = self._placed[topic.id] = (stamp, self._place(topic.id, count))
+        return known[1]
+
+    def _place(self, topic_id: UUID, count: int) -> list[int]:
+        brokers = self._slots or [
             broker
             for broker in self._view.brokers
             if broker not in self._view.draining and not (self._is_leaving and broker == self._me)
         ]
-        placed = place(topic.id, len(topic.partitions), brokers, self._view.pins.get(topic.id, {}))
-        self._placed[topic.id] = (stamp, placed)
-        return placed
+        return place(topic_id, count, brokers, self._view.pins.get(topic_id, {}))
 
     def _reconcile(self) -> None:
         """Begin whatever it takes for each partition of this broker; what is under way goes on."""
@@ -192,7 +220,11 @@ class SharedOwnership:
             for number in range(len(topic.partitions)):
                 self._settle(topic, number, placed[number], is_moving=is_moving)
         for key in [key for key in self._mine if key[0] not in self._topics.by_id]:
-            del self._mine[key]  # the topic is gone, and took its logs along
+            log_of_deleted = self._mine.pop(key)
+            if self._slots:  # over shared storage the sweep of orphans does it
+                self._tasks.spawn(
+                    self._topics.clear([log_of_deleted], [partition_key(*key)]), "clear"
+                )
         for topic_id in [known for known in self._placed if known not in self._topics.by_id]:
             del self._placed[topic_id]
         self._served.set()

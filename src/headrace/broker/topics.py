@@ -14,6 +14,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace.broker.topic import Topic
 from headrace.broker.topic_config import check_config, log_config
 from headrace.errors import (
     NotOwner,
@@ -38,7 +39,7 @@ from headrace.metadata.store import ABSENT, ANY, Operation
 from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, is_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REPLICATION_FACTOR_MAX = 9
+OWNERS_AT_ONCE = 1_000
+"""In one step of the metadata store, whose steps are bounded."""
 _INTERNAL_CONFIGS = {
     OFFSETS_TOPIC: {
         "cleanup.policy": "compact",
@@ -57,43 +60,6 @@ _INTERNAL_CONFIGS = {
         "segment.bytes": str(100 * 1024 * 1024),
     }
 }
-
-
-class Topic:
-    """One topic and its partitions' logs."""
-
-    __slots__ = ("fact", "partitions", "version")
-
-    def __init__(self, fact: TopicFact, version: int, partitions: list[PartitionLog]) -> None:
-        self.fact = fact
-        self.version = version
-        self.partitions = partitions
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.fact.name
-
-    @property
-    def id(self) -> UUID:
-        """Its id."""
-        return self.fact.id
-
-    @property
-    def is_internal(self) -> bool:
-        """Whether Headrace itself writes it."""
-        return self.fact.name in INTERNAL_TOPICS
-
-    def require_partition(self, number: int) -> PartitionLog:
-        """The log of one partition. Raises TopicUnknown."""
-        partition = self.partition(number)
-        if partition is None:
-            raise TopicUnknown(f"topic {self.name} has no partition {number}")
-        return partition
-
-    def partition(self, number: int) -> PartitionLog | None:
-        """The log of one partition, or None."""
-        return self.partitions[number] if 0 <= number < len(self.partitions) else None
 
 
 class Topics:
@@ -292,9 +258,13 @@ class Topics:
             )
             if is_validated_only:
                 return fact
+            owners = self.ownership.first_owners(fact)
+            for first in range(OWNERS_AT_ONCE, len(owners), OWNERS_AT_ONCE):
+                await self._environment.metadata.multi(owners[first : first + OWNERS_AT_ONCE])
+            born = Operation(topic_key(name), fact.encode(), ABSENT)
             try:
-                version = await self._environment.metadata.put(
-                    topic_key(name), fact.encode(), ABSENT
+                version, *_ = await self._environment.metadata.multi(
+                    [born, *owners[:OWNERS_AT_ONCE]]
                 )
             except VersionConflict as error:
                 raise TopicExists(f"topic {name!r} is there already") from error
@@ -329,10 +299,11 @@ class Topics:
             return  # the sweep of orphans deletes ledgers when nobody can write to them any more
         # The records go behind the answer's back: until they are gone, the partition facts say
         # which ledgers are left, and the next start collects them (`node.collect_orphans`).
-        self._environment.tasks.spawn(self._clear(topic, keys), f"delete {topic.name}")
+        self._environment.tasks.spawn(self.clear(topic.partitions, keys), f"delete {topic.name}")
 
-    async def _clear(self, topic: Topic, keys: list[str]) -> None:
-        for partition in topic.partitions:
+    async def clear(self, partitions: Sequence[PartitionLog], keys: Sequence[str]) -> None:
+        """Delete the ledgers of partitions whose topic is gone, then what says which these are."""
+        for partition in partitions:
             await partition.upkeep.delete()
         for key in keys:
             if await self._environment.metadata.get(key) is not None:

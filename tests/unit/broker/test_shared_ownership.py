@@ -24,7 +24,7 @@ from headrace.storage.memory import MemoryLedgerStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.broker.topics import Topic
+    from headrace.broker.topic import Topic
 
 
 class Cluster:
@@ -192,6 +192,7 @@ def test_a_broker_whose_session_ended_can_write_nothing_more_once_another_serves
         zombie = await cluster.start(1)
         await zombie.topics.create("t", 1)
         topic = zombie.topics.get("t")
+        await until(lambda: cluster.agree("t", {1}))
         await append_at(zombie, topic, 0, b"a")
         log = topic.partitions[0]
         await cluster.kill(1)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.node import Node
-    from headrace.broker.topics import Topic
+    from headrace.broker.topic import Topic
     from headrace.kafka.handlers.context import Context
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import BrokerFact
