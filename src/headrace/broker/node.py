@@ -15,7 +15,7 @@ from headrace.broker.group_coordinator import GroupCoordinator
 from headrace.broker.internal_topics import InternalPartition
 from headrace.broker.ownership import Ownership, SoleOwnership
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.shared_ownership import SharedOwnership
+from headrace.broker.shared_ownership import SharedOwnership, adopt_partitions
 from headrace.broker.topics import Topics
 from headrace.errors import (
     CoordinatorUnavailable,
@@ -27,9 +27,11 @@ from headrace.errors import (
 from headrace.log.environment import Environment
 from headrace.log.retention import enforce
 from headrace.metadata.facts import (
+    OWNERS,
     PARTITIONS,
     TOPICS,
     BrokerFact,
+    OwnerFact,
     PartitionFact,
     ensure_cluster_id,
     partition_of_key,
@@ -64,11 +66,11 @@ class Node:
         clock: Clock,
         randomness: Randomness,
         *,
-        is_alone: bool = True,
         is_storage_shared: bool = False,
+        slots: Sequence[int] = (),
     ) -> None:
-        """`is_alone`: no other broker serves the topics of this metadata store.
-        `is_storage_shared`: the ledgers are other brokers', too."""
+        """Alone, unless told otherwise. `is_storage_shared`: other brokers see the same ledgers.
+        `slots`: the ids of all brokers which share the metadata, each with ledgers of its own."""
         self.config = config
         self.store = store
         self.metadata = metadata
@@ -78,14 +80,21 @@ class Node:
         self.kafka_address = ("", 0)
         """What clients are told: host and port."""
         self._fact: BrokerFact | None = None
-        self._is_alone = is_alone
+        is_alone = self._is_alone = not is_storage_shared and not slots
+        self._slots = slots
         environment = Environment(store, metadata, clock, self.tasks, is_storage_shared)
         self.topics = Topics(environment, config, randomness, is_alone=is_alone)
         self.ownership: Ownership = (
             SoleOwnership(config.broker_id, metadata)
             if is_alone
             else SharedOwnership(
-                config, metadata, self.topics, self._resigned, randomness.uuid().hex, self.tasks
+                config,
+                metadata,
+                self.topics,
+                self._resigned,
+                randomness.uuid().hex,
+                self.tasks,
+                slots,
             )
         )
         self.topics.ownership = self.ownership
@@ -110,6 +119,10 @@ class Node:
             await Follower(
                 self.metadata, TOPICS, self._topic_changed, self._topics_changed, self.tasks
             ).start()
+            if self._slots:
+                if self.config.broker_id == self._slots[0]:
+                    await adopt_partitions(self.metadata, self.topics, self._slots[0])
+                await self._collect_orphans()
         self.tasks.spawn(self._keep_house(), "housekeeping")
 
     @property
@@ -187,8 +200,15 @@ class Node:
         """Delete the ledgers that no topic's chain names: a crash came between two steps."""
         used: set[int] = set()
         stale: list[str] = []
+        owners = {
+            partition_of_key(entry.key): OwnerFact.decode(entry.value).broker
+            for entry in (await self.metadata.list(OWNERS) if self._slots else ())
+        }
         for entry in await self.metadata.list(PARTITIONS):
-            topic_id, _number = partition_of_key(entry.key)
+            partition = partition_of_key(entry.key)
+            if self._slots and owners.get(partition) != self.config.broker_id:
+                continue  # another broker's, in another folder
+            topic_id = partition[0]
             if topic_id in self.topics.by_id:
                 used |= {link.ledger for link in PartitionFact.decode(entry.value).ledgers}
             else:

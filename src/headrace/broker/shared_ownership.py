@@ -21,7 +21,14 @@ from headrace.broker.cluster_view import ClusterView, PartitionKey
 from headrace.broker.ownership import NO_LEADER, Leader
 from headrace.coordination.placement.rendezvous import NOBODY, place
 from headrace.errors import BrokerIdInUse, HeadraceError, NotOwner, VersionConflict
-from headrace.metadata.facts import OwnerFact, broker_key, owner_key, partition_key
+from headrace.metadata.facts import (
+    OWNERS,
+    OwnerFact,
+    broker_key,
+    owner_key,
+    partition_key,
+    partition_of_key,
+)
 from headrace.metadata.store import ABSENT, ANY, Operation
 
 if TYPE_CHECKING:
@@ -308,7 +315,7 @@ class SharedOwnership:
         self._mine[topic.id, number] = topic.partitions[number] = served
         self._topics.version += 1
         served.load()
-        log.info("%s is served here since epoch %d", served.name, leader_epoch)
+        log.debug("%s is served here since epoch %d", served.name, leader_epoch)
 
     def _end(self, topic: Topic, number: int, why: str) -> None:
         """Serve the partition no longer; whatever is under way fails."""
@@ -317,7 +324,7 @@ class SharedOwnership:
         self._resigned(topic, number)
         served.upkeep.abandon(error)
         self._stand_in(topic, number)
-        log.info("%s is no longer served here: %s", served.name, why)
+        log.debug("%s is no longer served here: %s", served.name, why)
 
     def _stand_in(self, topic: Topic, number: int) -> None:
         if self._topics.by_id.get(topic.id) is topic:
@@ -340,4 +347,14 @@ class SharedOwnership:
                 await self._put(topic, number, fact)
             self._mine.pop((topic.id, number), None)
             self._stand_in(topic, number)
-            log.info("%s was handed over to broker %d", served.name, target)
+            log.debug("%s was handed over to broker %d", served.name, target)
+
+
+async def adopt_partitions(metadata: MetadataStore, topics: Topics, broker_id: int) -> None:
+    """Give the partitions that have no owner yet to the broker which was alone until now."""
+    owned = {partition_of_key(entry.key) for entry in await metadata.list(OWNERS)}
+    for topic in topics.by_id.values():
+        for number in range(len(topic.partitions)):
+            if (topic.id, number) not in owned:
+                fact = OwnerFact(broker_id, "", 0)  # no life of its own: it will be claimed
+                await metadata.put(owner_key(topic.id, number), fact.encode(), ABSENT)

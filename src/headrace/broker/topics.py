@@ -267,6 +267,8 @@ class Topics:
                     [born, *owners[:OWNERS_AT_ONCE]]
                 )
             except VersionConflict as error:
+                key = topic_key(name)
+                self.apply(key, await self._environment.metadata.get(key))  # a rival was faster
                 raise TopicExists(f"topic {name!r} is there already") from error
             topic = self.by_name.get(name) or self._add(fact, version)
             log.info("created topic %s with %d partitions", name, partition_count)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import logging
+import os
 import resource
 import signal
 import sys
@@ -16,7 +17,14 @@ import click
 from headrace.broker.broker_config import BrokerConfig
 from headrace.cli.failures import CommandFailed
 from headrace.errors import FolderInUse, HeadraceError
-from headrace.server.settings import HTTP_PORT, KAFKA_PORT, LOOPBACK, Settings, parse_address
+from headrace.server.settings import (
+    HTTP_PORT,
+    KAFKA_PORT,
+    LOOPBACK,
+    Settings,
+    parse_address,
+    stored_worker_count,
+)
 
 log = logging.getLogger("headrace")
 
@@ -60,27 +68,68 @@ def _calm_the_collector() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-async def _serve(settings: Settings, *, as_json: bool) -> None:
+def _at_end_of_input(stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        stop.set()
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+
+
+def _ready_line(kafka: list[str], http: list[str], settings: Settings, *, as_json: bool) -> str:
+    if as_json:
+        ready = {
+            "ready": True,
+            "kafka": ",".join(kafka),
+            "http": ",".join(http),
+            "data_dir": str(settings.data_dir),
+        }
+        return json.dumps(ready)
+    return (
+        f"headrace is ready: kafka {','.join(kafka)}, http http://{',http://'.join(http)},"
+        f" data in {settings.data_dir}"
+    )
+
+
+async def _supervise(settings: Settings, options: list[str], *, as_json: bool) -> None:
+    """Run `worker_count` brokers, at ports that follow each other."""
+    from headrace.server.supervisor import Supervisor
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    addresses = [
+        (_show(_nth(settings.kafka, number)), _show(_nth(settings.http, number)))
+        for number in range(settings.worker_count)
+    ]
+    supervisor = Supervisor(addresses, options)
+    await supervisor.start()
+    workers = supervisor.workers
+    kafka, http = [worker.kafka for worker in workers], [worker.http for worker in workers]
+    click.echo(_ready_line(kafka, http, settings, as_json=as_json))
+    sys.stdout.flush()
+    await stop.wait()
+    log.info("stopping")
+    await supervisor.stop()
+
+
+def _nth(address: tuple[str, int], number: int) -> tuple[str, int]:
+    """Of several listeners at one address, the ports are next to each other (0: any)."""
+    host, port = address
+    return (host, port + number if port else 0)
+
+
+async def _serve(settings: Settings, worker: int | None, *, as_json: bool) -> None:
     from headrace.server.assemble import start_embedded
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    if worker is not None:
+        # The supervisor holds the other end: when it is gone, so is the reason to run.
+        loop.add_reader(sys.stdin.fileno(), _at_end_of_input, stop)
     broker = await start_embedded(settings)
-    if as_json:
-        ready = {
-            "ready": True,
-            "kafka": _show(broker.kafka),
-            "http": _show(broker.http),
-            "data_dir": str(settings.data_dir),
-        }
-        line = json.dumps(ready)
-    else:
-        line = (
-            f"headrace is ready: kafka {_show(broker.kafka)}, http http://{_show(broker.http)},"
-            f" data in {settings.data_dir}"
-        )
+    line = _ready_line([_show(broker.kafka)], [_show(broker.http)], settings, as_json=as_json)
     click.echo(line)
     sys.stdout.flush()
     _calm_the_collector()
@@ -93,6 +142,17 @@ async def _serve(settings: Settings, *, as_json: bool) -> None:
     await stop.wait()
     log.info("stopping")
     await broker.stop()
+
+
+def _worker_count(data_dir: Path, asked: int | None) -> int:
+    """How many brokers to run. Raises CommandFailed where that would leave partitions unserved."""
+    stored = stored_worker_count(data_dir)
+    if asked is not None and asked < stored:
+        raise CommandFailed(
+            f"{data_dir} holds partitions of {stored} workers, and {asked} would leave some of them"
+            f" unserved: start it with --workers {stored} or more"
+        )
+    return asked or stored
 
 
 @click.command(
@@ -123,6 +183,15 @@ async def _serve(settings: Settings, *, as_json: bool) -> None:
     envvar="HEADRACE_HTTP",
     help="Where /healthz, /readyz and /metrics are served.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=None,
+    envvar="HEADRACE_WORKERS",
+    help="Brokers to run on this machine, one per core it may use: they share the partitions, and"
+    " listen on ports that follow each other. Default: as many as the data folder has had.",
+)
+@click.option("--worker", type=click.IntRange(0, 63), default=None, hidden=True)
 @click.option(
     "--advertise",
     type=_Address(),
@@ -157,6 +226,8 @@ def serve(
     data_dir: Path,
     kafka: tuple[str, int],
     http: tuple[str, int],
+    workers: int | None,
+    worker: int | None,
     advertise: tuple[str, int] | None,
     auto_create_topics: bool,
     partitions: int,
@@ -181,16 +252,29 @@ def serve(
     # Its start and stop are ours to tell.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     _raise_file_limit()
+    worker_count = _worker_count(data_dir, workers)
+    if worker_count > 1 and worker is None and advertise is not None:
+        raise CommandFailed("--advertise names one broker: it goes with --workers 1 only")
     config = BrokerConfig(
+        broker_id=worker or 0,
         auto_create_topics=auto_create_topics,
         partition_count_default=partitions,
         retention_check_interval_ms=retention_check_interval_ms,
     )
-    settings = Settings(data_dir, kafka, http, advertise, config)
+    settings = Settings(data_dir, kafka, http, advertise, config, worker_count)
     import uvloop
 
+    options = [
+        *("--data-dir", str(data_dir), "--workers", str(worker_count)),
+        "--auto-create-topics" if auto_create_topics else "--no-auto-create-topics",
+        *("--partitions", str(partitions), "--log-level", log_level),
+        *("--retention-check-interval-ms", str(retention_check_interval_ms)),
+    ]
     try:
-        uvloop.run(_serve(settings, as_json=as_json))
+        if worker_count > 1 and worker is None:
+            uvloop.run(_supervise(settings, options, as_json=as_json))
+        else:
+            uvloop.run(_serve(settings, worker, as_json=as_json))
     except FolderInUse as error:
         raise CommandFailed(str(error)) from error
     except HeadraceError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.node import Node
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
-from headrace.metadata.sqlite import SqliteMetadataStore
+from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.server.lifecycle import Broker
@@ -20,18 +20,26 @@ from headrace.storage.files.store import FileLedgerStore
 if TYPE_CHECKING:
     from headrace.server.settings import Settings
 
+WORKERS_POLL_MS = 50
+"""How soon a worker sees what another wrote to the metadata; a look costs some 10 us."""
+
 
 async def start_embedded(settings: Settings) -> Broker:
     """A broker of one machine: files and SQLite. Raises what opening them raises, and OSError."""
     clock, randomness = SystemClock(), SystemRandomness()
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    settings.ledger_dir.mkdir(parents=True, exist_ok=True)
     # The ledgers' folder is locked first, so a second process touches nothing.
-    store = await FileLedgerStore.open(settings.data_dir, clock)
+    store = await FileLedgerStore.open(settings.ledger_dir, clock)
     broker = Broker(store.close)
     try:
-        metadata = await SqliteMetadataStore.open(settings.data_dir / "metadata.sqlite", clock)
+        slots = range(settings.worker_count) if settings.worker_count > 1 else ()
+        metadata = await SqliteMetadataStore.open(
+            settings.data_dir / "metadata.sqlite",
+            clock,
+            poll_ms=WORKERS_POLL_MS if slots else POLL_MS,
+        )
         broker.on_stop(metadata.close)
-        node = Node(settings.broker, store, metadata, clock, randomness)
+        node = Node(settings.broker, store, metadata, clock, randomness, slots=slots)
         await node.open()
         broker.on_stop(node.close)
         if settings.advertised is not None:
@@ -43,6 +51,7 @@ async def start_embedded(settings: Settings) -> Broker:
         broker.http = await http.listen(*settings.http)
         broker.on_stop(http.close)
         await node.register(settings.advertised or broker.kafka, broker.http)
+        broker.on_stop(node.leave)
         http.serve_ready()
     except BaseException:
         await broker.stop()

@@ -26,6 +26,31 @@ class Settings:
     advertised: tuple[str, int] | None = None
     """What clients are told instead of the listener's own address."""
     broker: BrokerConfig = field(default_factory=BrokerConfig)
+    worker_count: int = 1
+    """Brokers that share the metadata in `data_dir`, each with ledgers in a folder of its own; this
+    one has the id `broker.broker_id`, from 0 on."""
+
+    @property
+    def ledger_dir(self) -> Path:
+        """Where this broker keeps its ledgers."""
+        number = self.broker.broker_id
+        return worker_dir(self.data_dir, number) if self.worker_count > 1 else self.data_dir
+
+
+def worker_dir(data_dir: Path, number: int) -> Path:
+    """The folder of one worker. The first has that of a broker that is alone, so that such a one
+    can become many."""
+    return data_dir / f"worker-{number}" if number else data_dir
+
+
+def stored_worker_count(data_dir: Path) -> int:
+    """How many workers have kept their ledgers under `data_dir`."""
+    numbers = [
+        int(path.name.removeprefix("worker-"))
+        for path in data_dir.glob("worker-*")
+        if path.name.removeprefix("worker-").isdigit()
+    ]
+    return max(numbers, default=0) + 1
 
 
 def parse_address(text: str) -> tuple[str, int]:

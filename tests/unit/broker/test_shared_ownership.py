@@ -43,7 +43,6 @@ class Cluster:
             MemoryMetadataStore(self.metadata),
             SystemClock(),
             SystemRandomness(),
-            is_alone=False,
             is_storage_shared=True,
         )
         await node.open()

@@ -1,0 +1,159 @@
+"""Several brokers on one machine: one process each, watched, and started again when it dies.
+
+Rules of the room: knows processes, not brokers. A worker tells on its standard output when it is
+ready, in one line of JSON, and ends when its standard input does: so none outlives the supervisor,
+however that one ended. A worker that dies is started again at once, one that dies again and again
+ever later; the others go on meanwhile, and clients find its partitions where they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from headrace.errors import Fatal
+from headrace.runtime.tasks import Tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+log = logging.getLogger(__name__)
+
+READY_TIMEOUT_S = 600
+"""Recovery of a large log may take its time."""
+STOP_TIMEOUT_S = 60
+RESTART_DELAYS_S = (0.0, 0.1, 0.5, 1.0, 5.0)
+STEADY_S = 30
+"""A worker that lived so long is well: its next death is counted as the first."""
+
+
+class WorkerFailed(Fatal):
+    """A worker did not start: its own message is above this one."""
+
+
+class Worker:
+    """One broker process."""
+
+    def __init__(
+        self, number: int, kafka: str, http: str, options: Sequence[str], tasks: Tasks
+    ) -> None:
+        """`kafka` and `http`: where it listens, as HOST:PORT."""
+        self.number = number
+        self.kafka = kafka
+        self.http = http
+        self._options = options
+        self._tasks = tasks
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_stopping = False
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        return self._process.pid if self._process is not None else -1
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready. Raises WorkerFailed."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "headrace.cli.main",
+            *("serve", "--json", "--worker", str(self.number), *self._options),
+            *("--kafka", self.kafka, "--http", self.http),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            # Signals of the terminal are for the supervisor, which stops its workers in order.
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                line = await self._process.stdout.readline()
+        except TimeoutError:
+            line = b""
+        if not line:
+            if self._process.returncode is None:
+                self._process.kill()
+            code = await self._process.wait()
+            raise WorkerFailed(f"worker {self.number} ended with code {code} before it was ready")
+        ready = json.loads(line)
+        # Ports that it picked itself are its own from now on, so that clients find it again.
+        self.kafka, self.http = ready["kafka"], ready["http"]
+
+    def watch(self) -> None:
+        """Start it again whenever it dies."""
+        self._tasks.spawn(self._watch(), f"worker {self.number}")
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        deaths, started = 0, loop.time()
+        while not self._is_stopping:
+            assert self._process is not None
+            code = await self._process.wait()
+            if self._is_stopping:
+                return
+            if loop.time() - started > STEADY_S:
+                deaths = 0
+            delay_s = RESTART_DELAYS_S[min(deaths, len(RESTART_DELAYS_S) - 1)]
+            deaths += 1
+            log.warning(
+                "worker %d ended with code %d: starting it again in %.1f s",
+                self.number,
+                code,
+                delay_s,
+            )
+            await asyncio.sleep(delay_s)
+            started = loop.time()
+            try:
+                await self.start()
+            except (WorkerFailed, OSError) as error:
+                log.warning("%s", error)
+
+    async def stop(self) -> None:
+        """Ask it to stop, and wait; at last, kill it."""
+        self._is_stopping = True
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            log.warning("worker %d does not stop: killing it", self.number)
+            process.kill()
+            await process.wait()
+
+
+class Supervisor:
+    """All workers of one machine."""
+
+    def __init__(self, addresses: Sequence[tuple[str, str]], options: Sequence[str]) -> None:
+        """`addresses`: of each worker, Kafka's and HTTP's; `options` of `headrace serve`."""
+        self._tasks = Tasks()
+        self.workers = [
+            Worker(number, kafka, http, options, self._tasks)
+            for number, (kafka, http) in enumerate(addresses)
+        ]
+
+    async def start(self) -> None:
+        """Start all; the first alone, since it takes over what a single broker left.
+
+        Raises WorkerFailed; then none is left running.
+        """
+        try:
+            await self.workers[0].start()
+            await asyncio.gather(*(worker.start() for worker in self.workers[1:]))
+        except BaseException:
+            await self.stop()
+            raise
+        for worker in self.workers:
+            worker.watch()
+
+    async def stop(self) -> None:
+        """Stop all."""
+        await asyncio.gather(*(worker.stop() for worker in self.workers))
+        await self._tasks.close()

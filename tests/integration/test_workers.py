@@ -1,0 +1,200 @@
+"""`headrace serve --workers N`: several brokers of one machine, one cluster for its clients."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+from tests.integration.broker import Broker, wait_until
+from tests.integration.clients import TIMEOUT_S, admin, create_topic
+
+PARTITIONS = 6
+
+
+@pytest.fixture
+def workers(tmp_path):
+    broker = Broker(tmp_path, "--workers", "2")
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+def leaders(at: str, topic: str) -> list[int]:
+    client = admin(at)
+    described = client.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    return [described[number].leader for number in range(len(described))]
+
+
+def worker_processes(broker: Broker) -> dict[int, psutil.Process]:
+    """Those that live, by number."""
+    found = {}
+    for child in psutil.Process(broker.process.pid).children():
+        try:
+            command = child.cmdline()
+            found[int(command[command.index("--worker") + 1])] = child
+        except (psutil.Error, ValueError):  # it is on its way out
+            continue
+    return found
+
+
+def kill_worker(broker: Broker, number: int) -> None:
+    """Kill -9 one, and wait until there is another in its place."""
+    killed = worker_processes(broker)[number]
+    killed.kill()
+
+    def is_back() -> bool:
+        process = worker_processes(broker).get(number)
+        return process is not None and process.pid != killed.pid
+
+    wait_until(is_back)
+
+
+def produce(at: str, topic: str, values: list[bytes]) -> list[tuple[int, int, bytes]]:
+    """(partition, offset, value) of what was acknowledged: all of it."""
+    from confluent_kafka import Producer
+
+    acknowledged: list[tuple[int, int, bytes]] = []
+    errors: list[object] = []
+
+    def delivered(error, message):
+        if error is not None:
+            errors.append(error)
+        else:
+            acknowledged.append((message.partition(), message.offset(), message.value()))
+
+    producer = Producer(
+        {"bootstrap.servers": at, "enable.idempotence": True, "linger.ms": 1, "log_level": 0}
+    )
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=delivered)
+        producer.poll(0)
+    producer.flush(60)
+    assert not errors
+    assert len(acknowledged) == len(values)
+    return acknowledged
+
+
+def read_all(at: str, topic: str) -> list[tuple[int, int, bytes]]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    client = Consumer({"bootstrap.servers": at, "group.id": "reader", "log_level": 0})
+    found: list[tuple[int, int, bytes]] = []
+    ends = {}
+    for number in range(PARTITIONS):
+        _low, ends[number] = client.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S)
+    client.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(found) < sum(ends.values()):
+        assert time.monotonic() < deadline, f"{len(found)} of {sum(ends.values())}"
+        for message in client.consume(1000, 0.2):
+            if message.error() is None:
+                found.append((message.partition(), message.offset(), message.value()))
+    client.close()
+    return found
+
+
+def test_partitions_are_spread_and_any_worker_will_do_to_begin_with(workers):
+    create_topic(workers.kafka, "spread", PARTITIONS)
+    assert sorted(leaders(workers.kafka, "spread")) == [0, 0, 0, 1, 1, 1]
+    values = [b"%d" % number for number in range(300)]
+    for at in workers.kafka.split(","):
+        assert sorted(leaders(at, "spread")) == [0, 0, 0, 1, 1, 1]
+    acknowledged = produce(workers.kafka.split(",")[1], "spread", values)
+    assert sorted(read_all(workers.kafka.split(",")[0], "spread")) == sorted(acknowledged)
+
+
+def test_groups_find_their_coordinator_and_share_the_partitions(workers):
+    from confluent_kafka import Consumer
+
+    create_topic(workers.kafka, "grouped", PARTITIONS)
+    produce(workers.kafka, "grouped", [b"%d" % number for number in range(120)])
+    for name in ("one", "two", "three", "four"):  # hashed onto coordinators of both workers
+        settings = {
+            "bootstrap.servers": workers.kafka,
+            "group.id": name,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+        found = []
+        client = Consumer(settings)
+        client.subscribe(["grouped"])
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(found) < 120:
+            assert time.monotonic() < deadline, f"{len(found)} in group {name}"
+            found += [m.value() for m in client.consume(500, 0.2) if m.error() is None]
+        client.commit(asynchronous=False)
+        client.close()
+        assert len(set(found)) == 120
+    client = admin(workers.kafka)
+    listed = client.list_consumer_groups().result(TIMEOUT_S)
+    assert not listed.errors
+    assert {"one", "two", "three", "four"} <= {group.group_id for group in listed.valid}
+
+
+def test_a_killed_worker_comes_back_with_all_that_was_acknowledged(workers):
+    create_topic(workers.kafka, "killed", PARTITIONS)
+    values = [b"%d" % number for number in range(6_000)]
+    acknowledged: list[tuple[int, int, bytes]] = []
+    thread = threading.Thread(
+        target=lambda: acknowledged.extend(produce(workers.kafka, "killed", values))
+    )
+    thread.start()
+    for number in (1, 0, 1):
+        time.sleep(0.3)
+        kill_worker(workers, number)
+    thread.join(90)
+    assert not thread.is_alive()
+    assert len(acknowledged) == len(values)
+    found = read_all(workers.kafka, "killed")
+    assert sorted(found) == sorted(acknowledged), "once each, where it was acknowledged"
+    for number in range(PARTITIONS):
+        mine = [value for at, _offset, value in sorted(found) if at == number]
+        assert [int(value) for value in mine] == sorted(int(value) for value in mine)
+
+
+def test_a_broker_that_was_alone_becomes_many_and_keeps_its_records(tmp_path):
+    broker = Broker(tmp_path).start()
+    create_topic(broker.kafka, "old", PARTITIONS)
+    acknowledged = produce(broker.kafka, "old", [b"%d" % number for number in range(60)])
+    broker.stop()
+    broker.options = ("--workers", "3")
+    broker.kafka = broker.http = "127.0.0.1:0"
+    broker.start()
+    try:
+        assert leaders(broker.kafka, "old") == [0] * PARTITIONS
+        assert sorted(read_all(broker.kafka, "old")) == sorted(acknowledged)
+        create_topic(broker.kafka, "new", PARTITIONS)
+        assert sorted(leaders(broker.kafka, "new")) == [0, 0, 1, 1, 2, 2]
+        more = produce(broker.kafka, "new", [b"x"] * 60)
+        client = admin(broker.kafka)
+        client.delete_topics(["new"])["new"].result(TIMEOUT_S)
+    finally:
+        broker.stop()
+    assert len(more) == 60
+    # Fewer would leave partitions unserved; unasked, it takes as many as there were.
+    command = [sys.executable, "-m", "headrace.cli.main", "serve", "--workers", "2"]
+    refused = subprocess.run(
+        [*command, "--data-dir", str(broker.data_dir)], capture_output=True, text=True, timeout=30
+    )
+    assert refused.returncode != 0
+    assert "--workers 3" in refused.stderr
+    broker.options = ()
+    broker.kafka = broker.http = "127.0.0.1:0"
+    broker.start()
+    try:
+        assert broker.kafka.count(",") == 2
+        assert sorted(read_all(broker.kafka, "old")) == sorted(acknowledged)
+    finally:
+        broker.stop()
+
+
+def test_no_worker_outlives_its_supervisor(tmp_path):
+    broker = Broker(tmp_path, "--workers", "2").start()
+    children = list(worker_processes(broker).values())
+    broker.kill()
+    gone, alive = psutil.wait_procs(children, timeout=20)
+    assert len(gone) == 2, alive
