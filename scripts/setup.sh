@@ -18,4 +18,5 @@ if ! "$venv/bin/python" scripts/has_java.py; then
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-java.lock
 fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+sh scripts/s3-server.sh
 echo "setup: ready"

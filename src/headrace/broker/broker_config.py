@@ -37,3 +37,9 @@ class BrokerConfig:
     """How long after a change of who lives partitions begin to move between living brokers."""
     hand_over_timeout_ms: int = 15_000
     """How long a broker that stops hands its partitions over."""
+    tiering_interval_ms: int = 30_000
+    """remote.log.manager.task.interval.ms"""
+    offloads_at_once: int = 2
+    """remote.log.manager.copier.thread.pool.size (Kafka: 10): each holds some 30 MiB."""
+    orphan_grace_ms: int = 24 * 3600 * 1000
+    """An object that no partition names is deleted when it is this old."""

@@ -16,6 +16,7 @@ from headrace.broker.internal_topics import InternalPartition
 from headrace.broker.ownership import Ownership, SoleOwnership
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.shared_ownership import SharedOwnership, adopt_partitions
+from headrace.broker.tiering import Tiering
 from headrace.broker.topics import Topics
 from headrace.errors import (
     CoordinatorUnavailable,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from headrace.metadata.store import Entry
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
+    from headrace.storage.tier import Tier
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ class Node:
         *,
         is_storage_shared: bool = False,
         slots: Sequence[int] = (),
+        tier: Tier | None = None,
     ) -> None:
         """Alone, unless told otherwise. `is_storage_shared`: other brokers see the same ledgers.
         `slots`: the ids of all brokers which share the metadata, each with ledgers of its own."""
@@ -82,7 +85,7 @@ class Node:
         self._fact: BrokerFact | None = None
         is_alone = self._is_alone = not is_storage_shared and not slots
         self._slots = slots
-        environment = Environment(store, metadata, clock, self.tasks, is_storage_shared)
+        environment = Environment(store, metadata, clock, self.tasks, is_storage_shared, tier)
         self.topics = Topics(environment, config, randomness, is_alone=is_alone)
         self.ownership: Ownership = (
             SoleOwnership(config.broker_id, metadata)
@@ -98,6 +101,10 @@ class Node:
             )
         )
         self.topics.ownership = self.ownership
+        self.tiering: Tiering | None = None
+        """None without object storage."""
+        if tier is not None:
+            self.tiering = Tiering(self.topics, tier, metadata, clock, config, self.partition_ready)
         self.producer_ids = ProducerIds(metadata)
         self.groups: GroupCoordinator
 
@@ -124,6 +131,8 @@ class Node:
                     await adopt_partitions(self.metadata, self.topics, self._slots[0])
                 await self._collect_orphans()
         self.tasks.spawn(self._keep_house(), "housekeeping")
+        if self.tiering is not None:
+            self.tasks.spawn(self.tiering.run(), "tiering")
 
     @property
     def randomness(self) -> Randomness:
@@ -210,7 +219,8 @@ class Node:
                 continue  # another broker's, in another folder
             topic_id = partition[0]
             if topic_id in self.topics.by_id:
-                used |= {link.ledger for link in PartitionFact.decode(entry.value).ledgers}
+                links = PartitionFact.decode(entry.value).ledgers
+                used |= {link.ledger for link in links if link.local_deleted_ms is None}
             else:
                 stale.append(entry.key)
         orphans = [info.ledger for info in self.store.list() if info.ledger not in used]

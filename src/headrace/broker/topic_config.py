@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigInvalid
 from headrace.log.log_config import MIB, LogConfig
+from headrace.log.tiering import SAME_AS_RETENTION
 from headrace.records.compression import CODEC_NAMES
 
 if TYPE_CHECKING:
@@ -84,6 +85,22 @@ _USED = (
         _integer(0, INT64_MAX),
     ),
     ConfigDefinition(
+        "local.retention.bytes",
+        LONG,
+        "-2",
+        "With remote.storage.enable: drop the oldest local copies of offloaded ledgers while a"
+        " partition holds more than this here; -1: never; -2: as retention.bytes.",
+        _integer(-2, INT64_MAX),
+    ),
+    ConfigDefinition(
+        "local.retention.ms",
+        LONG,
+        "-2",
+        "With remote.storage.enable: drop local copies of offloaded ledgers whose newest record is"
+        " older than this; -1: never; -2: as retention.ms.",
+        _integer(-2, INT64_MAX),
+    ),
+    ConfigDefinition(
         "max.message.bytes",
         INT,
         str(MIB + 12),
@@ -110,6 +127,13 @@ _USED = (
         "3600000",
         "How far in the future a timestamp may lie.",
         _integer(0, INT64_MAX),
+    ),
+    ConfigDefinition(
+        "remote.storage.enable",
+        BOOLEAN,
+        "false",
+        "Copy closed ledgers to the broker's object storage (headrace serve --objects).",
+        _boolean,
     ),
     ConfigDefinition(
         "retention.bytes",
@@ -155,14 +179,11 @@ _INERT = (
     _inert("file.delete.delay.ms", LONG, "60000", _LONG),
     _inert("flush.messages", LONG, "1", _integer(1, INT64_MAX)),
     _inert("index.interval.bytes", INT, "4096", _integer(0, INT32_MAX)),
-    _inert("local.retention.bytes", LONG, "-2", _integer(-2, INT64_MAX)),
-    _inert("local.retention.ms", LONG, "-2", _integer(-2, INT64_MAX)),
     _inert("max.compaction.lag.ms", LONG, str(INT64_MAX), _integer(1, INT64_MAX)),
     _inert("min.cleanable.dirty.ratio", DOUBLE, "0.5", _fraction),
     _inert("min.compaction.lag.ms", LONG, "0", _LONG),
     _inert("min.insync.replicas", INT, "1", _integer(1, INT32_MAX)),
     _inert("preallocate", BOOLEAN, "false", _boolean),
-    _inert("remote.storage.enable", BOOLEAN, "false", _one_of("false")),
     _inert("segment.index.bytes", INT, "10485760", _integer(4, INT32_MAX)),
     _inert("segment.jitter.ms", LONG, "0", _LONG),
     _inert("unclean.leader.election.enable", BOOLEAN, "false", _boolean),
@@ -186,6 +207,41 @@ def check_config(name: str, value: str | None) -> None:
         raise ConfigInvalid(f"{name}={shown!r} is out of range: {definition.documentation}")
 
 
+def check_tiering(
+    configs: Mapping[str, str], before: Mapping[str, str], *, has_objects: bool
+) -> None:
+    """Raises ConfigInvalid where a topic's overrides contradict each other about tiers (KIP-405).
+
+    `before` holds the overrides of now: what is on already stays on, whatever the broker has.
+    """
+    if not _is_remote(configs):
+        return
+    if not has_objects and not _is_remote(before):
+        raise ConfigInvalid(
+            "remote.storage.enable=true is impossible: this broker has no object storage; start it"
+            " with --objects"
+        )
+    config = log_config(configs)
+    if not config.is_deleted_by_retention or "compact" in configs.get("cleanup.policy", ""):
+        raise ConfigInvalid(
+            "remote.storage.enable=true goes with cleanup.policy=delete alone: a compacted topic"
+            " stays where it is"
+        )
+    for name, local, whole in (
+        ("ms", config.local_retention_ms, config.retention_ms),
+        ("bytes", config.local_retention_bytes, config.retention_bytes),
+    ):
+        if local != SAME_AS_RETENTION and whole != -1 and (local == -1 or local > whole):
+            raise ConfigInvalid(
+                f"local.retention.{name}={local} is more than retention.{name}={whole}: a local"
+                " copy does not outlive its ledger; lower the one or raise the other"
+            )
+
+
+def _is_remote(configs: Mapping[str, str]) -> bool:
+    return configs.get("remote.storage.enable") == "true"
+
+
 def log_config(configs: Mapping[str, str]) -> LogConfig:
     """What a topic's overrides mean to its logs. The values were checked when they were set."""
 
@@ -205,4 +261,7 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
         is_deleted_by_retention="delete" in value("cleanup.policy"),
         compression=value("compression.type"),
+        is_remote_enabled=_is_remote(configs),
+        local_retention_ms=int(value("local.retention.ms")),
+        local_retention_bytes=int(value("local.retention.bytes")),
     )

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.topic import Topic
-from headrace.broker.topic_config import check_config, log_config
+from headrace.broker.topic_config import check_config, check_tiering, log_config
 from headrace.errors import (
     NotOwner,
     PartitionsInvalid,
@@ -207,8 +207,12 @@ class Topics:
                 f"replication factor {replication_factor} is impossible: from 1 to {most}, or -1"
                 " for the default; how often bytes are kept is a matter of the storage"
             )
+        self._check_configs(configs, {})
+
+    def _check_configs(self, configs: Mapping[str, str], before: Mapping[str, str]) -> None:
         for key, value in configs.items():
             check_config(key, value)
+        check_tiering(configs, before, has_objects=self._environment.tier is not None)
 
     def _check_partition_count(self, count: int) -> None:
         if not 1 <= count <= self._config.partition_count_max:
@@ -345,8 +349,7 @@ class Topics:
         async with self._changing:
             self._check_current(topic)
             configs = change(topic.fact.configs)
-            for key, value in configs.items():
-                check_config(key, value)
+            self._check_configs(configs, topic.fact.configs)
             if is_validated_only:
                 return
             await self._put(topic, replace(topic.fact, configs=dict(configs)))

@@ -219,6 +219,28 @@ def _worker_count(data_dir: Path, asked: int | None) -> int:
     help="How often records that are no longer kept are looked for.",
 )
 @click.option(
+    "--objects",
+    metavar="URL",
+    default=None,
+    envvar="HEADRACE_OBJECTS",
+    help="Object storage for closed ledgers of topics with remote.storage.enable: s3://bucket/prefix,"
+    " gs://, az:// or file:///folder. Credentials come from the environment (docs/TIERING.md).",
+)
+@click.option(
+    "--offload-mib-per-s",
+    type=click.IntRange(0),
+    default=128,
+    show_default=True,
+    help="How fast ledgers are copied to object storage; 0: as fast as it goes.",
+)
+@click.option(
+    "--tiering-interval-ms",
+    type=click.IntRange(100),
+    default=30_000,
+    show_default=True,
+    help="How often ledgers to offload are looked for.",
+)
+@click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the line that says ready as JSON.")
@@ -232,6 +254,9 @@ def serve(
     auto_create_topics: bool,
     partitions: int,
     retention_check_interval_ms: int,
+    objects: str | None,
+    offload_mib_per_s: int,
+    tiering_interval_ms: int,
     log_level: str,
     as_json: bool,
 ) -> None:
@@ -255,13 +280,25 @@ def serve(
     worker_count = _worker_count(data_dir, workers)
     if worker_count > 1 and worker is None and advertise is not None:
         raise CommandFailed("--advertise names one broker: it goes with --workers 1 only")
+    if worker_count > 1 and objects is not None:
+        raise CommandFailed("--objects takes the ledgers of one broker: it goes with --workers 1")
     config = BrokerConfig(
         broker_id=worker or 0,
         auto_create_topics=auto_create_topics,
         partition_count_default=partitions,
         retention_check_interval_ms=retention_check_interval_ms,
+        tiering_interval_ms=tiering_interval_ms,
     )
-    settings = Settings(data_dir, kafka, http, advertise, config, worker_count)
+    settings = Settings(
+        data_dir,
+        kafka,
+        http,
+        advertise,
+        objects,
+        (offload_mib_per_s << 20) or None,
+        config,
+        worker_count,
+    )
     import uvloop
 
     options = [

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from headrace.coordination.groups.commands import FetchOffsetsCommand, ListGroupsCommand
 from headrace.errors import HeadraceError
+from headrace.log.tiering import local_size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,6 +107,7 @@ class Metrics(Collector):
         yield from self._storage()
         yield from self._logs()
         yield from self._groups()
+        yield from self._tiering()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime
         yield _counter("headrace_process_cpu_seconds", "CPU time of the broker.", cpu)
@@ -155,6 +157,9 @@ class Metrics(Collector):
         end = GaugeMetricFamily("headrace_log_end_offset", "The next offset.", labels=labels)
         start = GaugeMetricFamily("headrace_log_start_offset", "The first offset.", labels=labels)
         size = GaugeMetricFamily("headrace_log_size_bytes", "Bytes kept.", labels=labels)
+        local = GaugeMetricFamily(
+            "headrace_log_local_size_bytes", "Bytes kept here, not only as objects.", labels=labels
+        )
         count = loaded = 0
         for topic in self._node.topics.by_name.values():
             for number, partition in enumerate(topic.partitions):
@@ -166,9 +171,35 @@ class Metrics(Collector):
                 end.add_metric(at, partition.high_watermark)
                 start.add_metric(at, partition.log_start_offset)
                 size.add_metric(at, partition.size_bytes)
+                local.add_metric(at, local_size_bytes(partition))
         yield _gauge("headrace_topics", "Topics.", len(self._node.topics.by_name))
         yield _gauge("headrace_partitions", "Partitions.", count)
-        yield from (end, start, size)
+        yield from (end, start, size, local)
+
+    def _tiering(self) -> Iterable[Metric]:
+        if self._node.tiering is None:
+            return
+        figures = self._node.tiering.figures()
+        counters = figures.counters
+        yield _gauge("headrace_tier_away", "1 while object storage fails.", float(figures.is_away))
+        yield _gauge(
+            "headrace_tier_pending_ledgers", "Ledgers to offload.", figures.pending_ledgers
+        )
+        yield _gauge("headrace_tier_pending_bytes", "Their bytes.", figures.pending_bytes)
+        for name, text, value in (
+            ("offloads", "Ledgers offloaded.", counters.offloads),
+            ("offload_bytes", "Their bytes.", counters.offload_bytes),
+            ("cold_reads", "Requests to object storage for reads.", counters.cold_reads),
+            ("cold_read_bytes", "Bytes that they brought.", counters.cold_bytes),
+            (
+                "corrupt_blocks",
+                "Blocks that did not match their checksum.",
+                counters.corrupt_blocks,
+            ),
+            ("deletes", "Objects deleted.", counters.deletes),
+            ("failures", "Failed operations of object storage.", counters.failures),
+        ):
+            yield _counter(f"headrace_tier_{name}", text, value)
 
     def _groups(self) -> Iterable[Metric]:
         figures = self._node.groups.counters()

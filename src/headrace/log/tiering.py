@@ -96,6 +96,13 @@ def last_offloaded_offset(log: PartitionLog) -> int:
     return max((s.end_offset - 1 for s in log.segments if s.is_offloaded), default=-1)
 
 
+def first_pending_offset(log: PartitionLog) -> int:
+    """The first offset that is not offloaded yet; -1 where none ever is (ListOffsets -6)."""
+    if not log.config.is_remote_enabled:
+        return -1
+    return max(last_offloaded_offset(log) + 1, log.log_start_offset)
+
+
 # --- doing it ------------------------------------------------------------------------------------
 
 

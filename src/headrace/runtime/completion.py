@@ -67,3 +67,10 @@ def completed() -> Completion:
     completion = Completion()
     completion.succeed()
     return completion
+
+
+def failed(error: BaseException) -> Completion:
+    """A Completion that has failed already."""
+    completion = Completion()
+    completion.fail(error)
+    return completion

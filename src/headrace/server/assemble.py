@@ -39,7 +39,15 @@ async def start_embedded(settings: Settings) -> Broker:
             poll_ms=WORKERS_POLL_MS if slots else POLL_MS,
         )
         broker.on_stop(metadata.close)
-        node = Node(settings.broker, store, metadata, clock, randomness, slots=slots)
+        tier = None
+        if settings.objects_url is not None:
+            from headrace.server.objects import open_tier
+
+            tier = await open_tier(settings, store, metadata, clock, randomness)
+            broker.on_stop(tier.close)
+        node = Node(
+            settings.broker, tier or store, metadata, clock, randomness, slots=slots, tier=tier
+        )
         await node.open()
         broker.on_stop(node.close)
         if settings.advertised is not None:

@@ -25,6 +25,10 @@ class Settings:
     http: tuple[str, int] = (LOOPBACK, HTTP_PORT)
     advertised: tuple[str, int] | None = None
     """What clients are told instead of the listener's own address."""
+    objects_url: str | None = None
+    """Where closed ledgers are offloaded to: a bucket or a folder. It holds no secret."""
+    offload_bytes_per_s: int | None = 128 << 20
+    """Of all offloads together; None: as fast as it goes."""
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     worker_count: int = 1
     """Brokers that share the metadata in `data_dir`, each with ledgers in a folder of its own; this

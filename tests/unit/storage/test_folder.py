@@ -9,6 +9,7 @@ import pytest
 
 from headrace.errors import FolderInUse, FormatUnsupported, LedgerUnknown
 from headrace.runtime.clock import SystemClock
+from headrace.runtime.disk import SystemDisk
 from headrace.storage.files import FileLedgerStore
 from headrace.storage.files.format import FOLDER, crc32c
 
@@ -119,6 +120,35 @@ def test_wal_files_are_recycled_not_gathered(tmp_path):
             await asyncio.sleep(0.01)
         assert store.counters.checkpoints > 5
         assert len(list(folder.glob("wal/*"))) <= 6
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_files_of_appends_that_ask_for_no_sync_are_recycled_too(tmp_path):
+    """A minute may pass before they are synced; making files all that time costs ten times more."""
+
+    class CountingDisk(SystemDisk):
+        made = 0
+
+        def open(self, path, flags):
+            if flags & os.O_TRUNC and path.endswith(".wal"):
+                self.made += 1
+            return super().open(path, flags)
+
+    async def main():
+        disk = CountingDisk()
+        settings = {"wal_file_bytes": 64 << 10, "checkpoint_bytes": 100 << 10, "disk": disk}
+        store = await open_store(tmp_path / "data", **settings)
+        ledger = await store.create()
+        for _ in range(40):
+            checkpoints = store.counters.checkpoints
+            for _ in range(12):
+                store.append(ledger, [bytes(10_000)], 10_000, 60_000)
+                await asyncio.sleep(0)
+            while store.counters.checkpoints == checkpoints:
+                await asyncio.sleep(0.001)
+        assert disk.made <= 40, "80 files were filled"
         await store.close()
 
     asyncio.run(main())

@@ -18,6 +18,7 @@ from headrace.errors import (
     TopicUnknown,
 )
 from headrace.kafka.error_codes import code_of
+from headrace.kafka.handlers.cold_reads import WAIT_MS, WAIT_WITH_DATA_MS, ColdReads
 from headrace.kafka.handlers.fetch_sessions import FetchSession, FetchSessions
 from headrace.kafka.wire.fetch import (
     FLEXIBLE,
@@ -99,6 +100,7 @@ class FetchHandler:
         self._tasks = tasks
         self._bytes_max = node.config.fetch_bytes_max
         self.loop = asyncio.get_running_loop()
+        self._cold = ColdReads(node.store, tasks)
         self.sessions = FetchSessions(node.randomness, node.config.fetch_sessions_max)
         self.bytes_total = 0
         self.waiting = 0
@@ -230,40 +232,59 @@ class FetchHandler:
             self._give_up(fetch, error)
 
     async def _read_slowly(self, fetch: _Fetch) -> None:
-        results: list[FetchResult] = []
-        left, size = fetch.bytes_max, 0
-        for wanted, partition in zip(fetch.wanted, fetch.partitions, strict=True):
+        results: dict[int, FetchResult] = {}
+        left, size, is_cold_due = fetch.bytes_max, 0, False
+        pairs = list(zip(fetch.wanted, fetch.partitions, strict=True))
+        # What lies in object storage comes last: it must not hold up what is here.
+        for at in sorted(range(len(pairs)), key=lambda at: self._is_cold(*pairs[at])):
+            wanted, partition = pairs[at]
             if not isinstance(partition, PartitionLog):
-                results.append(_failed(wanted, partition))
+                results[at] = _failed(wanted, partition)
                 continue
             try:
-                if partition.is_deleted:
-                    raise TopicUnknown(f"{partition.name} was deleted")
-                await self._node.partition_ready(partition)
-                data: Buffer = EMPTY
-                if left > 0 or not size:
-                    limit = min(wanted.bytes_max, max(left, 0))
-                    data = await read(partition, self._store, wanted.offset, limit)
-                    if size and len(data) > left:
-                        data = EMPTY
-                else:
-                    check_offset(partition, wanted.offset)
+                data = await self._read_patiently(partition, wanted, left, size)
             except HeadraceError as error:
-                log.warning("%s cannot be read: %s", partition.name, error)
-                results.append(_failed(wanted, error, partition))
+                if not error.fields.get("is_objects"):  # `cold_reads` tells of those
+                    log.warning("%s cannot be read: %s", partition.name, error)
+                results[at] = _failed(wanted, error, partition)
                 continue
+            if data is None:
+                data, is_cold_due = EMPTY, True
             size += len(data)
             left -= len(data)
-            results.append(_result(wanted, partition, data))
+            results[at] = _result(wanted, partition, data)
         if fetch.reply.connection.transport is None:
             return  # the client went away meanwhile
         fetch.is_done = False
-        is_empty = not size and not any(result.error_code for result in results)
-        if is_empty and fetch.request.wait_ms_max > 0 and fetch.request.bytes_min > 0:
+        is_empty = not size and not any(result.error_code for result in results.values())
+        may_wait = fetch.request.wait_ms_max > 0 and fetch.request.bytes_min > 0
+        if is_empty and may_wait and not is_cold_due:
             self._wait(fetch)
             self._look(fetch, is_first=False)
         else:
-            self._answer(fetch, results)
+            self._answer(fetch, [results[at] for at in range(len(pairs))])
+
+    def _is_cold(self, wanted: FetchPartition, partition: PartitionLog | HeadraceError) -> bool:
+        return isinstance(partition, PartitionLog) and self._cold.is_cold(partition, wanted.offset)
+
+    async def _read_patiently(
+        self, partition: PartitionLog, wanted: FetchPartition, left: int, size: int
+    ) -> Buffer | None:
+        """The records of one partition, waiting for the disk; None: not yet, from an object."""
+        if partition.is_deleted:
+            raise TopicUnknown(f"{partition.name} was deleted")
+        await self._node.partition_ready(partition)
+        if left <= 0 and size:
+            check_offset(partition, wanted.offset)
+            return EMPTY
+        limit = min(wanted.bytes_max, max(left, 0))
+        data: Buffer | None
+        if self._is_cold(wanted, partition):
+            wait_ms = WAIT_WITH_DATA_MS if size else WAIT_MS
+            data = await self._cold.read(partition, wanted.offset, limit, wait_ms)
+        else:
+            data = await read(partition, self._store, wanted.offset, limit)
+        return EMPTY if size and data is not None and len(data) > left else data
 
     # --- waiting and answering ---------------------------------------------------------------
 

@@ -20,6 +20,11 @@ from headrace.log.reading import (
     offset_of_max_timestamp,
     offset_of_time,
 )
+from headrace.log.tiering import (
+    first_pending_offset,
+    last_offloaded_offset,
+    local_start_offset,
+)
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -38,12 +43,16 @@ async def _offset(node: Node, partition: PartitionLog, timestamp_ms: int) -> Tim
     match timestamp_ms:
         case -1:  # latest
             return TimedOffset(-1, partition.high_watermark)
-        case -2 | -4:  # earliest, earliest local
+        case -2:  # earliest
             return TimedOffset(-1, partition.log_start_offset)
         case -3:  # max timestamp
             return await offset_of_max_timestamp(partition, node.store)
-        case -5 | -6:  # latest tiered, earliest pending upload: nothing is tiered
-            return TimedOffset(-1, -1)
+        case -4:  # earliest local (KIP-405)
+            return TimedOffset(-1, local_start_offset(partition))
+        case -5:  # latest tiered (KIP-1005)
+            return TimedOffset(-1, last_offloaded_offset(partition))
+        case -6:  # earliest pending upload (KIP-1023)
+            return TimedOffset(-1, first_pending_offset(partition))
         case _ if timestamp_ms < 0:
             raise RequestInvalid(f"{timestamp_ms} is no timestamp")
         case _:

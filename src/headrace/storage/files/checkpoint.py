@@ -111,11 +111,16 @@ class CheckpointWriter:
         )
 
     def _rewrite(self, ledgers: list[Ledger], lengths: dict[int, int]) -> None:
-        """Write again, from the WAL, what failed syncs may have dropped from the segments."""
+        """Write again, from the WAL, what failed syncs may have dropped from the segments.
+
+        What the former checkpoint vouches for was synced then and is left alone: no recovery would
+        write it a third time.
+        """
         if not ledgers:
             return
         wanted = {ledger.id for ledger in ledgers}
         former = read_checkpoint(self._disk, self._folder)
+        vouched = {row.ledger: row.length for row in former.ledgers if row.ledger in wanted}
         fds = {
             ledger: self._disk.open(self._segments.path(ledger), READ_WRITE) for ledger in wanted
         }
@@ -124,10 +129,11 @@ class CheckpointWriter:
                 for entry in frame.entries():
                     if entry.kind != APPEND or entry.ledger not in wanted:
                         continue
-                    size = min(len(entry.payload), lengths[entry.ledger] - entry.position)
-                    if size > 0:
-                        part = entry.payload[:size]
-                        write_fully(self._disk, fds[entry.ledger], part, entry.position)
+                    skipped = max(0, vouched.get(entry.ledger, 0) - entry.position)
+                    part = entry.payload[skipped : max(0, lengths[entry.ledger] - entry.position)]
+                    if len(part):
+                        position = entry.position + skipped
+                        write_fully(self._disk, fds[entry.ledger], part, position)
         finally:
             for fd in fds.values():
                 self._disk.close(fd)

@@ -17,7 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from headrace.errors import StorageUnavailable
-from headrace.runtime.completion import Completion
+from headrace.runtime.completion import Completion, failed
 from headrace.storage.files.format import (
     APPEND,
     CREATE,
@@ -44,6 +44,8 @@ FLUSH_MS_MAX = 60_000
 """No bytes stay unsynced longer, whatever `flush_ms` says."""
 GROUP_BYTES_MAX = 64 << 20
 """A turn that brings more is cut into several frames (a frame's length is a u32)."""
+UNSYNCED_BYTES_MAX = 16 << 20
+"""More is synced sooner than `flush_ms` asks: then a WAL file that is full can soon be recycled."""
 _JOIN_BYTES_MAX = 32 << 10
 
 
@@ -93,7 +95,7 @@ class GroupCommit:
         group = self._group
         if group is None or group.size + size > GROUP_BYTES_MAX:
             if self.outage is not None:
-                return ledger.end, _failed(self.outage)
+                return ledger.end, failed(fresh(self.outage))
             group = self._begin_group()
         run = ledger.run
         position = ledger.end
@@ -121,7 +123,7 @@ class GroupCommit:
     def change(self, kind: int, ledger: Ledger, payload: bytes = b"") -> Completion:
         """Put a CREATE, SEAL or DELETE into the current group; it is durable on completion."""
         if self.outage is not None:
-            return _failed(self.outage)
+            return failed(fresh(self.outage))
         group = self._group or self._begin_group()
         group.changes.append(Change(kind, ledger, ledger.end, payload))
         group.size += len(payload)
@@ -130,7 +132,7 @@ class GroupCommit:
     def barrier(self) -> Completion:
         """Completes when everything that was appended before is durable."""
         if self.outage is not None:
-            return _failed(self.outage)
+            return failed(fresh(self.outage))
         return self._durable(self._group or self._begin_group())
 
     @property
@@ -230,7 +232,8 @@ class GroupCommit:
                 self._waiting.append(group)
             if group.written is not None:
                 self._complete_written(group, group.written)
-        if self._waiting and not self._sync.is_running:
+        is_due = self._waiting or self._unsynced_bytes > UNSYNCED_BYTES_MAX
+        if is_due and not self._sync.is_running:
             self._begin_sync()
 
     def _write_segments(self, group: Group) -> tuple[list[Buffer], bytes]:
@@ -392,9 +395,3 @@ class GroupCommit:
             self._sync_wanted = self.written_sequence
             if not self._sync.is_running:
                 self._begin_sync()
-
-
-def _failed(error: StorageUnavailable) -> Completion:
-    completion = Completion()
-    completion.fail(fresh(error))
-    return completion

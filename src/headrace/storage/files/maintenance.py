@@ -14,6 +14,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from headrace.errors import StorageUnavailable
 from headrace.storage.files.checkpoint import CheckpointWriter, Snapshot
 from headrace.storage.files.write_ahead_log import SMALL_FILE_BYTES
 
@@ -94,6 +95,11 @@ class Maintenance:
     async def checkpoint(self) -> None:
         """Make the segments durable as far as the WAL is, and recycle WAL files. Raises OSError."""
         commit, wal = self._commit, self._wal
+        try:
+            # Files that no sync has covered could not be recycled: with unsynced topics, all.
+            await commit.barrier().wait()
+        except StorageUnavailable:
+            return  # an outage, whose end is a checkpoint
         covered = [file for file in wal.finished if file.last_sequence <= commit.synced_sequence]
         rest = wal.finished[len(covered) :]
         first = rest[0].number if rest else wal.number
@@ -191,29 +197,33 @@ class Maintenance:
             # Not an outage: the current file may last until there is room.
             log.warning("no spare WAL file: %s", error)
             return
-        self._keep_spare(spare)
+        await self._keep_spare(spare)
 
     async def _recycle(self, files: list[WalFile]) -> None:
         wal = self._wal
+        if not files:
+            return
+        bytes_max = SPARES_SHARE * self._commit.checkpoint_bytes
+        spares_max = await self._run(partial(wal.spares_max, bytes_max))
         for file in files:
-            if file.size == wal.file_bytes and len(wal.spares) < SPARES_MAX:
+            if file.size == wal.file_bytes and len(wal.spares) < spares_max:
                 number = wal.take_number()
-                spare = await self._run(partial(wal.recycle, file, number))
-                self._keep_spare(spare)
+                await self._keep_spare(await self._run(partial(wal.recycle, file, number)))
             else:
                 await self._run(partial(wal.remove, file))
 
-    def _keep_spare(self, spare: WalFile) -> None:
-        """Keep it unless the log has gone past its number meanwhile."""
+    async def _keep_spare(self, spare: WalFile) -> None:
+        """Keep it, under another number if the log has gone past its own meanwhile."""
         wal = self._wal
-        if spare.number > wal.number:
-            wal.spares.append(spare)
-        else:
-            wal.remove(spare)
+        while spare.number < wal.number:
+            spare = await self._run(partial(wal.recycle, spare, wal.take_number()))
+        wal.spares.append(spare)
 
     async def _run(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
 
-SPARES_MAX = 3
-"""As many files as a checkpoint frees in the steady state."""
+SPARES_SHARE = 2
+"""How many checkpoints' worth of WAL is kept for reuse: what one frees, and what is written while
+it runs. Writing a file that must be made anew costs up to ten times as much as one that is in
+memory already."""

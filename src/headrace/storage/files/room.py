@@ -54,3 +54,7 @@ class Room:
                 " for metadata",
             )
         return left
+
+    def share(self) -> int:
+        """The bytes that a cache on the disk may take of it; for any thread. Raises OSError."""
+        return self._disk.space(self._path)[1] // RESERVE_FRACTION

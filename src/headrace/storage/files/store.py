@@ -79,7 +79,7 @@ class FileLedgerStore:
         folder: Path,
         clock: Clock,
         *,
-        wal_file_bytes: int = 64 << 20,
+        wal_file_bytes: int = 32 << 20,
         checkpoint_bytes: int = 128 << 20,
         open_files_max: int = 512,
         retry_ms: int = 1_000,

@@ -69,13 +69,6 @@ class WriteAheadLog:
         assert self.current is not None, "an open WAL has a current file"
         return self.current.number
 
-    @property
-    def first_number(self) -> int:
-        """The oldest file that recovery would need."""
-        if self.finished:
-            return self.finished[0].number
-        return self.number
-
     def has_room(self, size: int) -> bool:
         """Whether a frame of `size` bytes fits into the current file."""
         current = self.current
@@ -160,6 +153,10 @@ class WriteAheadLog:
         self.unsynced.clear()
         self.has_sync_begun = True
         return files
+
+    def spares_max(self, bytes_max: int) -> int:
+        """How many files to keep for reuse: `bytes_max` on a disk that is large enough."""
+        return max(1, min(bytes_max, self._room.share()) // self.file_bytes)
 
     def make_file(self, size: int, *, is_zeroed: bool) -> WalFile:
         """Make the next file, its name and its size durable. Raises OSError."""

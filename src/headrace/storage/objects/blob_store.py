@@ -6,7 +6,7 @@ secret, and no message does: causes are cut to one line, without query strings (
 in them) and without the values of secret variables.
 
 A call tries again by itself, with back-off, and ends in bounded time. What failed raises
-StorageUnavailable, with `is_missing` where there is no such blob.
+StorageUnavailable with the field `is_objects`, and `is_missing` where there is no such blob.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ PARTS_AT_ONCE = 2
 LISTED_AT_ONCE = 1000
 
 _SECRET_NAMES = re.compile(r"^(AWS|AZURE|GOOGLE)_.*(KEY|SECRET|TOKEN|SAS|PASSWORD)", re.IGNORECASE)
+_XML = re.compile(r"<\?xml.*?<Code>(\w+)</Code>.*")
 _QUERY = re.compile(r"\?[^\s\"')]+")
 _CAUSE_CHARACTERS_MAX = 300
 
@@ -139,6 +140,7 @@ class BlobStore:
                 f"{self.shown}: {name} has {len(data)} bytes at {start}, and {size} are wanted: it"
                 " was cut short or replaced; restore it from an older version",
                 is_missing=True,
+                is_objects=True,
             )
         return data
 
@@ -177,7 +179,8 @@ class BlobStore:
         if bytes(await self.get(name, 0, len(text))) != text:
             raise StorageUnavailable(
                 f"{self.shown}: what was written was not what was read: see whether another"
-                " program writes there, or a cache lies between"
+                " program writes there, or a cache lies between",
+                is_objects=True,
             )
         await self.delete(name)
 
@@ -192,12 +195,14 @@ class BlobStore:
                 f"{self.shown}: {what} {name} failed: there is no such object ({_cause(error)});"
                 " check that --objects names the storage it was written to, or restore it",
                 is_missing=True,
+                is_objects=True,
             ) from None
         except (obstore.exceptions.BaseError, ValueError, OSError) as error:
             # An asyncio time-out is an OSError. The cause is in the message, cleaned.
             raise StorageUnavailable(
-                f"{self.shown}: {what} {name} failed ({_cause(error)}): tiering waits and tries"
-                " again; check that it can be reached, and the credentials in the environment"
+                f"{self.shown}: {what} {name} failed ({_cause(error)}): check that it can be"
+                " reached, and the credentials in the environment",
+                is_objects=True,
             ) from None
 
     async def _forget_unfinished(self, name: str) -> None:
@@ -279,4 +284,5 @@ def _cause(error: BaseException) -> str:
     for name, value in os.environ.items():
         if len(value) >= 8 and _SECRET_NAMES.match(name):
             text = text.replace(value, "***")
+    text = _XML.sub(r"\1", text)
     return _QUERY.sub("?...", text)[:_CAUSE_CHARACTERS_MAX]

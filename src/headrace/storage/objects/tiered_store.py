@@ -56,11 +56,17 @@ class TieredLedgerStore:
         *,
         cache_bytes_max: int = 64 << 20,
         offload_bytes_per_s: int | None = None,
+        is_inner_shared: bool = False,
     ) -> None:
-        """Objects lie under `prefix`, which no other cluster uses. None: as fast as it goes."""
+        """Objects lie under `prefix`, which no other cluster uses. None: as fast as it goes.
+
+        `is_inner_shared`: other brokers see the inner store's ledgers, too. Then none is deleted
+        here: a broker that was stopped for a while might still write to it, and be believed.
+        """
         self._inner = inner
         self._blobs = blobs
         self._prefix = prefix
+        self._is_inner_shared = is_inner_shared
         self._pace = Pace(clock, offload_bytes_per_s)
         self._attached: dict[LedgerId, int] = {}
         """Offloaded ledgers, and how many bytes they have."""
@@ -191,6 +197,8 @@ class TieredLedgerStore:
     async def drop_local(self, ledger: LedgerId) -> None:
         """See Tier."""
         self.attach(ledger, self._attached[ledger], is_local=False)
+        if self._is_inner_shared:
+            return
         try:
             await self._inner.delete(ledger)
         except LedgerUnknown:

@@ -1,0 +1,75 @@
+"""Opens the object storage that the settings name, and sees that it works.
+
+Rules of the room: a broker that has never used it does not start before it could write, read and
+delete there: better to hear of a wrong bucket at once than when the disk is full. Where ledgers lie
+in it already, the broker starts in any case and warns: object storage that is away must not keep
+anybody from what is here.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError, RequestInvalid, StorageUnavailable
+from headrace.metadata.facts import PARTITIONS, PartitionFact, ensure_cluster_id
+
+if TYPE_CHECKING:
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.randomness import Randomness
+    from headrace.server.settings import Settings
+    from headrace.storage.ledger import LedgerStore
+    from headrace.storage.objects.tiered_store import TieredLedgerStore
+
+log = logging.getLogger(__name__)
+
+
+async def open_tier(
+    settings: Settings,
+    store: LedgerStore,
+    metadata: MetadataStore,
+    clock: Clock,
+    randomness: Randomness,
+    *,
+    is_storage_shared: bool = False,
+) -> TieredLedgerStore:
+    """The ledger store with object storage beneath. Raises RequestInvalid, StorageUnavailable."""
+    try:
+        from headrace.storage.objects.blob_store import BlobLimits, BlobStore
+        from headrace.storage.objects.tiered_store import TieredLedgerStore
+    except ImportError as error:
+        raise RequestInvalid(
+            f"--objects needs a package that is not installed ({error.name}): pip install"
+            " 'headrace[objects]'"
+        ) from error
+    url = settings.objects_url
+    assert url is not None
+    cluster_id = await ensure_cluster_id(metadata, randomness)
+    # A broker that starts does not wait minutes for an answer.
+    probed = BlobStore.open(url, BlobLimits(timeout_ms=5_000, retries_max=1, retry_for_ms=2_000))
+    try:
+        await probed.probe(f"{cluster_id}/probe/{randomness.uuid().hex}")
+    except StorageUnavailable as error:
+        if not await _has_offloaded(metadata):
+            raise
+        log.warning("object storage is away, offloading and cold reads wait: %s", error)
+    return TieredLedgerStore(
+        store,
+        BlobStore.open(url),
+        cluster_id,
+        clock,
+        offload_bytes_per_s=settings.offload_bytes_per_s,
+        is_inner_shared=is_storage_shared,
+    )
+
+
+async def _has_offloaded(metadata: MetadataStore) -> bool:
+    for entry in await metadata.list(PARTITIONS):
+        try:
+            ledgers = PartitionFact.decode(entry.value).ledgers
+        except HeadraceError:
+            continue  # its partition says so when it is used
+        if any(link.offloaded_ms is not None for link in ledgers):
+            return True
+    return False

@@ -1,0 +1,91 @@
+"""A real S3 server for the tests: VersityGW over a folder, on a free port of the loopback.
+
+Rules of the room: the binary is what `scripts/s3-server.sh` built, or what HEADRACE_S3_SERVER
+names; where there is none, a test is skipped and says so. Its credentials are nobody's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ACCESS_KEY, SECRET_KEY = "headrace-test", "not-a-secret-of-anybody"
+BUCKET = "bucket"
+
+
+def binary() -> str:
+    """Where the server is; skips the test where it is not."""
+    named = os.environ.get("HEADRACE_S3_SERVER")
+    found = [Path(named)] if named else sorted((ROOT / ".cache" / "bin").glob("versitygw-*"))
+    if not found or not found[-1].exists():
+        pytest.skip("no S3 server here: sh scripts/s3-server.sh builds one (it needs Go)")
+    return str(found[-1])
+
+
+class S3Server:
+    """One server with one bucket. Its port stays the same from one start to the next."""
+
+    def __init__(self, folder: Path) -> None:
+        self._binary = binary()
+        self.root = folder / "s3"
+        (self.root / BUCKET).mkdir(parents=True)
+        self._log = folder / "s3.log"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """What `--objects` takes."""
+        return f"s3://{BUCKET}/some/prefix"
+
+    def environment(self, port: int | None = None) -> dict[str, str]:
+        """What a client of it needs in its environment; `port` of something in between."""
+        return {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port or self.port}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def start(self) -> S3Server:
+        """Start it and wait until it takes connections."""
+        with open(self._log, "ab") as out:
+            self.process = subprocess.Popen(
+                [self._binary, "--quiet", "--port", f"127.0.0.1:{self.port}", "posix", self.root],
+                env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+            except OSError:
+                assert self.process.poll() is None, self._log.read_text()[-2000:]
+                assert time.monotonic() < deadline, self._log.read_text()[-2000:]
+                time.sleep(0.02)
+            else:
+                return self
+
+    def stop(self) -> None:
+        """End it; what it holds stays."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def objects(self) -> list[Path]:
+        """The objects, as files."""
+        found = (self.root / BUCKET).rglob("*.ledger")
+        return sorted(path for path in found if ".sgwtmp" not in path.parts)
