@@ -24,9 +24,15 @@ def workers(tmp_path):
 
 
 def leaders(at: str, topic: str) -> list[int]:
+    """As soon as the broker that is asked knows them all: it hears of a topic a little later."""
     client = admin(at)
-    described = client.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
-    return [described[number].leader for number in range(len(described))]
+
+    def known() -> list[int]:
+        described = client.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        found = [described[number].leader for number in range(len(described))]
+        return [] if -1 in found else found
+
+    return wait_until(known)
 
 
 def worker_processes(broker: Broker) -> dict[int, psutil.Process]:

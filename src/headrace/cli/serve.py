@@ -280,8 +280,6 @@ def serve(
     worker_count = _worker_count(data_dir, workers)
     if worker_count > 1 and worker is None and advertise is not None:
         raise CommandFailed("--advertise names one broker: it goes with --workers 1 only")
-    if worker_count > 1 and objects is not None:
-        raise CommandFailed("--objects takes the ledgers of one broker: it goes with --workers 1")
     config = BrokerConfig(
         broker_id=worker or 0,
         auto_create_topics=auto_create_topics,
@@ -306,6 +304,9 @@ def serve(
         "--auto-create-topics" if auto_create_topics else "--no-auto-create-topics",
         *("--partitions", str(partitions), "--log-level", log_level),
         *("--retention-check-interval-ms", str(retention_check_interval_ms)),
+        *("--offload-mib-per-s", str(offload_mib_per_s)),
+        *("--tiering-interval-ms", str(tiering_interval_ms)),
+        *(("--objects", objects) if objects is not None else ()),
     ]
     try:
         if worker_count > 1 and worker is None:

@@ -46,6 +46,9 @@ async def open_tier(
     url = settings.objects_url
     assert url is not None
     cluster_id = await ensure_cluster_id(metadata, randomness)
+    if settings.worker_count > 1 and settings.broker.broker_id:
+        # Each worker numbers its ledgers by itself. The first goes on with what it had alone.
+        cluster_id += f"-worker-{settings.broker.broker_id}"
     # A broker that starts does not wait minutes for an answer.
     probed = BlobStore.open(url, BlobLimits(timeout_ms=5_000, retries_max=1, retry_for_ms=2_000))
     try:
