@@ -43,3 +43,7 @@ class BrokerConfig:
     """remote.log.manager.copier.thread.pool.size (Kafka: 10): each holds some 30 MiB."""
     orphan_grace_ms: int = 24 * 3600 * 1000
     """An object that no partition names is deleted when it is this old."""
+    sweep_interval_ms: int = 600_000
+    """How often one of the brokers that share their storage looks for what belongs to nothing."""
+    sweep_grace_ms: int = 3_600_000
+    """How long something must have belonged to nothing until it is deleted."""

@@ -16,6 +16,7 @@ from headrace.broker.internal_topics import InternalPartition
 from headrace.broker.ownership import Ownership, SoleOwnership
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.shared_ownership import SharedOwnership, adopt_partitions
+from headrace.broker.sweep import SharedLedgers, Sweep
 from headrace.broker.tiering import Tiering
 from headrace.broker.topics import Topics
 from headrace.errors import (
@@ -68,11 +69,11 @@ class Node:
         clock: Clock,
         randomness: Randomness,
         *,
-        is_storage_shared: bool = False,
+        shared_ledgers: SharedLedgers | None = None,
         slots: Sequence[int] = (),
         tier: Tier | None = None,
     ) -> None:
-        """Alone, unless told otherwise. `is_storage_shared`: other brokers see the same ledgers.
+        """Alone, unless told otherwise. `shared_ledgers`: those of `store` that all brokers see.
         `slots`: the ids of all brokers which share the metadata, each with ledgers of its own."""
         self.config = config
         self.store = store
@@ -83,6 +84,7 @@ class Node:
         self.kafka_address = ("", 0)
         """What clients are told: host and port."""
         self._fact: BrokerFact | None = None
+        is_storage_shared = shared_ledgers is not None
         is_alone = self._is_alone = not is_storage_shared and not slots
         self._slots = slots
         environment = Environment(store, metadata, clock, self.tasks, is_storage_shared, tier)
@@ -105,6 +107,10 @@ class Node:
         """None without object storage."""
         if tier is not None:
             self.tiering = Tiering(self.topics, tier, metadata, clock, config, self.partition_ready)
+        self.sweep: Sweep | None = None
+        """None where this broker alone sees its ledgers, and deletes them itself."""
+        if shared_ledgers is not None:
+            self.sweep = Sweep(config, shared_ledgers, metadata, self.topics, self.ownership, clock)
         self.producer_ids = ProducerIds(metadata)
         self.groups: GroupCoordinator
 
@@ -131,6 +137,8 @@ class Node:
                     await adopt_partitions(self.metadata, self.topics, self._slots[0])
                 await self._collect_orphans()
         self.tasks.spawn(self._keep_house(), "housekeeping")
+        if self.sweep is not None:
+            self.tasks.spawn(self.sweep.run(), "sweep")
         if self.tiering is not None:
             self.tasks.spawn(self.tiering.run(), "tiering")
 

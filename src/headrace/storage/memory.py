@@ -123,6 +123,10 @@ class MemoryLedgerStore:
         del self._ledgers[ledger]
         await self._barrier().wait()
 
+    async def all_ledgers(self) -> Sequence[LedgerId]:
+        """All ledgers, whoever made them."""
+        return [LedgerId(number) for number in sorted(self._ledgers)]
+
     def list(self) -> Sequence[LedgerInfo]:
         """See LedgerStore."""
         return [

@@ -37,13 +37,14 @@ class Cluster:
 
     async def start(self, broker_id: int) -> Node:
         config = BrokerConfig(broker_id=broker_id, rebalance_delay_ms=20, join_timeout_ms=300)
+        ledgers = self.ledgers.beside()
         node = Node(
             config,
-            self.ledgers.beside(),
+            ledgers,
             MemoryMetadataStore(self.metadata),
             SystemClock(),
             SystemRandomness(),
-            is_storage_shared=True,
+            shared_ledgers=ledgers,
         )
         await node.open()
         await node.register(("127.0.0.1", 9000 + broker_id), ("127.0.0.1", 0))
@@ -304,5 +305,28 @@ def test_while_nobody_lives_there_is_no_leader() -> None:
         topic = node.topics.get("t")
         await until(lambda: node.ownership.leader(topic, 0).broker != NO_LEADER)
         assert node.ownership.leader(topic, 0) == (2, 1)
+
+    run(scenario)
+
+
+def test_what_belongs_to_nothing_is_deleted_when_it_has_done_so_for_long() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await node.topics.create("kept", 1)
+        await node.topics.create("gone", 1)
+        for name in ("kept", "gone"):
+            await cluster.append(name, 0, b"a")
+        orphan = await node.store.create()
+        gone = node.topics.get("gone")
+        dead = gone.partitions[0].segments[0].ledger
+        await node.topics.delete(gone)
+        assert await node.sweep.sweep() == 0, "it was only just seen"
+        node.config.sweep_grace_ms = 0
+        assert await node.sweep.sweep() >= 3, "two ledgers, the chain, the owner"
+        assert await node.sweep.sweep() == 0
+        left = await node.store.all_ledgers()
+        assert orphan not in left
+        assert dead not in left
+        assert await cluster.values("kept", 0) == [b"a"]
 
     run(scenario)

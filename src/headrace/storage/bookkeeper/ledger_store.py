@@ -231,6 +231,10 @@ class BookKeeperLedgerStore:
             raise StorageUnavailable(f"the ledgers cannot be listed now: {error}") from error
         return found
 
+    async def all_ledgers(self) -> Sequence[LedgerId]:
+        """All ledgers that any broker of this product made, by id. Raises StorageUnavailable."""
+        return [record.ledger for record in await self.records()]
+
     async def _record(self, ledger: int) -> LedgerRecord | None:
         try:
             metadata = (await self._cluster.service.read(ledger)).metadata
