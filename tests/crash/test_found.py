@@ -7,16 +7,27 @@ import asyncio
 import pytest
 from crc32c import crc32c
 
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.coordination.groups.commands import (
+    CommitCommand,
+    FetchOffsetsCommand,
+    OffsetToCommit,
+)
 from headrace.errors import StorageUnavailable
 from headrace.log.environment import Environment
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch
+from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.verify import faults
+from headrace.verify.chance import seeded
 from headrace.verify.damage import verdict
 from headrace.verify.data_folder import SlowClock, build, open_ledgers
+from headrace.verify.exploration import NEW_DISK
 from headrace.verify.model_disk import ModelDisk
+from headrace.verify.power_loss import PowerLoss
 from headrace.verify.scenario import abandon
 from headrace.verify.task import Task
 
@@ -139,5 +150,58 @@ def test_writing_a_segment_again_leaves_alone_what_the_checkpoint_vouches_for():
         writes = [op for op in disk.operations[begun_at:] if op[:2] == ("write", inode)]
         assert [(at, len(data)) for _, _, at, data in writes] == [(1_000, 500)]
         await abandon(store)
+
+    asyncio.run(main())
+
+
+def test_a_topic_made_again_after_a_deletion_that_a_crash_cut_short_has_no_progress(monkeypatch):
+    """Groups forget a deleted topic behind its deletion; a crash may come between the two."""
+
+    async def committed(node):
+        command = FetchOffsetsCommand("g", [("t", 0)])
+        return (await node.groups.fetch_offsets(command)).offsets[0].offset
+
+    async def main() -> None:
+        disk, facts = ModelDisk(), MemoryMetadata()
+        randomness = SystemRandomness()
+        store = await open_ledgers(disk, 12 << 10, 1 << 20)
+        node = Node(BrokerConfig(), store, MemoryMetadataStore(facts), SlowClock(), randomness)
+        await node.open()
+        await node.topics.ensure_internal("__consumer_offsets")
+        await node.topics.create("t")
+        await node.groups.commit(CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, 7)]))
+        assert await committed(node) == 7
+
+        async def crash(_names):
+            raise StorageUnavailable("the process dies here")
+
+        monkeypatch.setattr(node.groups, "topic_deleted", crash)
+        await node.topics.delete(node.topics.get("t"))
+        await node.tasks.close()
+        await abandon(store)
+        store = await open_ledgers(ModelDisk(disk.image()), 12 << 10, 1 << 20)
+        node = Node(BrokerConfig(), store, MemoryMetadataStore(facts), SlowClock(), randomness)
+        await node.open()
+        await node.topics.create("t")
+        assert await committed(node) == -1
+        assert not [key for key in facts.entries if key.startswith("/deleted/")]
+        await node.close()
+        await abandon(store)
+
+    asyncio.run(main())
+
+
+def test_the_name_of_a_data_folder_that_somebody_else_made_is_durable():
+    """A folder that was made, but never synced, may be gone after a loss of power."""
+
+    async def main() -> None:
+        disk = ModelDisk()
+        disk.make_folder("/data")
+        await abandon(await open_ledgers(disk, 12 << 10, 1 << 20))
+        loss = PowerLoss(NEW_DISK, "posix-strict")
+        for operation in disk.operations:
+            loss.step(operation)
+        (state,) = loss.states(seeded(1), ("none",))
+        assert "format" in state.names["data"]
 
     asyncio.run(main())

@@ -8,6 +8,9 @@ from headrace.verify.crash import BY_NAME
 from headrace.verify.planted import PLANTED, is_found
 
 
-@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: f"{bug.attack}: {bug.name}")
 def test_a_planted_bug_is_found(tmp_path, bug):
-    assert is_found(bug, BY_NAME, 1, tmp_path).violation_count, f"nobody noticed: {bug.name}"
+    task = is_found(bug, BY_NAME, 1, tmp_path)
+    if task.is_impossible:
+        pytest.skip("; ".join(task.skipped))
+    assert task.violation_count, f"nobody noticed: {bug.name}"

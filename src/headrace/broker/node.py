@@ -111,6 +111,7 @@ class Node:
         """None where this broker alone sees its ledgers, and deletes them itself."""
         if shared_ledgers is not None:
             self.sweep = Sweep(config, shared_ledgers, metadata, self.topics, self.ownership, clock)
+        self.topics.deleted_names.forget = self._forget_progress
         self.producer_ids = ProducerIds(metadata)
         self.groups: GroupCoordinator
 
@@ -186,6 +187,9 @@ class Node:
         if entry is None and name in self.topics.by_name:
             self.tasks.spawn(self.groups.topic_deleted([name]), f"forget offsets of {name}")
         self.topics.apply(key, entry)
+
+    async def _forget_progress(self, names: list[str]) -> None:
+        await self.groups.topic_deleted(names)
 
     def _topics_changed(self) -> None:
         topic = self.topics.by_name.get(OFFSETS_TOPIC)

@@ -14,6 +14,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace.broker.deleted_names import DeletedNames
 from headrace.broker.topic import Topic
 from headrace.broker.topic_config import check_config, check_tiering, log_config
 from headrace.errors import (
@@ -79,6 +80,7 @@ class Topics:
         self._is_alone = is_alone
         self.ownership: Ownership
         self.randomness = randomness
+        self.deleted_names = DeletedNames(environment.metadata)
         self._changing = asyncio.Lock()
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[UUID, Topic] = {}
@@ -262,6 +264,7 @@ class Topics:
             )
             if is_validated_only:
                 return fact
+            await self.deleted_names.settle(name)
             owners = self.ownership.first_owners(fact)
             for first in range(OWNERS_AT_ONCE, len(owners), OWNERS_AT_ONCE):
                 await self._environment.metadata.multi(owners[first : first + OWNERS_AT_ONCE])
@@ -296,10 +299,12 @@ class Topics:
         async with self._changing:
             self._check_current(topic)
             keys = [partition_key(topic.id, n) for n in range(len(topic.partitions))]
-            steps = [Operation(topic_key(topic.name), None, topic.version)]
-            await self._environment.metadata.multi(steps)
+            step = Operation(topic_key(topic.name), None, topic.version)
+            mark = self.deleted_names.mark(topic.name)
+            await self._environment.metadata.multi([step, mark])
             if self.by_id.get(topic.id) is topic:  # the store's own news may have been faster
                 self._remove(topic)
+            await self.deleted_names.try_to_settle(topic.name)
         log.info("deleted topic %s", topic.name)
         if not self._is_alone:
             return  # the sweep of orphans deletes ledgers when nobody can write to them any more

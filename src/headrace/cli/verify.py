@@ -206,7 +206,7 @@ def _show(report: dict[str, Any]) -> None:
 
 def _list(*, as_json: bool) -> None:
     from headrace.verify.crash import ATTACKS
-    from headrace.verify.planted import NOT_PLANTED, PLANTED
+    from headrace.verify.planted import PLANTED
 
     if as_json:
         print_json(
@@ -215,7 +215,6 @@ def _list(*, as_json: bool) -> None:
                 "planted": [
                     {"number": bug.number, "bug": bug.name, "attack": bug.attack} for bug in PLANTED
                 ],
-                "not planted": NOT_PLANTED,
             }
         )
         return
@@ -225,5 +224,3 @@ def _list(*, as_json: bool) -> None:
     print_table(
         ("no", "planted bug", "found by"), [(bug.number, bug.name, bug.attack) for bug in bugs]
     )
-    for number, why in NOT_PLANTED.items():
-        say(f"not planted: {number}: {why}")

@@ -5,6 +5,7 @@ a copy (`dataclasses.replace`), put it back with the version that was read. Do n
 
     /topics/<name>                     TopicFact
     /partitions/<topic id, hex>/<n>    PartitionFact, with its chain of ledgers
+    /deleted/<name>                    there until groups have forgotten a deleted topic
     /owners/<topic id, hex>/<n>        OwnerFact: which broker serves the partition
     /pins/<topic id, hex>/<n>          PinFact: which broker an operator wants to serve it
     /draining/<id>                     there (`{}`) while a broker is to own nothing
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 TOPICS = "/topics/"
 PARTITIONS = "/partitions/"
+DELETED = "/deleted/"
 OWNERS = "/owners/"
 PINS = "/pins/"
 DRAINING = "/draining/"
@@ -62,6 +64,11 @@ def topic_of_key(key: str) -> str:
 def partitions_prefix(topic_id: UUID) -> str:
     """What the keys of all partitions of one topic start with. Listed by text: 10 before 2."""
     return f"{PARTITIONS}{topic_id.hex}/"
+
+
+def deleted_name_key(name: str) -> str:
+    """The key of the mark that a deleted topic leaves."""
+    return DELETED + name
 
 
 def partition_key(topic_id: UUID, partition: int) -> str:

@@ -27,8 +27,7 @@ WORKERS_POLL_MS = 50
 async def start_embedded(settings: Settings) -> Broker:
     """A broker of one machine: files and SQLite. Raises what opening them raises, and OSError."""
     clock, randomness = SystemClock(), SystemRandomness()
-    settings.ledger_dir.mkdir(parents=True, exist_ok=True)
-    # The ledgers' folder is locked first, so a second process touches nothing.
+    # The ledgers' folder is made (durably) and locked first: a second process touches nothing.
     store = await FileLedgerStore.open(settings.ledger_dir, clock)
     broker = Broker(store.close)
     try:

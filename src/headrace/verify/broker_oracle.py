@@ -124,6 +124,9 @@ class BrokerOracle:
     def _created(self, name: str, topic_id: str, count: int, configs: dict[str, str]) -> None:
         self.creating.discard(name)
         self.topics[topic_id] = TopicTruth(name, {count}, [configs])
+        for key in self.offsets:
+            if key[1] == name != LASTING:
+                self.offsets[key] = {NO_OFFSET}
 
     def _configuring(self, topic_id: str, configs: dict[str, str]) -> None:
         self.topics[topic_id].configs.append(configs)
@@ -271,9 +274,11 @@ class BrokerOracle:
                 await partition.wait_loaded()
                 if partition.end_offset or partition.segments:
                     wrong.append(f"{partition.name}, made again, holds old records")
-            for key in self.offsets:
-                if key[1] == name and await _committed(node, key) != NO_OFFSET:
-                    wrong.append(f"the topic {name} that was made again has the progress of {key}")
+            wrong += [
+                f"the topic {name} that was made again has the progress of {key}"
+                for key in self.offsets
+                if key[1] == name and await _committed(node, key) != NO_OFFSET
+            ]
         return wrong
 
     @classmethod
@@ -306,6 +311,8 @@ class BrokerOracle:
                 oracle.topics[topic_id] = truth
         for key in before.offsets:
             oracle.offsets[key] = {await _committed(node, key)}
+            if key[1] not in node.topics.by_name:  # what a deletion that was cut short has left
+                oracle.offsets[key].add(NO_OFFSET)
         return oracle
 
 

@@ -68,7 +68,9 @@ def batch_of(topic_id: str, partition: int, life: int, number: int) -> bytes:
     """What is sent as batch `number` of a partition in one life of the broker."""
     chance = seeded(f"{topic_id} {partition} {life} {number}")
     records = [
-        Record(0, 1_000 * number + at, b"%d" % number, chance.randbytes(chance.choice((5, 60, 300))))
+        Record(
+            0, 1_000 * number + at, b"%d" % number, chance.randbytes(chance.choice((5, 60, 300)))
+        )
         for at in range(chance.choice((1, 2, 4)))
     ]
     return encode_batch(records)

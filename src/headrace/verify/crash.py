@@ -15,8 +15,10 @@ from headrace.verify.broker_kills import run_broker_kills
 from headrace.verify.damage import run_flips, run_tails
 from headrace.verify.faults import run_faults
 from headrace.verify.kills import run_kills
+from headrace.verify.log_model import run_log
 from headrace.verify.planted import chosen, is_found
 from headrace.verify.power import run_power, run_power_faults
+from headrace.verify.power_broker import run_power_broker, run_power_files
 from headrace.verify.task import Attack, Task
 
 if TYPE_CHECKING:
@@ -49,6 +51,30 @@ ATTACKS = (
         "disk states",
         10,
         run_power_faults,
+    ),
+    Attack(
+        "power-broker",
+        "Power lost under a whole broker: topics, configurations, groups' progress and generations,"
+        " producer ids and starts of logs that were answered are there; what was deleted is gone"
+        " for good, and a topic made again shows nothing of its predecessor.",
+        "disk states",
+        15,
+        run_power_broker,
+    ),
+    Attack(
+        "power-files",
+        "The same of a recorded process: SQLite's files and the ledgers' cut at the same instant.",
+        "disk states",
+        15,
+        run_power_files,
+    ),
+    Attack(
+        "log",
+        "A log against a plain model: five retries back are known and no more, sequences wrap,"
+        " offsets by time are the first ones, before and after a kill.",
+        "appends",
+        5,
+        run_log,
     ),
     Attack(
         "tails",
@@ -84,7 +110,16 @@ ATTACKS = (
     ),
 )
 BY_NAME = {attack.name: attack for attack in ATTACKS}
-QUICK_RUNS = {"kills": 60, "broker": 3, "faults": 40, "power": 6, "power-faults": 4}
+QUICK_RUNS = {
+    "kills": 60,
+    "broker": 3,
+    "faults": 40,
+    "power": 6,
+    "power-faults": 4,
+    "power-broker": 2,
+    "power-files": 2,
+    "log": 12,
+}
 """`--quick`: runs of each attack; flips and tails have counts of their own."""
 QUICK_FLIPS = 2_000
 QUICK_TAILS = 400
@@ -112,8 +147,8 @@ class Outcome(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether the promise held, and something was checked."""
-        return not self.task.violation_count and self.task.checked > 0
+        """Whether the promise held, and something was checked (or could not be on this machine)."""
+        return not self.task.violation_count and (self.task.checked > 0 or self.task.is_impossible)
 
 
 class Proof(NamedTuple):
@@ -127,6 +162,11 @@ class Proof(NamedTuple):
     def is_found(self) -> bool:
         """Whether the attack that must find it did."""
         return self.task.violation_count > 0
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether this machine lacks what the attack needs."""
+        return self.task.is_impossible
 
 
 def run_attacks(

@@ -19,7 +19,7 @@ from headrace.runtime.disk import CREATE as CREATE_FILE
 from headrace.storage.files import recovery, store, wal_reader, wal_sync, write_ahead_log
 from headrace.storage.files.format import CREATE
 from headrace.storage.files.group import Ledger
-from headrace.verify import store_bugs
+from headrace.verify import broker_bugs, store_bugs
 from headrace.verify.task import Attack, Task, patched
 
 if TYPE_CHECKING:
@@ -162,13 +162,23 @@ PLANTED = (
     Planted(34, "power", name_a_ledger_before_it_is_durable),
     Planted(42, "power", empty_the_wal_before_recovery_has_ended),
     Planted(1, "kills", lose_the_last_frame),
+    Planted(1, "power-files", broker_bugs.commit_metadata_without_a_sync),
+    Planted(4, "power-files", broker_bugs.make_the_data_folder_without_a_sync),
+    Planted(1, "power-broker", store_bugs.acknowledge_before_the_sync),
+    Planted(15, "power", broker_bugs.give_out_ids_of_deleted_ledgers_again),
+    Planted(17, "log", broker_bugs.let_the_time_index_fall),
+    Planted(20, "log", broker_bugs.know_four_retries_only),
+    Planted(20, "log", broker_bugs.know_six_retries),
+    Planted(21, "log", forget_the_producers_on_restart),
+    Planted(22, "log", broker_bugs.let_sequences_run_beyond_their_end),
+    Planted(30, "power-broker", broker_bugs.answer_groups_before_it_is_durable),
+    Planted(30, "power-broker", broker_bugs.tell_members_before_it_is_durable),
+    Planted(34, "power-broker", name_a_ledger_before_it_is_durable),
+    Planted(35, "power-broker", broker_bugs.give_a_topic_the_id_of_its_name),
+    Planted(35, "power-broker", broker_bugs.let_a_topic_made_again_have_the_progress_of_the_old),
+    Planted(35, "power-broker", broker_bugs.leave_the_ledgers_of_deleted_topics),
+    Planted(36, "power-broker", broker_bugs.move_the_start_of_a_log_in_memory_alone),
 )
-NOT_PLANTED = {
-    15: "offsets reused after a cut tail: planted as a WAL number that is taken again, it does no"
-    " harm in 30,000 states, since sequences and generations catch it",
-    30: "a coordinator that applies before its append is durable needs power loss under groups",
-    35: "a topic made again that shows old data: needs an attack that deletes topics",
-}
 
 
 def chosen(words: str) -> Sequence[Planted]:
@@ -184,6 +194,7 @@ def is_found(bug: Planted, attacks: dict[str, Attack], seed: int, folder: Path) 
     """Run the bug's attack on the spoiled process; it should report a violation."""
     task = Task(bug.attack, seed, BUDGET_S, folder)
     task.stop_at_first = True
+    task.planted = bug.name
     with ExitStack() as patches:
 
         def patch(target: Any, name: str, value: Any) -> None:

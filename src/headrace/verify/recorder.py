@@ -1,4 +1,4 @@
-"""The account of a real process: every operation on its folder's files, and its notes, in one order.
+"""The account of a real process: each operation on its folder's files, and its notes, in order.
 
 Rules of the room: `recorder.c` records, loaded into the process by LD_PRELOAD; here it is compiled
 and its record is read into the operations that `power_loss` understands. So SQLite's files are cut
@@ -80,9 +80,7 @@ class RecordReader:
             self._take(chr(kind), fd, number, bool(is_new), path, rest)
         return self.operations
 
-    def _take(
-        self, kind: str, fd: int, number: int, is_new: bool, path: str, rest: bytes
-    ) -> None:
+    def _take(self, kind: str, fd: int, number: int, is_new: bool, path: str, rest: bytes) -> None:
         if kind == "O":
             self._opened(fd, self._relative(path), is_new, is_empty=bool(number))
         elif kind == "C":

@@ -57,7 +57,7 @@ def summary(seed: int, outcomes: list[Outcome], proofs: list[Proof]) -> dict[str
                 "number": proof.bug.number,
                 "bug": proof.bug.name,
                 "attack": proof.bug.attack,
-                "found": proof.is_found,
+                "found": "skipped" if proof.is_skipped else proof.is_found,
                 "seconds": round(proof.seconds, 1),
                 "by": proof.task.violations[0].what if proof.is_found else None,
             }
@@ -69,7 +69,10 @@ def summary(seed: int, outcomes: list[Outcome], proofs: list[Proof]) -> dict[str
 def has_held(outcomes: list[Outcome], proofs: list[Proof]) -> bool:
     """Whether the run is a success: something was checked, and nothing was wrong."""
     return bool(outcomes or proofs) and all(
-        [*(one.held for one in outcomes), *(proof.is_found for proof in proofs)]
+        [
+            *(one.held for one in outcomes),
+            *(proof.is_found or proof.is_skipped for proof in proofs),
+        ]
     )
 
 
@@ -77,6 +80,8 @@ def word_of(outcome: Outcome) -> str:
     """The verdict on one attack."""
     if outcome.task.violation_count:
         return "VIOLATED"
+    if outcome.task.is_impossible:
+        return "SKIPPED"
     return "held" if outcome.task.checked else "NOTHING CHECKED"
 
 

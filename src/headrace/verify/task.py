@@ -68,6 +68,10 @@ class Task:
         self.violation_count = 0
         self.violations: list[Violation] = []
         self.skipped: list[str] = []
+        self.is_impossible = False
+        """This machine lacks what the attack needs."""
+        self.planted = ""
+        """The name of the bug to be found, for processes that are started."""
         self.figures: dict[str, Any] = {}
         self._on_progress = on_progress
         self._clock = SystemClock()
@@ -112,6 +116,11 @@ class Task:
         """Something was left out."""
         if why not in self.skipped:
             self.skipped.append(why)
+
+    def skip_all(self, why: str) -> None:
+        """The attack cannot be made here; it is said, and no failure."""
+        self.is_impossible = True
+        self.skip(why)
 
 
 @contextmanager

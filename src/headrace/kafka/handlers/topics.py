@@ -5,7 +5,6 @@ Rules of the room: each topic of a request has its own outcome; one that fails h
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from headrace.metadata.facts import TopicFact
 
 
-log = logging.getLogger(__name__)
 
 
 class _AssignmentInvalid(Rejected):
@@ -97,7 +95,6 @@ async def delete_topics(node: Node, request: Any, context: Context) -> Answer:
     else:
         asked = [(name, None) for name in request.topic_names]
     results: list[dict[str, Any]] = []
-    deleted: list[str] = []
     for name, topic_id in asked:
         result = {"name": name, "topic_id": topic_id}
         error: HeadraceError | None = None
@@ -107,16 +104,9 @@ async def delete_topics(node: Node, request: Any, context: Context) -> Answer:
             topic = node.topics.get(name) if name else node.topics.get_by_id(topic_id)
             result = {"name": topic.name, "topic_id": topic.id}
             await node.topics.delete(topic)
-            deleted.append(topic.name)
         except HeadraceError as refused:
             error = refused
         results.append(result | {"error_code": code_of(error), "error_message": message_of(error)})
-    if deleted:
-        try:
-            await node.groups.topic_deleted(deleted)
-        except HeadraceError as refused:
-            # The topics are gone, and that is what was asked for.
-            log.warning("offsets of deleted topics stay in their groups: %s", refused)
     return {"responses": results}
 
 

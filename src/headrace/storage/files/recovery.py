@@ -79,6 +79,11 @@ def _lay_out(disk: Disk, folder: str, salt: int) -> None:
         )
     for name in disk.list(f"{folder}/wal"):
         disk.unlink(f"{folder}/wal/{name}")
+    try:
+        # Somebody else may have made the folder, and left its own name to chance.
+        disk.sync_folder(folder.rpartition("/")[0] or ("/" if folder.startswith("/") else "."))
+    except PermissionError:  # then it was not made by us, and is not ours to look after
+        pass
     write_checkpoint(disk, folder, Checkpoint(1, 0, 1, ()))
     write_durable_file(disk, folder, "format", encode_folder(salt))
 
