@@ -41,8 +41,8 @@ async def _live(root: Path, seed: int, turns: int) -> None:
     parts: Any = assemble
     make_node = parts.Node
 
-    def make(*arguments: Any) -> Any:
-        nodes.append(make_node(*arguments))
+    def make(*arguments: Any, **settings: Any) -> Any:
+        nodes.append(make_node(*arguments, **settings))
         return nodes[-1]
 
     loopback = ("127.0.0.1", 0)

@@ -27,6 +27,10 @@ _NOT_KEPT = ("-shm",)
 """SQLite's index of its journal, in shared memory: whoever opens the file first makes it anew."""
 
 
+class RecordUnsound(Fatal):
+    """What was recorded proves nothing."""
+
+
 def compile_recorder(folder: Path) -> Path | str:
     """The shared object, or why there is none."""
     if not sys.platform.startswith("linux"):
@@ -67,7 +71,7 @@ class RecordReader:
         self._syncs: dict[int, tuple[int | str, int]] = {}
 
     def read(self, data: bytes) -> list[tuple[Any, ...]]:
-        """The operations of a whole record. Raises Fatal if something was not recordable."""
+        """The operations of a whole record. Raises RecordUnsound if something was not recordable."""
         at = 0
         while at + HEAD.size <= len(data):
             size, fd, number, path_size, kind, is_new, _zero = HEAD.unpack_from(data, at)
@@ -94,7 +98,7 @@ class RecordReader:
         elif kind in "RUM":
             self._renamed(kind, self._relative(path), rest.decode())
         else:
-            raise Fatal(f"the recorder cannot follow this process: it calls {path}")
+            raise RecordUnsound(f"the recorder cannot follow this process: it calls {path}")
 
     def _relative(self, path: str) -> str:
         return os.path.normpath(path)[len(self._root) :].strip("/")
@@ -156,7 +160,9 @@ class RecordReader:
         else:
             new_folder, new_name = split(self._relative(new))
             if new_folder != folder:
-                raise Fatal("the recorder cannot follow this process: it moves between folders")
+                raise RecordUnsound(
+                    "the recorder cannot follow this process: it moves between folders"
+                )
             self.operations.append(("rename", folder, name, new_name))
             self.names[folder][new_name] = self.names[folder].pop(name)
 
