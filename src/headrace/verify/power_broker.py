@@ -281,7 +281,7 @@ async def _recorded(task: Task, recorder: Path, seed: int, profile: str, sync_tu
 def record_process(
     recorder: Path, place: Path, seed: int, sync_turns: int, planted: str = ""
 ) -> RecordReader:
-    """Let a broker live in a process of its own. Raises RecordUnsound if its record is not sound."""
+    """Let a broker live in a process of its own. Raises RecordUnsound."""
     root, record = place / "root", place / "record"
     root.mkdir(parents=True)
     command = [sys.executable, "-m", "headrace.verify.recorded_broker"]

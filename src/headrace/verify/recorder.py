@@ -71,7 +71,7 @@ class RecordReader:
         self._syncs: dict[int, tuple[int | str, int]] = {}
 
     def read(self, data: bytes) -> list[tuple[Any, ...]]:
-        """The operations of a whole record. Raises RecordUnsound if something was not recordable."""
+        """The operations of a whole record. Raises RecordUnsound."""
         at = 0
         while at + HEAD.size <= len(data):
             size, fd, number, path_size, kind, is_new, _zero = HEAD.unpack_from(data, at)
