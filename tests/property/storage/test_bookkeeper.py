@@ -37,6 +37,9 @@ def play(seed: int) -> dict[str, int]:
         world.run(until=lambda: random.random() < 0.05)
     world.run()
 
+    is_settled = writer.failure is not None or writer.acknowledged == len(writer.entries) - 1
+    assert is_settled, "an append is neither acknowledged nor failed"
+
     # The bookies that are left come back, and whoever comes last recovers what is not closed.
     for bookie in world.bookies.values():
         bookie.is_up = True
