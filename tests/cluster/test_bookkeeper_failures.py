@@ -109,6 +109,8 @@ def test_a_writer_goes_on_while_an_ack_quorum_lives_and_its_ledger_is_recovered(
             # be fenced, but not written again to two.
             with pytest.raises(StorageUnavailable):
                 await store.recover(writer.ledger)
+            while len(cluster.available_bookies()) > 1:
+                await asyncio.sleep(0.05)
             with pytest.raises(StorageUnavailable):
                 await store.create()
 

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOOTER_BYTES_MAX = 16 << 20
-PRODUCT_KEY, PRODUCT = "application", b"headrace"
 _LISTED_AT_ONCE = 64
 
 
@@ -74,6 +73,8 @@ class BookKeeperLedgerStore:
         randomness: Randomness | None = None,
     ) -> None:
         self._settings = settings
+        self._mark = {"application": b"headrace", "cluster": settings.cluster.encode()}
+        """In the metadata of every ledger that is made here, so that no other is swept away."""
         self._clock = clock
         self._tasks = Tasks()
         pool = BookiePool(
@@ -110,7 +111,7 @@ class BookKeeperLedgerStore:
         self._positions = PositionReader(self._reader, self._cluster.cache)
         self._opened: dict[int, OpenLedger] = {}
         self._writing: dict[int, WritingLedger] = {}
-        self._opening: dict[int, asyncio.Task[OpenLedger]] = {}
+        self._opening: dict[tuple[int, bool], asyncio.Future[OpenLedger]] = {}
 
     @classmethod
     async def open(
@@ -152,7 +153,7 @@ class BookKeeperLedgerStore:
             (Ensemble(0, bookies),),
             password=settings.password,
             created_ms=self._clock.now_ms(),
-            custom={PRODUCT_KEY: PRODUCT, **(custom or {})},
+            custom={**self._mark, **(custom or {})},
         )
         ledger, versioned = await cluster.service.create(metadata)
         opened = OpenLedger(ledger, versioned)
@@ -212,7 +213,7 @@ class BookKeeperLedgerStore:
         return [opened.info for _, opened in sorted(self._opened.items())]
 
     async def records(self) -> Sequence[LedgerRecord]:
-        """All ledgers that any broker of this product made, by id.
+        """All ledgers that any broker of this cluster made, by id.
 
         Reads the metadata of every ledger in the cluster: for sweepers, not for requests. Raises
         StorageUnavailable.
@@ -242,7 +243,7 @@ class BookKeeperLedgerStore:
             raise
         except HeadraceError:
             return None  # it has gone, or is another's and unlike ours
-        if metadata.custom.get(PRODUCT_KEY) != PRODUCT:
+        if not self._mark.items() <= metadata.custom.items():
             return None
         is_closed = metadata.state is LedgerState.CLOSED
         return LedgerRecord(LedgerId(ledger), is_closed, metadata.created_ms, metadata.custom)
@@ -258,13 +259,26 @@ class BookKeeperLedgerStore:
         opened = self._opened.get(ledger)
         if opened is not None and (opened.is_sealed or not fence):
             return opened
-        opening = self._opening.get(ledger)
+        opening = self._opening.get((ledger, fence))
         if opening is None:
-            opening = self._tasks.start(self._open_now(ledger, fence), f"open ledger {ledger}")
-            self._opening[ledger] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(ledger, None))
+            opening = self._opening[ledger, fence] = asyncio.get_running_loop().create_future()
+            self._tasks.spawn(self._open_for_all(ledger, fence, opening), f"open ledger {ledger}")
         # Others wait for it as well: one that gives up does not stop it.
         return await asyncio.shield(opening)
+
+    async def _open_for_all(
+        self, ledger: int, fence: bool, opening: asyncio.Future[OpenLedger]
+    ) -> None:
+        try:
+            opening.set_result(await self._open_now(ledger, fence))
+        except HeadraceError as error:
+            opening.set_exception(error)
+            opening.exception()  # it may be that nobody waits any more
+        except BaseException:
+            opening.cancel()
+            raise
+        finally:
+            del self._opening[ledger, fence]
 
     async def _open_now(self, ledger: int, fence: bool) -> OpenLedger:
         before = self._opened.get(ledger)

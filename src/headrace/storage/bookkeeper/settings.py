@@ -35,6 +35,8 @@ class BookKeeperSettings:
 
     ledgers_root: str = "/ledgers"
     """BookKeeper's own part of ZooKeeper (`metadataServiceUri`)."""
+    cluster: str = "headrace"
+    """Tells the ledgers of several Headrace clusters over the same bookies apart."""
     quorum: Quorum = QUORUM
     password: bytes = b""
     """Of the ledgers; it is kept in the clear in their metadata, as BookKeeper does."""
