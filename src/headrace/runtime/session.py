@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import enum
 
+_ENDLESS_MS = 1 << 50  # 36,000 years
+
 
 class SessionState(enum.Enum):
     """What is known of a session."""
@@ -101,8 +103,8 @@ class Session:
                 waiter.set_result(None)
 
 
-def endless_session(now_ns: int) -> Session:
-    """The session of a store that is part of this process or machine: it ends with the process."""
-    session = Session(timeout_ms=1 << 50, now_ns=now_ns)
-    session.begin(1 << 50, now_ns, now_ns)
+def endless_session() -> Session:
+    """The session of a store that cannot lose it while the process lives."""
+    session = Session(timeout_ms=_ENDLESS_MS, now_ns=0)
+    session.begin(_ENDLESS_MS, 0, 0)
     return session

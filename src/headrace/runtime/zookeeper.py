@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo import exceptions as kazoo_errors
@@ -19,7 +20,13 @@ from kazoo import exceptions as kazoo_errors
 from headrace.errors import MetadataUnavailable, RequestInvalid
 from headrace.runtime.session import SessionState
 from headrace.runtime.zookeeper_link import CONFLICTS, NodeConflict, ZooKeeperLink, ZooKeeperOptions
-from headrace.runtime.zookeeper_wire import AddWatch, CreateContainer, NodeState, ReadMany
+from headrace.runtime.zookeeper_wire import (
+    AddWatch,
+    CreateContainer,
+    NodeState,
+    ReadChildren,
+    ReadNodes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,10 +82,14 @@ class Written(NamedTuple):
     """The session that an ephemeral node belongs to, where a value was put; else 0."""
 
 
-class _TreeWatch(NamedTuple):
+@dataclass(slots=True)
+class _TreeWatch:
     path: str
-    changed: Callable[[str], None]
-    gap: Callable[[], None]
+    changed: Callable[[str, bool], None]
+    gap: Callable[[int], None]
+    is_set: bool = False
+    told_zxid: int = 0
+    """All changes up to here were told: a server sends events before the answers behind them."""
 
 
 class ZooKeeper:
@@ -90,7 +101,8 @@ class ZooKeeper:
         self._client = link.parts.client
         self._root = link.options.root
         self._trees: list[_TreeWatch] = []
-        link.parts.on_event(lambda path: link.post(self._tell_trees, path))
+        link.on_break = self._note_break
+        link.parts.on_event(lambda path, is_gone: link.post(self._tell_trees, path, is_gone))
 
     @classmethod
     async def connect(cls, options: ZooKeeperOptions, clock: Clock) -> ZooKeeper:
@@ -143,22 +155,32 @@ class ZooKeeper:
 
     async def get_many(self, paths: Sequence[str]) -> list[NodeState | None]:
         """What each node was, when it was read. Raises MetadataUnavailable."""
-        found: list[NodeState | None] = []
-        parts = [paths[at : at + _READ_AT_ONCE] for at in range(0, len(paths), _READ_AT_ONCE)]
-        for answers in await asyncio.gather(*map(self._read_many, parts)):
-            found += answers
+        found: list[NodeState | None] = await self._read_many(paths, ReadNodes)
         return found
 
-    async def _read_many(self, paths: Sequence[str]) -> list[NodeState | None]:
-        request = ReadMany([self._full(path) for path in paths])
-        answers = await self._link.ask(
-            f"{len(paths)} nodes", lambda: self._link.parts.send(request), True
-        )
-        for path, answer in zip(paths, answers, strict=True):
-            if isinstance(answer, int) and answer != _NO_NODE:
-                error = kazoo_errors.EXCEPTIONS[answer]()
-                raise self._link.translate(path, error, is_read=True)
-        return [answer if isinstance(answer, NodeState) else None for answer in answers]
+    async def children_of_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """The names right below each node, when it was read. Raises MetadataUnavailable."""
+        found: list[list[str] | None] = await self._read_many(paths, ReadChildren)
+        return found
+
+    async def _read_many(self, paths: Sequence[str], kind: type[ReadNodes | ReadChildren]) -> Any:
+        async def read(some: Sequence[str]) -> Any:
+            request = kind([self._full(path) for path in some])
+            return await self._link.ask(
+                f"{len(some)} nodes", lambda: self._link.parts.send(request), True
+            )
+
+        found: list[Any] = []
+        parts = [paths[at : at + _READ_AT_ONCE] for at in range(0, len(paths), _READ_AT_ONCE)]
+        for answers in await asyncio.gather(*map(read, parts)):
+            found += answers
+        for index, answer in enumerate(found):
+            if isinstance(answer, int):
+                if answer != _NO_NODE:
+                    error = kazoo_errors.EXCEPTIONS[answer]()
+                    raise self._link.translate(paths[index], error, is_read=True)
+                found[index] = None
+        return found
 
     async def children(
         self, path: str, changed: Callable[[], None] | None = None
@@ -216,7 +238,7 @@ class ZooKeeper:
                 await self._link.ask(path, lambda: self._link.parts.send(request))
                 return
             except NodeConflict as error:
-                if not isinstance(error.__cause__, kazoo_errors.NoNodeError):
+                if not error.fields["is_missing"]:
                     return
             parent = path.rpartition("/")[0]
             if parent:
@@ -244,7 +266,7 @@ class ZooKeeper:
         try:
             await self._link.ask(path, lambda: self._client.delete_async(full, version))
         except NodeConflict as error:
-            if isinstance(error.__cause__, kazoo_errors.NoNodeError):
+            if error.fields["is_missing"]:
                 return False
             raise
         return True
@@ -255,7 +277,11 @@ class ZooKeeper:
         Raises NodeConflict with the `index` of the part that does not fit, MetadataUnavailable
         (all may have been done), RequestInvalid.
         """
-        size = sum(len(part.value) for part in parts if not isinstance(part, Delete))
+        size = 0
+        for part in parts:
+            if not isinstance(part, Delete):
+                self._check_size(part.path, part.value)
+                size += len(part.value)
         if size > VALUE_BYTES_MAX:
             raise RequestInvalid(
                 f"{len(parts)} changes bring {size} bytes, ZooKeeper takes {VALUE_BYTES_MAX} at"
@@ -284,21 +310,33 @@ class ZooKeeper:
             for part, result in zip(parts, results, strict=True)
         ]
 
-    async def watch_tree(
-        self, path: str, changed: Callable[[str], None], gap: Callable[[], None]
-    ) -> None:
-        """Call `changed(path)` for every change at and below `path`, as long as this client lives.
+    async def sync(self, path: str) -> None:
+        """Let the server catch up with its leader: what others did until now is read after it.
 
-        `gap()` is called each time the watch was set again on a new connection: what happened in
-        between was not told, so compare. Raises MetadataUnavailable, and watches all the same.
+        Raises MetadataUnavailable.
+        """
+        full = self._full(path)
+        await self._link.ask(path, lambda: self._client.sync_async(full), True)
+
+    async def watch_tree(
+        self, path: str, changed: Callable[[str, bool], None], gap: Callable[[int], None]
+    ) -> None:
+        """Call `changed(path, is_gone)` for every change at and below `path` while this lives.
+
+        `gap(zxid)` is called each time the watch was set again on a new connection: changes of a
+        `changed_zxid` up to this one were told, those between it and now were not.
+        Raises MetadataUnavailable; it is then set with the next connection.
         """
         tree = _TreeWatch(path, changed, gap)
         self._trees.append(tree)
         await self._set_tree_watch(tree)
 
     async def _set_tree_watch(self, tree: _TreeWatch) -> None:
+        changes = self.session.changes
         request = AddWatch(self._full(tree.path))
         await self._link.ask(tree.path, lambda: self._link.parts.send(request), True)
+        # Else the connection broke meanwhile, and the next one brings another turn.
+        tree.is_set = self.session.changes == changes
 
     async def _follow_session(self, changes: int) -> None:
         """Set the watches of trees again after each new connection."""
@@ -309,7 +347,6 @@ class ZooKeeper:
                 await self._set_patiently(tree, changes)
 
     async def _set_patiently(self, tree: _TreeWatch, changes: int) -> None:
-        """Set it, unless the connection breaks: the next one brings another turn."""
         while self.session.changes == changes and self.session.state is SessionState.CONNECTED:
             try:
                 await self._set_tree_watch(tree)
@@ -317,16 +354,23 @@ class ZooKeeper:
                 log.info("changes in ZooKeeper are not seen for now: %s", error)
                 await asyncio.sleep(_RETRY_S)
             else:
-                tree.gap()
+                if tree.is_set:
+                    tree.gap(tree.told_zxid)
                 return
 
-    def _tell_trees(self, full: str) -> None:
+    def _note_break(self, zxid: int) -> None:
+        for tree in self._trees:
+            if tree.is_set:
+                tree.is_set = False
+                tree.told_zxid = zxid
+
+    def _tell_trees(self, full: str, is_gone: bool) -> None:
         if not full.startswith(self._root):
             return
         path = full[len(self._root) :] or "/"
         for tree in list(self._trees):
             if path == tree.path or path.startswith(tree.path.rstrip("/") + "/"):
-                tree.changed(path)
+                tree.changed(path, is_gone)
 
     def _watch(self, changed: Callable[[], None] | None) -> Callable[[Any], None] | None:
         if changed is None:

@@ -57,7 +57,7 @@ _BROKEN = (
 
 
 class NodeConflict(VersionConflict):
-    """A node was not as a change expected it: fields `path`, and `index` in a multi."""
+    """A node was not as expected: fields `path`, `is_missing`, and its `index` in a multi."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ class ZooKeeperLink:
         self.clock = clock
         self.session = Session(options.session_timeout_ms, clock.now_ns())
         self.tasks = Tasks()
+        self.on_break: Callable[[int], None] = lambda _zxid: None
+        """Called when the connection broke, with the last transaction that was heard of."""
         self._loop = asyncio.get_running_loop()
         self._session_id = 0
         self._in_flight = 0
@@ -170,6 +172,8 @@ class ZooKeeperLink:
             parts.connected_at_ns,
             self.clock.now_ns(),
         )
+        if state == KazooState.SUSPENDED:
+            self.post(self.on_break, parts.client.last_zxid)
 
     def _enter(
         self, state: str, session_id: int, timeout_ms: int, sent_ns: int, now_ns: int
@@ -336,7 +340,10 @@ class ZooKeeperLink:
         for kind, meaning in _CONFLICTS.items():
             if isinstance(error, kind):
                 conflict = NodeConflict(
-                    f"{what} {meaning}: read it again, then decide anew", path=what, index=index
+                    f"{what} {meaning}: read it again, then decide anew",
+                    path=what,
+                    index=index,
+                    is_missing=kind is kazoo_errors.NoNodeError,
                 )
                 conflict.__cause__ = error
                 return conflict

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from kazoo.client import KazooClient
+from kazoo.protocol.connection import DELETED_EVENT
 from kazoo.protocol.serialization import Connect, Watch
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _INT = struct.Struct("!i")
 _MULTI_HEADER = struct.Struct("!iBi")
 _STAT = struct.Struct("!qqqqiiiqiiq")  # czxid mzxid ctime mtime version ... ephemeralOwner at 7
-_GET_DATA = 4
+_GET_DATA, _GET_CHILDREN = 4, 8
 _PERSISTENT_RECURSIVE = 1
 _CONTAINER_FLAG = 4
 
@@ -69,36 +70,73 @@ class AddWatch:
         return True
 
 
-@dataclass(frozen=True)
-class ReadMany:
-    """Read many nodes in one request. The parts are read one after another, not at one moment."""
+class _ReadMany:
+    """Read of many nodes in one request, one after another: not as of one moment."""
 
-    paths: Sequence[str]
     type: ClassVar[int] = 22
+    kind: ClassVar[int]
+    paths: Sequence[str]
 
     def serialize(self) -> bytes:
         """The request's bytes."""
-        header = _MULTI_HEADER.pack(_GET_DATA, 0, -1)
+        header = _MULTI_HEADER.pack(self.kind, 0, -1)
         parts = [header + _text(path) + b"\0" for path in self.paths]
         return b"".join(parts) + _MULTI_HEADER.pack(-1, 1, -1)
 
-    def deserialize(self, data: bytes, offset: int) -> list[NodeState | int]:
+    def deserialize(self, data: bytes, offset: int) -> list[Any]:
         """For each path what was read, or the error code."""
-        found: list[NodeState | int] = []
+        found: list[Any] = []
         while True:
             kind, done, _ = _MULTI_HEADER.unpack_from(data, offset)
             offset += _MULTI_HEADER.size
             if done:
                 return found
-            (number,) = _INT.unpack_from(data, offset)  # an error code, or the value's size
-            offset += _INT.size
             if kind == -1:
-                found.append(number)
-                continue
-            end = offset + max(number, 0)
-            stat = _STAT.unpack_from(data, end)
-            found.append(NodeState(data[offset:end], stat[4], stat[7], stat[1]))
-            offset = end + _STAT.size
+                found.append(_INT.unpack_from(data, offset)[0])
+                offset += _INT.size
+            else:
+                read, offset = self.read(data, offset)
+                found.append(read)
+
+    def read(self, data: bytes, offset: int) -> tuple[Any, int]:
+        """One answer, and where the next one begins."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ReadNodes(_ReadMany):
+    """Values and versions of many nodes."""
+
+    paths: Sequence[str]
+    kind: ClassVar[int] = _GET_DATA
+
+    def read(self, data: bytes, offset: int) -> tuple[NodeState, int]:
+        """See above."""
+        (size,) = _INT.unpack_from(data, offset)
+        start = offset + _INT.size
+        end = start + max(size, 0)
+        stat = _STAT.unpack_from(data, end)
+        return NodeState(data[start:end], stat[4], stat[7], stat[1]), end + _STAT.size
+
+
+@dataclass(frozen=True)
+class ReadChildren(_ReadMany):
+    """The names below many nodes."""
+
+    paths: Sequence[str]
+    kind: ClassVar[int] = _GET_CHILDREN
+
+    def read(self, data: bytes, offset: int) -> tuple[list[str], int]:
+        """See above."""
+        (count,) = _INT.unpack_from(data, offset)
+        offset += _INT.size
+        names = []
+        for _ in range(count):
+            (size,) = _INT.unpack_from(data, offset)
+            offset += _INT.size
+            names.append(data[offset : offset + size].decode())
+            offset += size
+        return names, offset
 
 
 @dataclass(frozen=True)
@@ -169,13 +207,14 @@ class KazooParts:
         """What kazoo last complained of."""
         return self._last_words.text
 
-    def on_event(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(path)` for each event of a watch, before kazoo looks for its own."""
+    def on_event(self, callback: Callable[[str, bool], None]) -> None:
+        """Call `callback(path, is_gone)` for each event of a watch, before kazoo does its part."""
         connection = self.client._connection  # noqa: SLF001
         original = connection._read_watch_event  # noqa: SLF001
 
         def read_watch_event(buffer: bytes, offset: int) -> None:
-            callback(Watch.deserialize(buffer, offset)[0].path)
+            event, _ = Watch.deserialize(buffer, offset)
+            callback(event.path, event.type == DELETED_EVENT)
             original(buffer, offset)
 
         connection._read_watch_event = read_watch_event  # noqa: SLF001

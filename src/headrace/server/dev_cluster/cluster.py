@@ -21,7 +21,7 @@ from headrace.server.dev_cluster.parts import Parts, find_parts
 from headrace.server.dev_cluster.processes import Family, ProcessNotReady, ServerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
@@ -108,6 +108,16 @@ class DevCluster:
             bookie.stop()
         if self._zookeeper is not None:
             self._zookeeper.stop()
+        for server, main in ((self._zookeeper, _ZOOKEEPER_MAIN), *self._first_bookie()):
+            if server is not None and server.has_ended_well and self.parts is not None:
+                self.parts.keep_archive(self.folder, main)
+        self.kill()
+
+    def kill(self) -> None:
+        """kill -9 everything at once, as when the machine fails."""
+        for server in (self._zookeeper, *self.bookies):
+            if server is not None:
+                server.kill()
         if self._family is not None:
             self._family.close()
             self._family = None
@@ -150,6 +160,9 @@ class DevCluster:
         paths = (line.strip() for line in self.ask_zookeeper("dump").splitlines())
         prefix = "/ledgers/available/"
         return sorted(path.removeprefix(prefix) for path in paths if path.startswith(prefix))
+
+    def _first_bookie(self) -> Sequence[tuple[ServerProcess, str]]:
+        return [(bookie, _BOOKIE_MAIN) for bookie in self.bookies[:1]]
 
     def _serves(self, bookie: ServerProcess) -> bool:
         # A bookie opens its port last, when it is registered: an entry alone may be its past life.

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _LEADER = ("/bin/sh", "-c", "read _; kill -9 0")
 _POLL_S = 0.01
-_STOP_TIMEOUT_S = 10
+_STOP_TIMEOUT_S = 30
+_ENDED_WELL = (0, 143)  # Java's code when SIGTERM stopped it in order
 _LOG_LINES = 12  # of the log are shown when a process did not come up
 
 
@@ -86,6 +87,11 @@ class ServerProcess:
     def is_alive(self) -> bool:
         """Whether its process exists: it may be suspended, or not yet ready."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def has_ended_well(self) -> bool:
+        """Whether it has stopped when it was asked to."""
+        return self._process is not None and self._process.poll() in _ENDED_WELL
 
     def start(self) -> None:
         """Start it, without waiting until it is ready."""

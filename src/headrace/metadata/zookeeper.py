@@ -1,0 +1,346 @@
+"""The metadata store of a cluster: keys as nodes of ZooKeeper. See MetadataStore.
+
+Rules of the room: knows keys, versions and watches; the session and lost connections are
+`runtime.zookeeper`'s, the spelling of paths is `zookeeper_keys`'s. The client belongs to whoever
+made it, and is shared with BookKeeper's.
+
+- A change that broke with its connection is in doubt: MetadataUnavailable with the field
+  `is_in_doubt`. Read again before deciding; a compare-and-set may be sent again as it was.
+- A read may be as old as the server that answers is behind (a change of one's own never is).
+  A compare-and-set never is.
+- `list` is no snapshot: what changes while it runs may or may not be in it.
+- A `multi` passes over the delete of a key that was not there when it began and had to be ANY.
+- Ephemeral keys outlive a lost session: in the next one they are made again, at version 0, unless
+  somebody else has taken them meanwhile. Others have seen them go; `session.number` tells of it.
+- Watches are served from one persistent watch of ZooKeeper's on the whole tree. After a gap, keys
+  with a newer transaction than the last one heard of before are told, and those that are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError, MetadataUnavailable, VersionConflict
+from headrace.metadata.store import ABSENT, ANY, Entry, Operation
+from headrace.metadata.watches import Watches
+from headrace.metadata.zookeeper_keys import (
+    folder_of_prefix,
+    key_of_path,
+    may_match,
+    path_of_key,
+)
+from headrace.metadata.zookeeper_plan import Found, make_again, plan_changes
+from headrace.runtime.session import SessionState
+from headrace.runtime.tasks import Tasks
+from headrace.runtime.zookeeper import Create, Delete, Put
+from headrace.runtime.zookeeper_link import NodeConflict
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+    from headrace.runtime.session import Session
+    from headrace.runtime.zookeeper import ZooKeeper
+    from headrace.runtime.zookeeper_wire import NodeState
+
+log = logging.getLogger(__name__)
+
+ROOT = "/headrace"
+_ATTEMPTS_MAX = 100  # of a change that others overtake: each loss means that a rival won
+_RETRY_S = 0.2
+_NO_SESSION = -1  # there is none at the moment: nothing can belong to it
+
+
+class ZooKeeperMetadataStore:
+    """See MetadataStore and above. Used from one event loop."""
+
+    def __init__(self, zookeeper: ZooKeeper, root: str) -> None:
+        """Use `open`."""
+        self._zookeeper = zookeeper
+        self._root = root
+        self._watches = Watches()
+        self._tasks = Tasks()
+        self._is_closed = False
+        self._mine: dict[str, bytes] = {}  # ephemeral keys and their values
+        self._known: set[str] = set()  # all keys, to find out after a gap which ones went
+        self._mine_lock = asyncio.Lock()
+        self._news: list[tuple[str, bool]] | None = []  # while the tree is read: what changed
+        self._gap_zxid: int | None = None
+        self._gap = asyncio.Event()
+
+    @classmethod
+    async def open(cls, zookeeper: ZooKeeper, root: str = ROOT) -> ZooKeeperMetadataStore:
+        """A store on an open client. Raises MetadataUnavailable."""
+        store = cls(zookeeper, root)
+        try:
+            await zookeeper.create(root, b"")
+        except NodeConflict:
+            pass  # there is a cluster already
+        await zookeeper.watch_tree(root, store._note_change, store._note_gap)
+        store._learn(await store._keys(""))
+        store._tasks.spawn(store._mend_gaps(), "metadata watch")
+        store._tasks.spawn(store._follow_session(zookeeper.session.number), "ephemeral keys")
+        return store
+
+    @property
+    def session(self) -> Session:
+        """See MetadataStore."""
+        return self._zookeeper.session
+
+    async def get(self, key: str) -> Entry | None:
+        """See MetadataStore."""
+        self._check_open()
+        node = await self._zookeeper.get(self._path(key))
+        return None if node is None else Entry(key, node.value, node.version)
+
+    async def list(self, prefix: str) -> Sequence[Entry]:
+        """See MetadataStore."""
+        self._check_open()
+        return [
+            Entry(key, state.value, state.version)
+            for key, state in await self._read(await self._keys(prefix))
+        ]
+
+    async def put(
+        self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
+    ) -> int:
+        """See MetadataStore."""
+        operations = [Operation(key, bytes(value), expected_version)]
+        (version,) = await self._write(operations, is_ephemeral=ephemeral)
+        return version
+
+    async def delete(self, key: str, expected_version: int) -> None:
+        """See MetadataStore."""
+        await self._write([Operation(key, None, expected_version)], is_ephemeral=False)
+
+    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+        """See MetadataStore."""
+        return await self._write(operations, is_ephemeral=False)
+
+    def watch(self, prefix: str) -> AsyncIterator[str]:
+        """See MetadataStore."""
+        self._check_open()
+        return self._watches.add(prefix)
+
+    async def close(self) -> None:
+        """See MetadataStore: removes its ephemeral keys, if ZooKeeper can be reached."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._tasks.close()
+        self._watches.close()
+        try:
+            states = await self._zookeeper.get_many([self._path(key) for key in self._mine])
+            for key, state in zip(self._mine, states, strict=True):
+                if state is not None and state.owner == self._zookeeper.session_id:
+                    await self._zookeeper.delete(self._path(key), state.version)
+        except (MetadataUnavailable, VersionConflict) as error:
+            log.info("ephemeral keys will go with the session only: %s", error)
+
+    # --- reading -----------------------------------------------------------------------------
+
+    async def _keys(self, prefix: str) -> Sequence[str]:
+        """All keys with this prefix, sorted."""
+        if prefix and not prefix.startswith("/"):
+            return []
+        keys = []
+        folders = [folder_of_prefix(prefix)]
+        while folders:
+            listed = await self._zookeeper.children_of_many([self._root + f for f in folders])
+            below = [
+                f"{folder}/{name}"
+                for folder, names in zip(folders, listed, strict=True)
+                for name in names or ()
+            ]
+            folders = []
+            for path in below:
+                key = key_of_path(path)
+                if not may_match(path, prefix):
+                    continue
+                if key is None:
+                    folders.append(path)
+                else:
+                    keys.append(key)
+        return sorted(keys)
+
+    async def _read(self, keys: Sequence[str]) -> Sequence[tuple[str, NodeState]]:
+        """What the keys hold, without those that are not there (any more)."""
+        states = await self._zookeeper.get_many([self._path(key) for key in keys])
+        return [(key, state) for key, state in zip(keys, states, strict=True) if state is not None]
+
+    # --- writing -----------------------------------------------------------------------------
+
+    async def _write(self, operations: Sequence[Operation], *, is_ephemeral: bool) -> Sequence[int]:
+        """All or none; the new versions. Raises VersionConflict, MetadataUnavailable."""
+        self._check_open()
+        keys = list(dict.fromkeys(operation.key for operation in operations))
+        if not is_ephemeral and self._mine.keys().isdisjoint(keys):
+            return await self._change(operations, keys, is_ephemeral=False)
+        async with self._mine_lock:  # so that `_restore` does not bring back what goes now
+            versions = await self._change(operations, keys, is_ephemeral=is_ephemeral)
+            for key, value, _ in operations:
+                self._mine.pop(key, None)
+                if is_ephemeral and value is not None:
+                    self._mine[key] = value
+        return versions
+
+    async def _change(
+        self, operations: Sequence[Operation], keys: Sequence[str], *, is_ephemeral: bool
+    ) -> Sequence[int]:
+        found: dict[str, Found] | None = None
+        if is_ephemeral or any(operation.expected_version == ANY for operation in operations):
+            found = await self._look(keys)
+        for _ in range(_ATTEMPTS_MAX):
+            session_or_none = (self._zookeeper.session_id or _NO_SESSION) if is_ephemeral else None
+            try:
+                plan = plan_changes(operations, found, session_or_none, self._path)
+            except VersionConflict:
+                if found is not None:
+                    raise
+                found = await self._look(keys)
+                continue
+            try:
+                written = await self._zookeeper.multi(plan.parts) if plan.parts else []
+            except NodeConflict as conflict:
+                if not await self._make_folders(plan.parts, conflict):
+                    found = await self._look(keys)
+                continue
+            if not is_ephemeral:
+                for part, result in zip(plan.parts, written, strict=True):
+                    if result.owner:
+                        await self._make_lasting(part.path)
+            return plan.versions
+        raise MetadataUnavailable(f"{', '.join(keys[:3])} keep changing: try again")
+
+    async def _look(self, keys: Sequence[str]) -> dict[str, Found]:
+        found = dict.fromkeys(keys, Found(ABSENT))
+        found |= {key: Found(at.version, at.owner) for key, at in await self._read(keys)}
+        return found
+
+    async def _make_folders(
+        self, parts: Sequence[Create | Put | Delete], conflict: NodeConflict
+    ) -> bool:
+        """Make the folders that were missing; whether that was what did not fit."""
+        part = parts[conflict.fields["index"]]
+        if not (isinstance(part, Create) and conflict.fields["is_missing"]):
+            return False
+        for path in dict.fromkeys(part.path for part in parts if isinstance(part, Create)):
+            await self._zookeeper.create_container(path.rpartition("/")[0])
+        return True
+
+    async def _make_lasting(self, path: str) -> None:
+        """Free a key that was put for good from the session that had made it as ephemeral.
+
+        Raises VersionConflict if it went with that session before, MetadataUnavailable.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            (state,) = await self._zookeeper.get_many([path])
+            if state is None:
+                raise VersionConflict(f"{path} went with its session: read it again", key=path)
+            if not state.owner:
+                return
+            parts = make_again(path, state.value, state.version, state.version, False)
+            try:
+                await self._zookeeper.multi(parts)
+                return
+            except NodeConflict:
+                continue
+        raise MetadataUnavailable(f"{path} keeps changing: try again")
+
+    # --- the session -------------------------------------------------------------------------
+
+    async def _follow_session(self, number: int) -> None:
+        """Make ephemeral keys again in each new session."""
+        session = self.session
+        while True:
+            changes = session.changes
+            if session.number != number and session.state is SessionState.CONNECTED:
+                now = session.number
+                try:
+                    await self._restore()
+                    number = now
+                except MetadataUnavailable as error:
+                    log.warning("ephemeral keys are not there yet: %s", error)
+                    await asyncio.sleep(_RETRY_S)
+                continue
+            await session.wait_beyond(changes)
+
+    async def _restore(self) -> None:
+        async with self._mine_lock:
+            for key, value in list(self._mine.items()):
+                operations = [Operation(key, value, ABSENT)]
+                try:
+                    await self._change(operations, [key], is_ephemeral=True)
+                except VersionConflict:
+                    found = (await self._look([key]))[key]
+                    if found.owner != self._zookeeper.session_id:
+                        log.warning("%s was taken by another session while ours was lost", key)
+                        del self._mine[key]
+
+    # --- watching ----------------------------------------------------------------------------
+
+    def _note_change(self, path: str, is_gone: bool) -> None:
+        """An event: it is told at once, whatever else is going on."""
+        key = key_of_path(path[len(self._root) :])
+        if key is None:
+            return
+        if self._news is not None:
+            self._news.append((key, is_gone))
+        else:
+            self._note_key(key, is_gone)
+        self._watches.tell([key])
+
+    def _note_key(self, key: str, is_gone: bool) -> None:
+        if is_gone:
+            self._known.discard(key)
+        else:
+            self._known.add(key)
+
+    def _note_gap(self, zxid: int) -> None:
+        """Changes after `zxid` were not told."""
+        self._gap_zxid = min(zxid, self._gap_zxid if self._gap_zxid is not None else zxid)
+        self._news = self._news or []
+        self._gap.set()
+
+    async def _mend_gaps(self) -> None:
+        """After a gap, find out and tell what changed meanwhile."""
+        try:
+            while True:
+                await self._gap.wait()
+                self._gap.clear()
+                try:
+                    await self._mend_gap()
+                except MetadataUnavailable as error:
+                    log.info("what changed meanwhile is not known yet: %s", error)
+                    await asyncio.sleep(_RETRY_S)
+                    self._gap.set()
+        except HeadraceError as error:
+            self._watches.close(error)
+
+    async def _mend_gap(self) -> None:
+        await self._zookeeper.sync(self._root)  # it may be another server, and behind
+        found = await self._read(await self._keys(""))
+        if self._gap.is_set():
+            return  # another gap: once more
+        assert self._gap_zxid is not None
+        changed = [(state.changed_zxid, key) for key, state in found]
+        newer = [key for zxid, key in sorted(changed) if zxid > self._gap_zxid]
+        gone = sorted(self._known - {key for key, _ in found})
+        self._gap_zxid = None
+        self._learn(key for key, _ in found)
+        self._watches.tell([*gone, *newer])
+
+    def _learn(self, keys: Iterable[str]) -> None:
+        """These keys are there, but for what came meanwhile."""
+        self._known = set(keys)
+        news, self._news = self._news or [], None
+        for key, is_gone in news:
+            self._note_key(key, is_gone)
+
+    def _path(self, key: str) -> str:
+        return self._root + path_of_key(key)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise MetadataUnavailable("the metadata store is closed: open it again")

@@ -1,0 +1,86 @@
+"""From operations on keys to changes of nodes: pure.
+
+Rules of the room: decides, sends nothing. Every change carries the version that it expects, so a
+plan is done as it was meant or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import RequestInvalid
+from headrace.metadata.store import ABSENT, ANY, Operation
+from headrace.metadata.watches import next_version
+from headrace.runtime.zookeeper import Create, Delete, Put
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+TAKEOVER_VERSION_MAX = 1_000
+"""A node cannot change its owner: it is made again, and its version counted up step by step."""
+
+
+class Found(NamedTuple):
+    """What is known of a key: its version (or ABSENT), and the session it belongs to (or 0)."""
+
+    version: int
+    owner: int = 0
+
+
+class Plan(NamedTuple):
+    """The changes, and the versions that the operations have when they are done."""
+
+    parts: list[Create | Put | Delete]
+    versions: list[int]
+
+
+def plan_changes(
+    operations: Sequence[Operation],
+    found: Mapping[str, Found] | None,
+    session_or_none: int | None,
+    path_of: Callable[[str], str],
+) -> Plan:
+    """Plan `operations`, whose keys were `found` so; None if nobody looked.
+
+    Without a look each key is taken for what the first operation on it expects. What is put will
+    belong to the session, if there is one. Raises VersionConflict, RequestInvalid.
+    """
+    now: dict[str, Found] = dict(found or {})
+    plan = Plan([], [])
+    for key, value, expected in operations:
+        if key not in now:
+            assert found is None, key
+            assert expected != ANY, key
+            now[key] = Found(expected)
+        version, owner = now[key]
+        path = path_of(key)
+        next_ = next_version(key, version, expected)
+        if value is None:
+            if version != ABSENT:
+                plan.parts.append(Delete(path, version))
+            now[key] = Found(ABSENT)
+            plan.versions.append(ABSENT)
+            continue
+        if version == ABSENT:
+            plan.parts.append(Create(path, value, session_or_none is not None))
+        elif owner == (session_or_none or 0):
+            plan.parts.append(Put(path, value, version))
+        else:
+            plan.parts.extend(make_again(path, value, version, next_, session_or_none is not None))
+        now[key] = Found(next_, session_or_none or 0)
+        plan.versions.append(next_)
+    return plan
+
+
+def make_again(
+    path: str, value: bytes, version: int, next_: int, is_ephemeral: bool
+) -> list[Create | Put | Delete]:
+    """Replace a node by one of another owner, at version `next_`. Raises RequestInvalid."""
+    if next_ > TAKEOVER_VERSION_MAX:
+        raise RequestInvalid(
+            f"{path} has changed {version} times, too often to become another's: delete it first"
+        )
+    last = Put(path, value, next_ - 1) if next_ else Create(path, value, is_ephemeral)
+    steps: list[Create | Put | Delete] = [Put(path, b"", step) for step in range(next_ - 1)]
+    first = [Create(path, b"", is_ephemeral)] if next_ else []
+    return [Delete(path, version), *first, *steps, last]
