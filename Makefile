@@ -26,6 +26,7 @@ lint: setup
 
 verify: setup
 	$(VENV)/bin/headrace verify crash --time 10m --report .cache/verify-report $(VERIFY)
+	$(VENV)/bin/headrace verify blackbox --time 5m --report .cache/blackbox-report
 
 bench: setup
 	$(PY) -m benchmarks $(BENCH)

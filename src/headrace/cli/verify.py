@@ -5,33 +5,20 @@ Rules of the room: the attacks are in `headrace.verify`; here are options, a pro
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, OK
 from headrace.cli.output import print_json, print_table, say
+from headrace.cli.verify_blackbox import blackbox
 
 if TYPE_CHECKING:
     from headrace.verify.crash import Plan
     from headrace.verify.task import Task
-
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-
-
-class _Duration(click.ParamType[float]):
-    name = "TIME"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", str(value))
-        if found is None:
-            self.fail(f"{value!r} is no time: write 60s, 10m or 2h", param, ctx)
-        return float(found[1]) * _UNITS[found[2]]
 
 
 class _Line:
@@ -86,13 +73,16 @@ def verify() -> None:
     """Attack Headrace on this machine: every promise has a test that tries to break it."""
 
 
+verify.add_command(blackbox)
+
+
 @verify.command(
     epilog="Examples:\n\n  headrace verify crash --quick\n\n  headrace verify crash --time 10m"
     " --report ./verify\n\n  headrace verify crash --only flips --all\n\n"
     "  headrace verify crash --planted all   # does it see bugs at all?"
 )
 @click.option(
-    "--time", "seconds", type=_Duration(), default="60s", show_default=True, help="In all."
+    "--time", "seconds", type=Duration(), default="60s", show_default=True, help="In all."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same attacks.")
 @click.option("--runs", type=click.IntRange(1), help="Runs of each attack, instead of a time.")

@@ -14,13 +14,16 @@ import socket
 import struct
 import typing
 from types import NoneType, UnionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 PRODUCE, FETCH, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 8, 9
-FIND_COORDINATOR, CREATE_TOPICS, INIT_PRODUCER_ID = 10, 19, 22
+FIND_COORDINATOR, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 10, 19, 20, 22
 
 
 class Refused(ConnectionError):
@@ -137,6 +140,26 @@ class KafkaWire:
         answer = found.topics[0].partitions[0]
         _check(answer.error_code)
         return int(answer.committed_offset)
+
+    def all_committed(self, group: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
+        """A group's progress in `topics` (name -> partitions). Raises Refused."""
+        asked = [
+            {"name": name, "partition_indexes": tuple(range(count))}
+            for name, count in topics.items()
+        ]
+        found = self.call(OFFSET_FETCH, 2, group_id=group, topics=asked)
+        _check(found.error_code)
+        committed = {}
+        for topic in found.topics:
+            for partition in topic.partitions:
+                _check(partition.error_code)
+                committed[topic.name, partition.partition_index] = int(partition.committed_offset)
+        return committed
+
+    def delete_topic(self, name: str) -> None:
+        """Raises Refused."""
+        done = self.call(DELETE_TOPICS, 1, topic_names=(name,), timeout=5000)
+        _check(done.responses[0].error_code)
 
     def find_coordinator(self, group: str) -> None:
         """Ask for the group's coordinator, which makes the internal topic. Raises Refused."""

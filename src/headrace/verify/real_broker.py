@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,13 +16,13 @@ from headrace.errors import Fatal
 from headrace.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 READY_TIMEOUT_S = 30
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with_us() -> Callable[[], None] | None:
+def die_with_us() -> Callable[[], None] | None:
     """What a child does first, on Linux: a harness that dies leaves no broker behind."""
     if not sys.platform.startswith("linux"):
         return None
@@ -30,15 +31,21 @@ def _die_with_us() -> Callable[[], None] | None:
 
 
 class RealBroker:
-    """`headrace serve` on one folder."""
+    """`headrace serve` on one folder, or what `launch` names in its place."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, options: Sequence[str] = (), launch: Sequence[str] = ()
+    ) -> None:
         self.data_dir = folder / "data"
+        self._options = options
+        self._launch = launch
+        self.environment: dict[str, str] = {}
+        """Beside that of this process."""
         self.log_path = folder / "broker.log"
         self.address = ("127.0.0.1", 0)
         self._http = "127.0.0.1:0"
         self._process: subprocess.Popen[bytes] | None = None
-        self._prepare = _die_with_us()
+        self._prepare = die_with_us()
         folder.mkdir(parents=True, exist_ok=True)
 
     @staticmethod
@@ -52,7 +59,14 @@ class RealBroker:
         """Start and wait until it is ready; the seconds it took. Raises Fatal."""
         clock = SystemClock()
         begun_ns = clock.now_ns()
-        command = [*self.command(), "serve", "--json", "--log-level", "warning"]
+        command = [
+            *(self._launch or self.command()),
+            "serve",
+            *self._options,
+            "--json",
+            "--log-level",
+            "warning",
+        ]
         command += ["--data-dir", str(self.data_dir), "--http", self._http]
         command += ["--kafka", f"{self.address[0]}:{self.address[1]}"]
         with self.log_path.open("ab") as log:
@@ -61,6 +75,7 @@ class RealBroker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env=os.environ | self.environment if self.environment else None,
                 preexec_fn=self._prepare,  # noqa: PLW1509 - one call of libc
             )
         self._process = process
@@ -79,6 +94,29 @@ class RealBroker:
         host, _, port = ready["kafka"].rpartition(":")
         self.address, self._http = (host, int(port)), ready["http"]
         return (clock.now_ns() - begun_ns) / 1e9
+
+    @property
+    def pid(self) -> int | None:
+        """The process, None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
+    def terminate(self, timeout_s: float = 40) -> int:
+        """Ask it to end, as an operator would; its exit code, -9 if it had to be killed."""
+        process = self._process
+        if process is None:
+            return 0
+        process.terminate()
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return -9
+        finally:
+            self.kill()
 
     def last_words(self) -> str:
         """The end of its log."""

@@ -1,0 +1,27 @@
+"""Times as people write them: 60s, 10m, 2h.
+
+Rules of the room: an option's type, nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+class Duration(click.ParamType[float]):
+    """Seconds, from a number and a unit."""
+
+    name = "TIME"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """See click."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no time: write 60s, 10m or 2h", param, ctx)
+        return float(found[1]) * _UNITS[found[2]]

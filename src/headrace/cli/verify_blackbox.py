@@ -1,0 +1,211 @@
+"""`headrace verify blackbox`: real brokers and clients under faults, and what the judge says.
+
+Rules of the room: the run is in `headrace.verify.blackbox`; here are options, a line, tables.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.duration import Duration
+from headrace.cli.failures import FAILED, OK
+from headrace.cli.output import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from headrace.verify.blackbox.bugs import Bug
+
+QUICK_S = 8.0
+
+
+class _Line:
+    """Where the run is, on stderr of a terminal."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty()
+
+    def show(self, fraction: float, state: str) -> None:
+        """Say it."""
+        if self._is_shown:
+            sys.stderr.write(f"\r\x1b[K{fraction:4.0%}  {state}")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Take it away."""
+        if self._is_shown:
+            sys.stderr.write("\r\x1b[K")
+
+
+@click.command(
+    epilog="Examples:\n\n  headrace verify blackbox --time 60s --seed 7 --report ./blackbox\n\n"
+    "  headrace verify blackbox --only kill --only pause\n\n"
+    "  headrace verify blackbox --planted all   # does it see bugs at all?"
+)
+@click.option("--time", "seconds", type=Duration(), help="Of load and faults.  [default: 60s]")
+@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same faults.")
+@click.option("--quick", is_flag=True, help="Fewer clients, 8 s: what `make test` runs.")
+@click.option("--only", multiple=True, metavar="FAULT", help="This kind alone; may be repeated.")
+@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Keep a report.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--list", "is_list", is_flag=True, help="List faults, clients and planted bugs.")
+@click.option("--planted", metavar="BUG", help="Plant a bug (words or `all`) and find it.")
+@click.pass_context
+def blackbox(
+    ctx: click.Context,
+    seconds: float | None,
+    seed: int,
+    quick: bool,
+    only: tuple[str, ...],
+    report: Path | None,
+    as_json: bool,
+    is_list: bool,
+    planted: str | None,
+) -> None:
+    """Real clients against a real broker that is killed, frozen, cut off and starved.
+
+    Every operation is written down, and checkers judge the history. The exit code is 0 only if
+    something was checked and nothing was wrong.
+    """
+    from headrace.verify.blackbox.run import Plan
+    from headrace.verify.blackbox.schedule import KINDS
+
+    if is_list:
+        _list()
+        return
+    unknown = [kind for kind in only if kind not in KINDS]
+    if unknown:
+        raise click.UsageError(f"no fault {unknown[0]!r}: choose from {', '.join(KINDS)}")
+    if seconds is None:
+        seconds = QUICK_S if quick else 60.0
+    if planted is not None:
+        ctx.exit(_prove(planted, seed))
+    ctx.exit(_run(Plan(seconds, seed, quick, None, only), report, as_json=as_json))
+
+
+def _run(plan: Any, folder: Path | None, *, as_json: bool) -> int:
+    from headrace.verify.blackbox import report as reports
+    from headrace.verify.blackbox.run import run_blackbox
+
+    line = _Line()
+    kept = folder or Path(tempfile.mkdtemp(prefix="headrace-blackbox-report-"))
+    try:
+        outcome = run_blackbox(plan, kept, line.show)
+    finally:
+        line.end()
+    report = reports.as_json(outcome)
+    names = reports.write_report(outcome, report)
+    if folder is not None or not outcome.held:
+        say(f"report: {kept}: {', '.join(names)}")
+    else:
+        shutil.rmtree(kept, ignore_errors=True)
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    return OK if outcome.held else FAILED
+
+
+def _show(report: dict[str, Any]) -> None:
+    kinds = ("invoke", "ok", "fail", "info")
+    print_table(
+        ("operation", *kinds),
+        [
+            (name, *(counts.get(kind, 0) for kind in kinds))
+            for name, counts in sorted(report["operations"].items())
+            if name not in {"note", "headrace-history"}
+        ],
+    )
+    print_table(
+        ("client", "sent", "acknowledged", "polls", "commits"),
+        [
+            (name, *(counts.get(key, 0) for key in _CLIENT_COLUMNS))
+            for name, counts in sorted(report["clients"].items())
+            if name
+        ],
+    )
+    names = ("write_gap_ms", "write_after_ms", "read_gap_ms", "read_after_ms")
+    print_table(
+        ("fault", "done", "alone", *(f"{name[:-3]} max/p99 ms" for name in names)),
+        [
+            (
+                one["fault"],
+                one["count"],
+                one.get("alone", one["count"]),
+                *(f"{_ms(one[name + '_max'])}/{_ms(one[name + '_p99'])}" for name in names),
+            )
+            for one in report["unavailability"]
+        ],
+    )
+    for what, why in report["skipped"].items():
+        say(f"skipped: {what}: {why}")
+    for what in report["violations"]:
+        say(f"VIOLATION: {what}")
+    for anomaly in report["anomalies"]:
+        where = f"{anomaly['topic']}-{anomaly['partition']}: " if anomaly["topic"] else ""
+        say(f"VIOLATION: {anomaly['kind']}: {where}{anomaly['what']}")
+    for kind, count in report["counts"].items():
+        say(f"{kind}: {count} in all")
+    say(
+        f"{report['events']:,} events, {report['records_read']:,} records read, judged in"
+        f" {report['judged_s']} s; replay: {report['replay']}"
+    )
+    say(f"seed {report['seed']}, version {report['version']}: {report['verdict']}")
+
+
+_CLIENT_COLUMNS = ("send invoke", "send ok", "poll ok", "commit ok")
+
+
+def _ms(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _prove(words: str, seed: int) -> int:
+    """Plant bugs, one run each; every one must be found."""
+    from headrace.verify.blackbox.bugs import chosen
+
+    bugs = chosen(words)
+    if not bugs:
+        raise click.UsageError(f"no planted bug {words!r}: see --list")
+    rows = []
+    for bug in bugs:
+        is_found, by, seconds = _prove_one(bug, seed)
+        rows.append((bug.number, bug.name, is_found, by, round(seconds, 1)))
+    print_table(("no", "planted bug", "found", "by", "seconds"), rows)
+    missed = [row[1] for row in rows if not row[2]]
+    if missed:
+        say(f"NOT FOUND: {', '.join(missed)}")
+    return FAILED if missed else OK
+
+
+def _prove_one(bug: Bug, seed: int) -> tuple[bool, str, float]:
+    from headrace.verify.blackbox.bugs import find
+
+    line = _Line()
+    with tempfile.TemporaryDirectory(prefix="headrace-blackbox-") as folder:
+        try:
+            found = find(bug, seed, Path(folder), line.show)
+        finally:
+            line.end()
+    return bool(found.kinds & bug.found_by), ", ".join(sorted(found.kinds)), found.seconds
+
+
+def _list() -> None:
+    from headrace.verify.blackbox.bugs import BUGS, NOT_PLANTED
+    from headrace.verify.blackbox.crew import ROLES
+    from headrace.verify.blackbox.schedule import KINDS
+
+    print_table(("fault",), [(kind,) for kind in KINDS])
+    click.echo()
+    print_table(("client", "kind"), [(role.name, role.kind) for role in ROLES])
+    click.echo()
+    print_table(
+        ("no", "planted bug", "found by"),
+        [(bug.number, bug.name, ", ".join(sorted(bug.found_by))) for bug in BUGS],
+    )
+    for number, why in NOT_PLANTED.items():
+        say(f"not planted: {number}: {why}")

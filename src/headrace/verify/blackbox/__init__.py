@@ -1,0 +1,1 @@
+"""`headrace verify blackbox`: real brokers, real clients, faults from outside, and a judge."""

@@ -1,0 +1,369 @@
+"""One run of the black box: load, faults, healing, liveness, a full read back, the judge.
+
+Rules of the room: everything that is drawn comes from the seed. A run that checked nothing has
+failed, and so has one in which a client gave up that should have gone on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import HeadraceError
+from headrace.records.codec import iterate_records
+from headrace.verify.blackbox.cluster import SingleBroker
+from headrace.verify.blackbox.context import Context, Spec
+from headrace.verify.blackbox.crew import SMALL_LEDGERS, TOPICS, Crew
+from headrace.verify.blackbox.figures import Tally
+from headrace.verify.blackbox.harm import Done, Harmer
+from headrace.verify.blackbox.link import Network
+from headrace.verify.blackbox.producers import PATIENCE_S
+from headrace.verify.blackbox.raw_clients import encoded, note_committed, note_ends
+from headrace.verify.blackbox.schedule import Fault, draw_schedule
+from headrace.verify.checkers import Verdict, judge, without_collector
+from headrace.verify.checkers.facts import gather
+from headrace.verify.history import NOTE, OK, POLL, History, now_ns, read_history, write_merged
+from headrace.verify.kafka_wire import KafkaWire, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace.verify.blackbox.cluster import Cluster
+
+PROBE_TOPIC = "probe"
+LIVENESS_S = 15.0
+"""After the last healing a new client must have written and read within this."""
+WARM_UP_S = 20.0
+"""For all clients to start; imports take their time on a small machine."""
+CALM_S = 3.0
+"""Load without faults at the end: everybody gets a chance to come back."""
+DRAIN_S = 45.0
+"""For groups to read everything: a member that was killed is missed after its session of 6 s."""
+HISTORY = "history.jsonl"
+CRITICAL_KINDS = ("send ok", "poll ok", "commit ok", "committed ok", "offsets ok", "assign ok")
+"""A run in which one of these never happened has checked nothing worth the name."""
+
+
+class Plan(NamedTuple):
+    """What is asked for."""
+
+    seconds: float
+    seed: int
+    is_quick: bool = False
+    bug: str | None = None
+    kinds: tuple[str, ...] = ()
+    """Kinds of faults; all if empty."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it."""
+
+    plan: Plan
+    folder: Path
+    schedule: list[Fault]
+    done: Done = field(default_factory=Done)
+    violations: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    verdict: Verdict = field(default_factory=Verdict)
+    tally: Tally = field(default_factory=Tally)
+    counts: dict[str, int] = field(default_factory=dict)
+    event_count: int = 0
+    begun_ns: int = 0
+    healed_ns: int = 0
+    ended_ns: int = 0
+    judged_s: float = 0.0
+    last_words: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether all promises held, and there was something to check."""
+        return not self.violations and self.verdict.is_clean
+
+
+def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], None]) -> Outcome:
+    """Run it in `folder`, which keeps the history."""
+    kinds = {"kinds": plan.kinds} if plan.kinds else {}
+    outcome = Outcome(plan, folder, draw_schedule(plan.seed, plan.seconds, **kinds))
+    folder.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="headrace-blackbox-"))
+    network = Network()
+    cluster: Cluster = SingleBroker(work / "broker", network, plan.bug)
+    crew = Crew(plan.seed, cluster.bootstrap, work, is_quick=plan.is_quick)
+    own = work / "run.jsonl"
+    run = _Run(outcome, cluster, crew, History(own, "run"), on_progress)
+    try:
+        run.go()
+    except (HeadraceError, OSError) as error:
+        outcome.violations.append(f"the run could not go on: {type(error).__name__}: {error}")
+    finally:
+        outcome.ended_ns = now_ns()
+        crew.close()
+        outcome.last_words = cluster.last_words(0)
+        cluster.close()
+        network.close()
+        run.harmer.close()
+    outcome.skipped |= crew.skipped | outcome.done.skipped
+    outcome.violations += outcome.done.wrong
+    try:
+        _judge(outcome, [own, *crew.histories()])
+        _keep_logs(work, folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return outcome
+
+
+def _keep_logs(work: Path, folder: Path) -> None:
+    for log in (work / "broker" / "broker.log", *work.glob("*.log")):
+        if log.exists() and log.stat().st_size:
+            shutil.copyfile(log, folder / log.name)
+
+
+def _judge(outcome: Outcome, histories: list[Path]) -> None:
+    """Merge, count, and ask the checkers."""
+    begun_ns = now_ns()
+    merged = outcome.folder / HISTORY
+    outcome.event_count = write_merged([path for path in histories if path.exists()], merged)
+    with without_collector():
+        facts = gather(outcome.tally.passing(read_history(merged)))
+        outcome.verdict = judge(facts)
+    outcome.counts = facts.counts
+    outcome.judged_s = (now_ns() - begun_ns) / 1e9
+    outcome.violations += [f"a client gave up: {why}" for why in outcome.tally.gave_up]
+    missing = [kind for kind in CRITICAL_KINDS if not facts.counts.get(kind)]
+    if missing:
+        outcome.violations.append(f"nothing was checked: there was no {', no '.join(missing)}")
+    if not outcome.done.harms:
+        outcome.violations.append("nothing was checked: no fault was done")
+    for name, counts in outcome.tally.clients.items():
+        if "send invoke" in counts and not counts.get("send ok"):
+            outcome.violations.append(f"nothing was checked: {name} got no acknowledgement")
+
+
+class _Run:
+    """The phases, one after the other."""
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        cluster: Cluster,
+        crew: Crew,
+        history: History,
+        on_progress: Callable[[float, str], None],
+    ) -> None:
+        self._outcome = outcome
+        self._cluster = cluster
+        self._crew = crew
+        self._history = history
+        self._on_progress = on_progress
+        self._plan = outcome.plan
+        topics = TOPICS | {PROBE_TOPIC: 1}
+        spec = Spec("run", "run", 0, self._plan.seed, cluster.bootstrap, topics, 0)
+        self._context = Context(spec, history)
+        self.harmer = Harmer(cluster, crew, history, self._plan.seconds)
+        outcome.done = self.harmer.done
+
+    def go(self) -> None:
+        """All phases. Raises HeadraceError, OSError."""
+        outcome = self._outcome
+        self._on_progress(0, "starting")
+        for node in range(self._cluster.node_count):
+            self._cluster.start(node)
+        self._make_topics()
+        self._crew.start()
+        self._warm_up()
+        outcome.begun_ns = now_ns()
+        self._harm()
+        outcome.healed_ns = now_ns()
+        self._look_alive()
+        self._check_alive()
+        self._wait(CALM_S, "calm")
+        self._end_producers()
+        self._drain()
+        late = self._crew.end(self._crew.clients, 20)
+        outcome.violations += [f"{name} did not end" for name in late]
+        self._read_back("final-1")
+        self._cluster.kill(0)
+        self._cluster.start(0)
+        self._read_back("final-2")
+
+    def _warm_up(self) -> None:
+        """Wait until every client is at work: a fault before that meets nobody."""
+        self._on_progress(0, "clients start")
+        deadline_ns = now_ns() + int(WARM_UP_S * 1e9)
+        waiting = list(self._crew.clients)
+        while waiting and now_ns() < deadline_ns:
+            time.sleep(0.1)
+            waiting = [client for client in waiting if not _is_at_work(client.history_path)]
+
+    def _make_topics(self) -> None:
+        wire = self._wire()
+        for topic, partitions in TOPICS.items():
+            wire.create_topic(topic, partitions, SMALL_LEDGERS if topic == "gamma" else {})
+        wire.create_topic(PROBE_TOPIC, 1, {})
+        wire.close()
+
+    def _wire(self, timeout_s: float = 10) -> KafkaWire:
+        return KafkaWire(self._context.address, timeout_s)
+
+    def _wait(self, seconds: float, what: str) -> None:
+        self._on_progress(1, what)
+        time.sleep(seconds)
+
+    def _harm(self) -> None:
+        harmer = self.harmer
+
+        def show() -> None:
+            passed = (now_ns() - self._outcome.begun_ns) / 1e9
+            state = f"{len(harmer.done.harms)} faults healed {harmer.now}"
+            self._on_progress(min(1.0, passed / self._plan.seconds), state)
+
+        harmer.run(self._outcome.schedule, self._outcome.begun_ns, show)
+        left_s = self._plan.seconds - (now_ns() - self._outcome.begun_ns) / 1e9
+        time.sleep(max(0.0, left_s))
+
+    def _check_alive(self) -> None:
+        for node in range(self._cluster.node_count):
+            if not self._cluster.is_alive(node):
+                words = self._cluster.last_words(node)
+                self._outcome.violations.append(f"node {node} has ended by itself: {words}")
+                self._cluster.kill(node)
+                self._cluster.start(node)
+
+    def _look_alive(self) -> None:
+        """A new client writes and reads, through the links, within the bound."""
+        deadline_ns = now_ns() + int(LIVENESS_S * 1e9)
+        value, data = self._context.begin_send(PROBE_TOPIC, 0, again=True)
+        why: object = "no try"
+        while now_ns() < deadline_ns:
+            try:
+                wire = self._wire(2.0)
+                try:
+                    offset = wire.produce(PROBE_TOPIC, 0, encoded([data]))
+                    self._context.end_send(OK, PROBE_TOPIC, 0, value, offset=offset)
+                    since_ns = now_ns()
+                    fetched, _ = wire.fetch(PROBE_TOPIC, 0, offset)
+                finally:
+                    wire.close()
+                records = [(0, one.offset, one.value) for one in iterate_records(fetched)]
+                if self._context.polled(since_ns, PROBE_TOPIC, records):
+                    return
+            except OSError as error:
+                why = error
+                time.sleep(0.1)
+        said = f"not alive: no write and read within {LIVENESS_S} s after healing: {why}"
+        self._outcome.violations.append(said)
+
+    def _end_producers(self) -> None:
+        self._on_progress(1, "producers finish")
+        producers = self._crew.producers()
+        for name in self._crew.end(producers, PATIENCE_S + 20):
+            self._outcome.violations.append(f"not alive: {name} did not get rid of its records")
+        self._acknowledged_since_healing([client.spec.name for client in producers])
+
+    def _acknowledged_since_healing(self, names: list[str]) -> None:
+        """Each producer has had something acknowledged that it sent after the healing."""
+        for client in self._crew.producers():
+            if client.spec.name in names and not self._has_come_back(client.history_path):
+                said = f"not alive: {client.spec.name} wrote nothing after the last healing"
+                self._outcome.violations.append(said)
+
+    def _has_come_back(self, path: Path) -> bool:
+        since_ns = self._outcome.healed_ns
+        sent = set()
+        for event in read_history(path):
+            if event["f"] != "send" or event["t"] < since_ns:
+                continue
+            if event["k"] == "invoke":
+                sent.add(event["value"])
+            elif event["k"] == OK and event["value"] in sent:
+                return True
+        return False
+
+    def _drain(self) -> None:
+        """Wait until every group has read and committed everything."""
+        self._on_progress(1, "groups read on")
+        deadline_ns = now_ns() + int((DRAIN_S / 4 if self._plan.bug else DRAIN_S) * 1e9)
+        waiting = set(self._crew.groups)
+        lag: dict[str, int] = {}
+        while waiting and now_ns() < deadline_ns:
+            time.sleep(0.2)
+            try:
+                wire = self._wire()
+                ends = {
+                    (topic, part): note_ends(self._context, wire, topic, part)[1]
+                    for topic, count in TOPICS.items()
+                    for part in range(count)
+                }
+                for group in sorted(waiting):
+                    committed = note_committed(self._context, wire, group)
+                    lag[group] = sum(
+                        end - max(0, committed.get(place, 0)) for place, end in ends.items()
+                    )
+                    if not lag[group]:
+                        waiting.discard(group)
+                        self._history.write(OK, "drained", group=group)
+                wire.close()
+            except OSError:
+                continue  # the group's coordinator may still be loading
+        for group in sorted(waiting):
+            said = f"not alive: group {group} still lags {lag.get(group)} after {DRAIN_S} s"
+            self._outcome.violations.append(said)
+
+    def _read_back(self, process: str) -> None:
+        """Read every partition from its beginning to its end."""
+        self._on_progress(1, "reading everything back")
+        history = History(self._crew.folder / f"{process}.jsonl", process)
+        self._crew.former_histories.append(self._crew.folder / f"{process}.jsonl")
+        wire = self._wire(20)
+        for topic, count in (TOPICS | {PROBE_TOPIC: 1}).items():
+            for part in range(count):
+                try:
+                    self._read_partition(history, wire, topic, part)
+                except Refused as error:
+                    said = f"{topic}-{part} cannot be read: {error}"
+                    self._outcome.violations.append(said)
+        wire.close()
+        history.close()
+
+    def _read_partition(self, history: History, wire: KafkaWire, topic: str, part: int) -> None:
+        context = Context(self._context.spec, history)
+        position, end = note_ends(context, wire, topic, part)
+        while True:
+            since_ns = now_ns()
+            data, end = wire.fetch(topic, part, position)
+            found = [
+                (part, one.offset, one.value)
+                for one in iterate_records(data)
+                if one.offset >= position
+            ]
+            context.polled(since_ns, topic, found, final=True)
+            if found:
+                position = found[-1][1] + 1
+                continue
+            if position < end:
+                said = f"{topic}-{part}: offset {position} of {end} answers with nothing"
+                self._outcome.violations.append(said)
+            history.write(
+                OK, POLL, since=since_ns, topic=topic, recs=[], final=True, upto={str(part): end}
+            )
+            return
+
+
+def _is_at_work(path: Path) -> bool:
+    """Whether a client has done something beside starting."""
+    return path.exists() and any(event["f"] != NOTE for event in read_history(path))
+
+
+def replays(outcome: Outcome) -> Iterator[str]:
+    """What brings it up again."""
+    plan = outcome.plan
+    yield (
+        f"headrace verify blackbox --seed {plan.seed} --time {plan.seconds:g}s"
+        + (" --quick" if plan.is_quick else "")
+        + (f" --planted '{plan.bug}'" if plan.bug else "")
+    )

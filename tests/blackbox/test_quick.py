@@ -1,0 +1,39 @@
+"""The quick profile of `headrace verify blackbox`, as `make test` runs it, and its self-proof."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli.main import cli
+from headrace.verify.blackbox.bugs import BUGS, find
+
+QUICK_BUGS = [bug for bug in BUGS if bug.number == 20]
+
+
+def test_real_clients_under_faults_see_nothing_that_must_not_be(tmp_path):
+    arguments = ["verify", "blackbox", "--quick", "--json", "--report", str(tmp_path)]
+    result = CliRunner().invoke(cli, arguments)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["violations"] == []
+    assert report["anomalies"] == []
+    assert report["faults"]["kill"] >= 1
+    assert result.exit_code == 0
+
+
+def prove(bug, folder):
+    found = find(bug, 1, folder, lambda _fraction, _state: None)
+    assert found.kinds & bug.found_by, f"nobody noticed: {bug.name}; found: {found.kinds}"
+
+
+@pytest.mark.parametrize("bug", QUICK_BUGS, ids=lambda bug: bug.name)
+def test_a_bug_in_a_real_broker_is_found(tmp_path, bug):
+    prove(bug, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_every_planted_bug_is_found(tmp_path, bug):
+    prove(bug, tmp_path)
