@@ -198,13 +198,16 @@ class Connection(asyncio.Protocol):
         view = memoryview(data)
         size = len(data)
         dispatch = self._dispatcher.dispatch
+        length_max = self._dispatcher.request_bytes_max
         while size - at >= SIZE_BYTES and self.transport is not None and not self._is_paused:
-            length = self._checked_length(data, at)
-            end = at + SIZE_BYTES + length
+            start = at + SIZE_BYTES
+            end = start + int.from_bytes(data[at:start])
+            if not FRAME_BYTES_MIN <= end - start <= length_max:
+                self._checked_length(data, at)  # says what is wrong with it
             if end > size:
-                self._need = SIZE_BYTES + length
+                self._need = end - at
                 break
-            dispatch(self, view[at + SIZE_BYTES : end])
+            dispatch(self, view[start:end])
             at = end
         if at < size and self.transport is not None:
             if self._is_paused:

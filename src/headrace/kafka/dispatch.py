@@ -39,6 +39,7 @@ from headrace.kafka.handlers.context import Context
 from headrace.kafka.handlers.fetch import FetchHandler
 from headrace.kafka.handlers.produce import ProduceHandler
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
+from headrace.kafka.wire.produce import FLEXIBLE
 from headrace.kafka.wire.schema import Answer, read_request, write_response
 from headrace.runtime.tasks import Tasks
 
@@ -52,6 +53,8 @@ REQUEST_BYTES_MAX = 8 * 1024 * 1024
 """Of every request but Produce: its elements are looked at one by one in the loop's thread, and a
 hundred megabytes of topic names would keep it for minutes. Kafka's largest, a group's assignment,
 must fit a record of 1 MB there."""
+
+_PRODUCE_MIN, _PRODUCE_MAX = APIS[PRODUCE].version_min, APIS[PRODUCE].version_max
 
 Handler = Callable[[Node, Any, Context], Awaitable[Answer]]
 
@@ -71,6 +74,7 @@ class KafkaFace:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._now_ns = node.clock.now_ns
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server] = []
@@ -107,7 +111,7 @@ class KafkaFace:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(CONNECTIONS_SWEEP_S)
-            now_ns = self._node.clock.now_ns()
+            now_ns = self._now_ns()
             oldest_ns = now_ns - self._node.config.connections_idle_max_ms * 1_000_000
             for connection in list(self.connections):
                 if connection.last_request_ns < oldest_ns and connection.transport is not None:
@@ -122,7 +126,7 @@ class KafkaFace:
     def opened(self, connection: Connection) -> None:
         """See connection.Dispatcher."""
         self.connections.add(connection)
-        connection.last_request_ns = self._node.clock.now_ns()
+        connection.last_request_ns = self._now_ns()
 
     def closed(self, connection: Connection) -> None:
         """See connection.Dispatcher."""
@@ -132,11 +136,20 @@ class KafkaFace:
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
         """See connection.Dispatcher."""
         api_key, version, correlation_id, client_size = _HEADER.unpack_from(frame)
+        if api_key == PRODUCE and _PRODUCE_MIN <= version <= _PRODUCE_MAX:
+            # The way of most requests: 0.4 us less than the general one below.
+            at = 10 + client_size
+            if 0 <= client_size <= CLIENT_ID_SIZE_MAX and (version < FLEXIBLE or not frame[at]):
+                self.request_counts[PRODUCE] += 1
+                connection.last_request_ns = self._now_ns()
+                at += version >= FLEXIBLE
+                self.produce.handle(connection, frame, at, version, correlation_id)
+                return
         api = APIS.get(api_key)
         if api is None:
             raise FrameInvalid(f"asks for the unknown API {api_key}")
         self.request_counts[api_key] += 1
-        connection.last_request_ns = self._node.clock.now_ns()
+        connection.last_request_ns = self._now_ns()
         if not api.version_min <= version <= api.version_max:
             self._refuse_version(connection, api, version, correlation_id)
             return

@@ -31,6 +31,7 @@ from headrace.log.upkeep import Upkeep
 from headrace.log.waiters import Waiters
 from headrace.records.batch import (
     CONTROL,
+    LOG_OVERHEAD,
     NO_PRODUCER_ID,
     PLACEMENT,
     TRANSACTIONAL,
@@ -157,23 +158,23 @@ class PartitionLog:
             self.upkeep.require_active()
             return None
         config = self.config
-        size = header.length + 12
-        if size > config.max_message_bytes:
-            raise BatchTooLarge(
-                f"a batch of {size} bytes is more than max.message.bytes={config.max_message_bytes}"
-                " of its topic: send smaller batches, or raise the limit",
-                limit=config.max_message_bytes,
-                actual=size,
-            )
+        # Unpacked once: by name, each look at a field costs 25 ns more.
+        _, length, _, _, _, attributes, last_delta, first_ms, max_ms, producer_id, _, _, _ = header
+        size = length + LOG_OVERHEAD
         now_ms = self._clock.now_ms()
-        self._check_content(header, now_ms)
-        producer_id = header.producer_id
+        if (
+            size > config.max_message_bytes
+            or attributes & (CONTROL | TRANSACTIONAL)
+            or max_ms > now_ms + config.timestamp_after_max_ms
+            or first_ms < now_ms - config.timestamp_before_max_ms
+        ):
+            self._check_content(header, now_ms)
         if producer_id != NO_PRODUCER_ID:
             duplicate = self.producers.check(header)
             if duplicate is not None:
                 return Appended(duplicate.base_offset, self._safe_when(duplicate.base_offset))
         base_offset = self.end_offset
-        placement = PLACEMENT.pack(base_offset, header.length, self.leader_epoch)
+        placement = PLACEMENT.pack(base_offset, length, self.leader_epoch)
         parts = (placement, memoryview(batch)[16:])
         if not self._pending:
             # Changed only here: what is synced and what is not must not overtake each other.
@@ -185,28 +186,27 @@ class PartitionLog:
             self._leave(active)
             raise
         assert position == active.end_position, "storage and log agree on where a ledger ends"
-        active.index.add(base_offset, position, header.max_timestamp_ms)
-        if active.max_timestamp_ms < header.max_timestamp_ms:
-            active.max_timestamp_ms = header.max_timestamp_ms
+        active.index.add(base_offset, position, max_ms)
+        if active.max_timestamp_ms < max_ms:
+            active.max_timestamp_ms = max_ms
         if active.first_append_ms < 0:
             active.first_append_ms = now_ms
-        end_offset = base_offset + header.last_offset_delta + 1
-        self.end_offset = active.end_offset = end_offset
-        active.end_position = position + size
+        end_offset = self.end_offset = active.end_offset = base_offset + last_delta + 1
+        end_position = active.end_position = position + size
         if active.proved_to == position:
-            active.proved_to = position + size
+            active.proved_to = end_position
         if producer_id != NO_PRODUCER_ID:
             self.producers.apply(header, base_offset, now_ms)
         if completion is self._last_completion:
             pending = self._pending[-1]
             pending.end_offset = end_offset
-            pending.end_position = active.end_position
+            pending.end_position = end_position
         else:
             self._last_completion = completion
-            pending = _Pending(end_offset, active.end_position)
+            pending = _Pending(end_offset, end_position)
             self._pending.append(pending)
             completion.then(self._stored, pending)
-        if active.end_position >= config.segment_bytes * PREPARE_FRACTION or (
+        if end_position >= config.segment_bytes * PREPARE_FRACTION or (
             now_ms - active.first_append_ms >= config.segment_ms
         ):
             self.upkeep.begin_roll(now_ms)
@@ -219,6 +219,13 @@ class PartitionLog:
                 " transactions yet"
             )
         config = self.config
+        if header.size > config.max_message_bytes:
+            raise BatchTooLarge(
+                f"a batch of {header.size} bytes is more than max.message.bytes="
+                f"{config.max_message_bytes} of its topic: send smaller ones, or raise the limit",
+                limit=config.max_message_bytes,
+                actual=header.size,
+            )
         if header.max_timestamp_ms > now_ms + config.timestamp_after_max_ms:
             raise RecordInvalid(
                 f"timestamp {header.max_timestamp_ms} lies more than"

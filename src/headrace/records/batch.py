@@ -124,7 +124,7 @@ def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
     # memoryview: a slice of bytes would copy the batch
     if crc32c(memoryview(data)[position + 21 : end]) != header[4]:
         raise BatchCorrupt("the batch's CRC-32C does not match its bytes")
-    return BatchHeader._make(header)
+    return tuple.__new__(BatchHeader, header)  # `_make` takes 0.1 us longer
 
 
 def iterate_headers(data: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:

@@ -33,7 +33,13 @@ from headrace.kafka.wire.produce import (
     write_one,
     write_produce,
 )
-from headrace.records.batch import COMPRESSION_MASK, NO_TIMESTAMP, BatchHeader, check_batch
+from headrace.records.batch import (
+    COMPRESSION_MASK,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    BatchHeader,
+    check_batch,
+)
 from headrace.records.codec import log_append_time, recompress
 from headrace.records.compression import CODEC_NAMES, codec_of_name
 from headrace.runtime.histogram import Histogram
@@ -56,6 +62,10 @@ ATTEMPTS_MAX = 8
 
 _OnePending: TypeAlias = "tuple[Reply, bytes, int, int, bytes, int]"
 """A request with one batch: (its reply, the answer, version, correlation id, topic, partition)."""
+
+
+_Route: TypeAlias = "tuple[PartitionLog, tuple[bytes, bytes, int]]"
+"""A partition, and what stands around its result in an answer (see `frame_around_one`)."""
 
 
 class _Pending:
@@ -98,7 +108,8 @@ class ProduceHandler:
         self._found: dict[tuple[bytes, int, bool], PartitionLog] = {}
         """Partitions by what requests call them, as of `_found_version` of the topics."""
         self._found_version = -1
-        self._around: dict[tuple[int, bytes, int], tuple[bytes, bytes, int]] = {}
+        self._routes: dict[tuple[int, bytes, int], _Route] = {}
+        """The same for requests with one partition."""
 
     def handle(
         self,
@@ -161,30 +172,31 @@ class ProduceHandler:
         if acks != -1 and acks != 1:  # a set costs 30 ns more here
             return False
         try:
-            partition = self._partition(topic, number, version)
-            if partition.ready is not None:
-                return False
+            if self._found_version != self._topics.version:
+                self._forget_found()
+            key = (version, topic, number)
+            route = self._routes.get(key)
+            if route is None:
+                found = self._partition(topic, number, version)
+                route = self._routes[key] = (found, frame_around_one(version, topic, number))
+            partition, around = route
             batch, header = self._batch(records, partition)
             appended = partition.append(batch, header)
         except HeadraceError:
             return False
         if appended is None:
             return False
-        self.records_total += header.record_count
-        self.bytes_total += header.length
+        base_offset, completion = appended
+        self.records_total += header[12]  # by name, a field takes 25 ns longer
+        self.bytes_total += header[1]
         self.batches_total += 1
         self._requests += 1
-        started_ns = 0 if self._requests & LATENCY_SAMPLE_MASK else connection.last_request_ns
-        key = (version, topic, number)
-        around = self._around.get(key)
-        if around is None:
-            around = self._around[key] = frame_around_one(version, topic, number)
         time_ms = header.max_timestamp_ms if partition.config.is_log_append_time else NO_TIMESTAMP
-        answer = write_one(around, correlation_id, appended[0], time_ms, partition.log_start_offset)
+        answer = write_one(around, correlation_id, base_offset, time_ms, partition.log_start_offset)
         one_pending = (connection.expect(), answer, version, correlation_id, topic, number)
-        appended[1].then(self._one_stored, one_pending)
-        if started_ns:
-            appended[1].then(self._measure, started_ns)
+        completion.then(self._one_stored, one_pending)
+        if not self._requests & LATENCY_SAMPLE_MASK:
+            completion.then(self._measure, connection.last_request_ns)
         return True
 
     def _one_stored(self, error: BaseException | None, context: _OnePending) -> None:
@@ -201,9 +213,7 @@ class ProduceHandler:
     def _partition(self, topic_key: bytes, number: int, version: int) -> PartitionLog:
         key = (topic_key, number, version >= TOPIC_IDS)
         if self._found_version != self._topics.version:
-            self._found.clear()
-            self._around.clear()
-            self._found_version = self._topics.version
+            self._forget_found()
         partition = self._found.get(key)
         if partition is not None:
             return partition
@@ -217,15 +227,20 @@ class ProduceHandler:
         self._found[key] = partition
         return partition
 
+    def _forget_found(self) -> None:
+        self._found.clear()
+        self._routes.clear()
+        self._found_version = self._topics.version
+
     def _batch(
         self, records: memoryview | None, partition: PartitionLog
     ) -> tuple[memoryview | bytes, BatchHeader]:
         if records is None or not len(records):
             raise BatchCorrupt("a Produce request without records")
         header = check_batch(records)
-        if header.size != len(records):
+        if header[1] + LOG_OVERHEAD != len(records):
             raise RecordInvalid("Produce v3 and later take exactly one batch a partition (KIP-98)")
-        codec = header.attributes & COMPRESSION_MASK
+        codec = header[5] & COMPRESSION_MASK
         if codec >= len(CODEC_NAMES):
             raise RecordInvalid(f"unknown compression codec {codec}")
         config = partition.config

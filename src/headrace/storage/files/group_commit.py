@@ -83,6 +83,7 @@ class GroupCommit:
         self._unsynced_bytes = 0
         self._sync_wanted = 0
         self._sync_timer: asyncio.TimerHandle | None = None
+        self._sync_timer_ms = 0
         self._group: Group | None = None
         self._full: list[Group] = []
         self._is_flush_due = False
@@ -380,14 +381,16 @@ class GroupCommit:
 
     def _sync_within(self, flush_ms: int) -> None:
         """Make sure that what is written now is synced within `flush_ms`."""
-        loop = self._loop
-        due = loop.time() + min(flush_ms, FLUSH_MS_MAX) / 1000
         timer = self._sync_timer
+        if timer is not None and self._sync_timer_ms <= flush_ms:
+            return  # it was set before now, for no later
+        due = self._loop.time() + min(flush_ms, FLUSH_MS_MAX) / 1000
         if timer is not None:
             if timer.when() <= due:
                 return
             timer.cancel()
-        self._sync_timer = loop.call_at(due, self._sync_due)
+        self._sync_timer = self._loop.call_at(due, self._sync_due)
+        self._sync_timer_ms = flush_ms
 
     def _sync_due(self) -> None:
         self._sync_timer = None
