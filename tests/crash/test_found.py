@@ -14,7 +14,7 @@ from headrace.coordination.groups.commands import (
     FetchOffsetsCommand,
     OffsetToCommit,
 )
-from headrace.errors import StorageUnavailable
+from headrace.errors import DataCorrupt, StorageUnavailable
 from headrace.log.environment import Environment
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.batch import read_header
@@ -203,5 +203,20 @@ def test_the_name_of_a_data_folder_that_somebody_else_made_is_durable():
             loss.step(operation)
         (state,) = loss.states(seeded(1), ("none",))
         assert "format" in state.names["data"]
+
+    asyncio.run(main())
+
+
+def test_a_ledger_whose_file_is_gone_is_reported_as_damaged():
+    async def main() -> None:
+        disk = ModelDisk()
+        store = await open_ledgers(disk, 12 << 10, 1 << 20)
+        ledger = await store.create()
+        _, completion = store.append(ledger, [b"data"], 4, None)
+        await completion.wait()
+        disk.unlink(store._segments.path(ledger))
+        with pytest.raises(DataCorrupt, match="its file is gone"):
+            await store.read(ledger, 0, 4)
+        await abandon(store)
 
     asyncio.run(main())

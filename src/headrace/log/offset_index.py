@@ -46,16 +46,18 @@ class OffsetIndex:
         elif max_timestamp_ms > self.max_timestamps[-1]:
             self.max_timestamps[-1] = max_timestamp_ms
 
-    def truncate(self, end_position: int) -> None:
+    def truncate(self, end_position: int, max_timestamp_ms: int) -> None:
         """Forget the batches at and behind `end_position` (their append failed).
 
-        The last kept timestamp may stay too large: a look-up by time then walks one interval
-        for nothing, which is harmless.
+        `max_timestamp_ms` is the largest of those that stay: the last interval may have known
+        a larger one, of a batch that goes.
         """
         keep = bisect_left(self.positions, end_position)
         del self.offsets[keep:]
         del self.positions[keep:]
         del self.max_timestamps[keep:]
+        if keep and self.max_timestamps[-1] > max_timestamp_ms:
+            self.max_timestamps[-1] = max_timestamp_ms
 
     def position_before(self, offset: int) -> int:
         """The indexed position of the last indexed batch that begins at or before `offset`."""

@@ -65,11 +65,12 @@ class Appended(NamedTuple):
 class _Pending:
     """The appends that share one completion."""
 
-    __slots__ = ("end_offset", "end_position", "is_void")
+    __slots__ = ("end_offset", "end_position", "is_void", "max_timestamp_ms")
 
-    def __init__(self, end_offset: int, end_position: int) -> None:
+    def __init__(self, end_offset: int, end_position: int, max_timestamp_ms: int) -> None:
         self.end_offset = end_offset
         self.end_position = end_position
+        self.max_timestamp_ms = max_timestamp_ms
         self.is_void = False
 
 
@@ -201,9 +202,10 @@ class PartitionLog:
             pending = self._pending[-1]
             pending.end_offset = end_offset
             pending.end_position = end_position
+            pending.max_timestamp_ms = active.max_timestamp_ms
         else:
             self._last_completion = completion
-            pending = _Pending(end_offset, end_position)
+            pending = _Pending(end_offset, end_position, active.max_timestamp_ms)
             self._pending.append(pending)
             completion.then(self._stored, pending)
         if end_position >= config.segment_bytes * PREPARE_FRACTION or (
@@ -262,6 +264,7 @@ class PartitionLog:
             self._last_completion = None
         self.high_watermark = pending.end_offset
         self.visible_position = pending.end_position
+        self.segments[-1].safe_max_timestamp_ms = pending.max_timestamp_ms
         if self.waiters:
             self.waiters.wake()
         if self.upkeep.wants_roll and not self._pending and self.active is not None:
@@ -280,12 +283,15 @@ class PartitionLog:
             pending.is_void = True
         self._last_completion = None
         end_offset, end_position = self.high_watermark, self.visible_position
+        max_timestamp_ms = segment.safe_max_timestamp_ms
         if self._pending:
             end_offset = self._pending[-1].end_offset
             end_position = self._pending[-1].end_position
+            max_timestamp_ms = self._pending[-1].max_timestamp_ms
         self.end_offset = segment.end_offset = end_offset
         # At once, for readers: a boundary behind the true end would lead the next one astray.
         segment.end_position = end_position
+        segment.max_timestamp_ms = max_timestamp_ms
         self.producers.truncate(end_offset)
         self._leave(segment)
 

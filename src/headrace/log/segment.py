@@ -52,6 +52,7 @@ class Segment:
         "max_timestamp_ms",
         "proved_from",
         "proved_to",
+        "safe_max_timestamp_ms",
     )
 
     def __init__(self, ledger: LedgerId, base_offset: int, leader_epoch: int) -> None:
@@ -62,6 +63,8 @@ class Segment:
         self.end_position = 0
         self.first_append_ms = -1
         self.max_timestamp_ms = -1
+        self.safe_max_timestamp_ms = -1
+        """Of the records that are acknowledged: what it falls back to when an append fails."""
         self.is_sealed = False
         self.is_offloaded = False
         """Whether object storage holds a copy, and the chain says so."""
@@ -143,7 +146,7 @@ class Segment:
             if want >= end - position or len(data) < HEADER_SIZE:
                 raise self.corrupt(position, "a batch reaches past the end")
             want = max(want * 2, read_header(data).size)
-        self.max_timestamp_ms = self.index.max_timestamp_ms
+        self.max_timestamp_ms = self.safe_max_timestamp_ms = self.index.max_timestamp_ms
         self.proved_from, self.proved_to = 0, end
         self.is_index_loaded = True
 

@@ -208,7 +208,7 @@ class Upkeep(Steps):
         if info.end != self._log.visible_position:
             # To go on would give the offsets of these bytes to others.
             raise segment.corrupt(info.end, "it does not end where the acknowledged appends do")
-        segment.index.truncate(info.end)
+        segment.index.truncate(info.end, segment.max_timestamp_ms)
         segment.proved_to = min(segment.proved_to, info.end)
         self._to_resume = None
         self._log.active = segment

@@ -194,6 +194,10 @@ class Found(NamedTuple):
     notes: list[str]
     """Answers that contradict what was served."""
 
+    def __repr__(self) -> str:
+        # asyncio.run makes two of them for each result: 10 ms of the whole folder's bytes.
+        return f"Found({self.error!r}, {len(self.data)} partitions)"
+
 
 async def look(damaged: DataFolder, metadata_folder: Path | None) -> Found:
     """Open the folder and read all of it, and by offset and by time.

@@ -9,7 +9,7 @@ from log_rig import rig, settle
 
 from headrace.errors import StorageUnavailable
 from headrace.log.log_config import LogConfig
-from headrace.log.reading import read, read_now
+from headrace.log.reading import offset_of_max_timestamp, read, read_now
 
 
 def test_a_read_between_a_failure_and_its_repair_leads_no_later_read_astray() -> None:
@@ -115,5 +115,36 @@ def test_a_repair_that_failed_is_tried_again_though_another_step_is_under_way() 
             gate.set()
             await asyncio.wait_for(waiting.wait(), 2)
             assert await bench.append(b"three") == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_append_leaves_no_trace_of_its_time() -> None:
+    """It lay in the interval of the index that stays, and was said to hold the largest time."""
+
+    async def scenario() -> None:
+        async with rig() as bench:
+            await bench.append(b"zero")
+            bench.clock.ms += 5_000
+            await bench.append(b"one")
+            largest = bench.clock.ms
+            bench.store.is_held = True
+            bench.clock.ms += 5_000
+            failing = bench.begin(b"two")
+            assert failing is not None
+            await settle()
+            bench.store.fail_newest()
+            bench.store.let_go()
+            await settle()
+            bench.clock.ms -= 9_000
+            assert await bench.append(b"three") == 2
+            log, store = bench.log, bench.store
+            assert await offset_of_max_timestamp(log, store) == (largest, 1)
+            assert log.segments[-1].index.max_timestamp_ms == largest
+            await log.upkeep.roll_now()
+            await settle()
+            assert len(bench.log.segments) == 2, "the first ledger is sealed"
+            await bench.reload()
+            assert await offset_of_max_timestamp(bench.log, store) == (largest, 1)
 
     asyncio.run(scenario())

@@ -32,6 +32,7 @@ from headrace.kafka.wire.fetch import (
 from headrace.kafka.wire.primitives import INT32
 from headrace.log.partition_log import PartitionLog
 from headrace.log.reading import Miss, check_offset, read, read_now
+from headrace.runtime.sparse_warnings import SparseWarnings
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -101,6 +102,7 @@ class FetchHandler:
         self._bytes_max = node.config.fetch_bytes_max
         self.loop = asyncio.get_running_loop()
         self._cold = ColdReads(node.store, tasks)
+        self._warnings = SparseWarnings(log, node.clock)
         self.sessions = FetchSessions(node.randomness, node.config.fetch_sessions_max)
         self.bytes_total = 0
         self.waiting = 0
@@ -245,7 +247,8 @@ class FetchHandler:
                 data = await self._read_patiently(partition, wanted, left, size)
             except HeadraceError as error:
                 if not error.fields.get("is_objects"):  # `cold_reads` tells of those
-                    log.warning("%s cannot be read: %s", partition.name, error)
+                    name = partition.name
+                    self._warnings.warn(name, f"{name} cannot be read: {error}")
                 results[at] = _failed(wanted, error, partition)
                 continue
             if data is None:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from headrace.metadata.facts import TopicFact
 
 
-
-
 class _AssignmentInvalid(Rejected):
     pass
 

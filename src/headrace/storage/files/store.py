@@ -190,7 +190,7 @@ class FileLedgerStore:
             data = await _run(self._threads, lambda: self._segments.read(found.id, position, size))
         except FileNotFoundError:
             self._find(ledger)  # deleted meanwhile: LedgerUnknown
-            raise
+            raise self._missing_bytes(found.id, position, "its file is gone") from None
         except OSError as error:
             raise StorageUnavailable(
                 f"reading ledger {ledger} at {position} failed ({error}): mend the disk, then "
@@ -200,13 +200,16 @@ class FileLedgerStore:
                 cause=str(error),
             ) from error
         if len(data) != size:
-            raise DataCorrupt(
-                f"ledger {ledger} holds fewer bytes than were acknowledged: restore "
-                f"{self._segments.path(ledger)} from a copy",
-                ledger=ledger,
-                position=position,
-            )
+            raise self._missing_bytes(found.id, position, "its file is too short")
         return data
+
+    def _missing_bytes(self, ledger: int, position: int, problem: str) -> DataCorrupt:
+        return DataCorrupt(
+            f"ledger {ledger} holds fewer bytes than were acknowledged ({problem}): restore "
+            f"{self._segments.path(ledger)} from a copy",
+            ledger=ledger,
+            position=position,
+        )
 
     async def seal(self, ledger: LedgerId, footer: bytes) -> None:
         """See LedgerStore. Sealing again with the same footer changes nothing."""

@@ -1,0 +1,41 @@
+"""A fault that comes with every request is told of once a minute, with how often it came."""
+
+from __future__ import annotations
+
+import logging
+
+from headrace.runtime.sparse_warnings import INTERVAL_NS, KEYS_MAX, SparseWarnings
+
+
+class Clock:
+    ns = 5
+
+    def now_ns(self):
+        return self.ns
+
+    def now_ms(self):
+        raise NotImplementedError
+
+
+def test_each_thing_is_told_of_once_a_minute_and_counted(caplog):
+    clock = Clock()
+    warnings = SparseWarnings(logging.getLogger("headrace.test"), clock)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(4):
+            warnings.warn("a-0", "a-0 is damaged")
+        warnings.warn("b-0", "b-0 is damaged")
+        clock.ns += INTERVAL_NS
+        warnings.warn("a-0", "a-0 is damaged")
+    assert caplog.messages == [
+        "a-0 is damaged",
+        "b-0 is damaged",
+        "a-0 is damaged (and 3 times more since the last warning)",
+    ]
+
+
+def test_what_is_remembered_is_bounded():
+    warnings = SparseWarnings(logging.getLogger("headrace.test.quiet"), Clock())
+    warnings._log.setLevel(logging.CRITICAL)
+    for number in range(3 * KEYS_MAX):
+        warnings.warn(str(number), "damaged")
+    assert len(warnings._told) <= KEYS_MAX
