@@ -46,12 +46,14 @@ if TYPE_CHECKING:
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.ownership import Ownership
     from headrace.log.environment import Environment
+    from headrace.log.log_config import LogConfig
     from headrace.metadata.store import Entry
     from headrace.runtime.randomness import Randomness
 
 log = logging.getLogger(__name__)
 
 REPLICATION_FACTOR_MAX = 9
+SHARED_LEDGER_BYTES_MAX = 256 * 1024 * 1024
 OWNERS_AT_ONCE = 1_000
 """In one step of the metadata store, whose steps are bounded."""
 _INTERNAL_CONFIGS = {
@@ -111,7 +113,7 @@ class Topics:
             known.fact, known.version = fact, entry.version
             self._extend(known)
             for partition in known.partitions:
-                partition.config = log_config(fact.configs)
+                partition.config = self._log_config(fact.configs)
             self.version += 1
 
     def _remove(self, topic: Topic) -> None:
@@ -159,10 +161,17 @@ class Topics:
             f"{fact.name}-{number}",
             fact.id,
             number,
-            log_config(fact.configs),
+            self._log_config(fact.configs),
             self._environment,
             leader_epoch,
         )
+
+    def _log_config(self, configs: Mapping[str, str]) -> LogConfig:
+        config = log_config(configs)
+        if self._environment.is_shared:
+            # Who takes over a ledger reads all that it holds.
+            config.segment_bytes = min(config.segment_bytes, SHARED_LEDGER_BYTES_MAX)
+        return config
 
     def get(self, name: str) -> Topic:
         """The topic. Raises TopicUnknown."""
@@ -359,7 +368,7 @@ class Topics:
                 return
             await self._put(topic, replace(topic.fact, configs=dict(configs)))
             for partition in topic.partitions:
-                partition.config = log_config(configs)
+                partition.config = self._log_config(configs)
             self.version += 1
 
     def _check_current(self, topic: Topic) -> None:

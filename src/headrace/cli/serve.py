@@ -16,38 +16,20 @@ import click
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.cli.failures import CommandFailed
+from headrace.cli.parameters import Address, QuorumType, show_address
 from headrace.errors import FolderInUse, HeadraceError
 from headrace.server.settings import (
     HTTP_PORT,
     KAFKA_PORT,
     LOOPBACK,
+    ClusterSettings,
     Settings,
-    parse_address,
     stored_worker_count,
 )
 
 log = logging.getLogger("headrace")
 
 _LOOPBACKS = ("127.", "::1", "localhost")
-
-
-class _Address(click.ParamType[tuple[str, int]]):
-    name = "HOST:PORT"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return parse_address(str(value))
-        except HeadraceError as error:
-            self.fail(str(error), param, ctx)
-
-
-def _show(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _raise_file_limit() -> None:
@@ -80,12 +62,12 @@ def _ready_line(kafka: list[str], http: list[str], settings: Settings, *, as_jso
             "ready": True,
             "kafka": ",".join(kafka),
             "http": ",".join(http),
-            "data_dir": str(settings.data_dir),
+            "data_dir": None if settings.cluster else str(settings.data_dir),
         }
         return json.dumps(ready)
     return (
         f"headrace is ready: kafka {','.join(kafka)}, http http://{',http://'.join(http)},"
-        f" data in {settings.data_dir}"
+        f" data in {'BookKeeper' if settings.cluster else settings.data_dir}"
     )
 
 
@@ -98,7 +80,7 @@ async def _supervise(settings: Settings, options: list[str], *, as_json: bool) -
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     addresses = [
-        (_show(_nth(settings.kafka, number)), _show(_nth(settings.http, number)))
+        (show_address(_nth(settings.kafka, number)), show_address(_nth(settings.http, number)))
         for number in range(settings.worker_count)
     ]
     supervisor = Supervisor(addresses, options)
@@ -119,7 +101,7 @@ def _nth(address: tuple[str, int], number: int) -> tuple[str, int]:
 
 
 async def _serve(settings: Settings, worker: int | None, *, as_json: bool) -> None:
-    from headrace.server.assemble import start_embedded
+    from headrace.server.assemble import start
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -128,8 +110,10 @@ async def _serve(settings: Settings, worker: int | None, *, as_json: bool) -> No
     if worker is not None:
         # The supervisor holds the other end: when it is gone, so is the reason to run.
         loop.add_reader(sys.stdin.fileno(), _at_end_of_input, stop)
-    broker = await start_embedded(settings)
-    line = _ready_line([_show(broker.kafka)], [_show(broker.http)], settings, as_json=as_json)
+    broker = await start(settings)
+    line = _ready_line(
+        [show_address(broker.kafka)], [show_address(broker.http)], settings, as_json=as_json
+    )
     click.echo(line)
     sys.stdout.flush()
     _calm_the_collector()
@@ -137,7 +121,7 @@ async def _serve(settings: Settings, worker: int | None, *, as_json: bool) -> No
         if not address[0].startswith(_LOOPBACKS):
             log.warning(
                 "%s can be reached from other machines, and there is no authentication yet",
-                _show(address),
+                show_address(address),
             )
     await stop.wait()
     log.info("stopping")
@@ -169,7 +153,7 @@ def _worker_count(data_dir: Path, asked: int | None) -> int:
 )
 @click.option(
     "--kafka",
-    type=_Address(),
+    type=Address(),
     default=f"{LOOPBACK}:{KAFKA_PORT}",
     show_default=True,
     envvar="HEADRACE_KAFKA",
@@ -177,7 +161,7 @@ def _worker_count(data_dir: Path, asked: int | None) -> int:
 )
 @click.option(
     "--http",
-    type=_Address(),
+    type=Address(),
     default=f"{LOOPBACK}:{HTTP_PORT}",
     show_default=True,
     envvar="HEADRACE_HTTP",
@@ -191,10 +175,50 @@ def _worker_count(data_dir: Path, asked: int | None) -> int:
     help="Brokers to run on this machine, one per core it may use: they share the partitions, and"
     " listen on ports that follow each other. Default: as many as the data folder has had.",
 )
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT,...",
+    default=None,
+    envvar="HEADRACE_ZOOKEEPER",
+    help="Join the cluster that meets there. Records are kept in Apache BookKeeper, whose bookies"
+    " ZooKeeper knows, and nothing in --data-dir. See `headrace cluster dev`.",
+)
+@click.option(
+    "--broker-id",
+    type=click.IntRange(0, 2**31 - 1),
+    default=0,
+    show_default=True,
+    envvar="HEADRACE_BROKER_ID",
+    help="With --zookeeper: which broker of the cluster this is; each has its own.",
+)
+@click.option(
+    "--rack",
+    default=None,
+    envvar="HEADRACE_RACK",
+    help="With --zookeeper: where this broker stands, for clients that ask.",
+)
+@click.option(
+    "--session-timeout-ms",
+    type=click.IntRange(500),
+    default=6_000,
+    show_default=True,
+    envvar="HEADRACE_SESSION_TIMEOUT_MS",
+    help="With --zookeeper: how long after its last sign of life others take this broker's"
+    " partitions over.",
+)
+@click.option(
+    "--quorum",
+    type=QuorumType(),
+    default="3,3,2",
+    show_default=True,
+    envvar="HEADRACE_QUORUM",
+    help="With --zookeeper: of a new ledger, the bookies it is spread over, those that get each"
+    " entry, and how many of these must have synced it.",
+)
 @click.option("--worker", type=click.IntRange(0, 63), default=None, hidden=True)
 @click.option(
     "--advertise",
-    type=_Address(),
+    type=Address(),
     default=None,
     help="What clients are told to connect to, if it is not what --kafka says.",
 )
@@ -249,6 +273,11 @@ def serve(
     kafka: tuple[str, int],
     http: tuple[str, int],
     workers: int | None,
+    zookeeper: str | None,
+    broker_id: int,
+    rack: str | None,
+    session_timeout_ms: int,
+    quorum: tuple[int, int, int],
     worker: int | None,
     advertise: tuple[str, int] | None,
     auto_create_topics: bool,
@@ -277,11 +306,26 @@ def serve(
     # Its start and stop are ours to tell.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     _raise_file_limit()
-    worker_count = _worker_count(data_dir, workers)
+    cluster = None
+    if zookeeper is not None:
+        cluster = ClusterSettings(
+            zookeeper,
+            session_timeout_ms,
+            ensemble=quorum[0],
+            write_quorum=quorum[1],
+            ack_quorum=quorum[2],
+        )
+        if workers is not None and workers > 1:
+            raise CommandFailed(
+                "--workers shares a data folder: with --zookeeper, start several brokers, each"
+                " with its own --broker-id and ports"
+            )
+    worker_count = 1 if cluster else _worker_count(data_dir, workers)
     if worker_count > 1 and worker is None and advertise is not None:
         raise CommandFailed("--advertise names one broker: it goes with --workers 1 only")
     config = BrokerConfig(
-        broker_id=worker or 0,
+        broker_id=worker if worker is not None else broker_id,
+        rack=rack,
         auto_create_topics=auto_create_topics,
         partition_count_default=partitions,
         retention_check_interval_ms=retention_check_interval_ms,
@@ -296,6 +340,7 @@ def serve(
         (offload_mib_per_s << 20) or None,
         config,
         worker_count,
+        cluster,
     )
     import uvloop
 

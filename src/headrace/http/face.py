@@ -22,7 +22,7 @@ CLOSE_TIMEOUT_S = 3
 class HttpFace:
     """The HTTP face of one broker."""
 
-    def __init__(self, node: Node, kafka: KafkaFigures, counters: Counters) -> None:
+    def __init__(self, node: Node, kafka: KafkaFigures, counters: Counters | None) -> None:
         self.node = node
         self.kafka = kafka
         self.counters = counters

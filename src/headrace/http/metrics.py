@@ -69,7 +69,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 class Metrics(Collector):
     """All figures of one broker."""
 
-    def __init__(self, node: Node, kafka: KafkaFigures, counters: Counters) -> None:
+    def __init__(self, node: Node, kafka: KafkaFigures, counters: Counters | None) -> None:
         self._node = node
         self._kafka = kafka
         self._counters = counters
@@ -139,6 +139,8 @@ class Metrics(Collector):
 
     def _storage(self) -> Iterable[Metric]:
         counters = self._counters
+        if counters is None:  # the ledgers are not on this machine
+            return
         yield _counter("headrace_storage_appends", "Appends to ledgers.", counters.appends)
         yield _counter("headrace_storage_groups", "Group commits.", counters.groups)
         yield _counter(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.node import Node
+from headrace.errors import RequestInvalid
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
@@ -18,10 +19,18 @@ from headrace.server.lifecycle import Broker
 from headrace.storage.files.store import FileLedgerStore
 
 if TYPE_CHECKING:
-    from headrace.server.settings import Settings
+    from headrace.http.metrics import Counters
+    from headrace.server.settings import ClusterSettings, Settings
 
 WORKERS_POLL_MS = 50
 """How soon a worker sees what another wrote to the metadata; a look costs some 10 us."""
+
+
+async def start(settings: Settings) -> Broker:
+    """A broker, as the settings want it. Raises what opening its parts raises, and OSError."""
+    if settings.cluster is not None:
+        return await start_clustered(settings, settings.cluster)
+    return await start_embedded(settings)
 
 
 async def start_embedded(settings: Settings) -> Broker:
@@ -47,20 +56,79 @@ async def start_embedded(settings: Settings) -> Broker:
         node = Node(
             settings.broker, tier or store, metadata, clock, randomness, slots=slots, tier=tier
         )
-        await node.open()
-        broker.on_stop(node.close)
-        if settings.advertised is not None:
-            node.kafka_address = settings.advertised
-        kafka = KafkaFace(node)
-        broker.kafka = await kafka.listen(*settings.kafka)
-        broker.on_stop(kafka.close)
-        http = HttpFace(node, kafka, store.counters)
-        broker.http = await http.listen(*settings.http)
-        broker.on_stop(http.close)
-        await node.register(settings.advertised or broker.kafka, broker.http)
-        broker.on_stop(node.leave)
-        http.serve_ready()
+        await _open(broker, node, settings, store.counters)
     except BaseException:
         await broker.stop()
         raise
     return broker
+
+
+async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broker:
+    """A broker that keeps nothing itself, over BookKeeper and ZooKeeper."""
+    try:
+        from headrace.metadata.zookeeper import ZooKeeperMetadataStore
+        from headrace.runtime.zookeeper import ZooKeeper
+        from headrace.runtime.zookeeper_link import ZooKeeperOptions
+        from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+        from headrace.storage.bookkeeper.quorum import Quorum
+        from headrace.storage.bookkeeper.settings import BookKeeperSettings
+    except ImportError as error:
+        raise RequestInvalid(
+            f"--zookeeper needs a package that is not installed ({error.name}): pip install"
+            " 'headrace[cluster]'"
+        ) from error
+    clock, randomness = SystemClock(), SystemRandomness()
+    zookeeper = await ZooKeeper.connect(
+        ZooKeeperOptions(cluster.zookeeper, cluster.session_timeout_ms), clock
+    )
+    broker = Broker(zookeeper.close)
+    try:
+        metadata = await ZooKeeperMetadataStore.open(zookeeper, cluster.root)
+        broker.on_stop(metadata.close)
+        quorum = Quorum(cluster.ensemble, cluster.write_quorum, cluster.ack_quorum)
+        store = await BookKeeperLedgerStore.open(
+            zookeeper,
+            BookKeeperSettings(ledgers_root=cluster.ledgers_root, quorum=quorum),
+            clock,
+            randomness,
+        )
+        broker.on_stop(store.close)
+        tier = None
+        if settings.objects_url is not None:
+            from headrace.server.objects import open_tier
+
+            tier = await open_tier(
+                settings, store, metadata, clock, randomness, is_storage_shared=True
+            )
+            broker.on_stop(tier.close)
+        node = Node(
+            settings.broker,
+            tier or store,
+            metadata,
+            clock,
+            randomness,
+            shared_ledgers=store,
+            tier=tier,
+        )
+        await _open(broker, node, settings, None)
+    except BaseException:
+        await broker.stop()
+        raise
+    return broker
+
+
+async def _open(broker: Broker, node: Node, settings: Settings, counters: Counters | None) -> None:
+    """Open the node and its faces, and join the cluster."""
+    await node.open()
+    broker.on_stop(node.close)
+    if settings.advertised is not None:
+        node.kafka_address = settings.advertised
+    kafka = KafkaFace(node)
+    broker.kafka = await kafka.listen(*settings.kafka)
+    broker.on_stop(kafka.close)
+    http = HttpFace(node, kafka, counters)
+    broker.http = await http.listen(*settings.http)
+    broker.on_stop(http.close)
+    await node.register(settings.advertised or broker.kafka, broker.http)
+    broker.on_stop(node.leave)
+    http.serve_ready()

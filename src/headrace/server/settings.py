@@ -16,6 +16,23 @@ HTTP_PORT = 9180
 LOOPBACK = "127.0.0.1"
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """Where the cluster is that a broker joins: ZooKeeper, and through it BookKeeper."""
+
+    zookeeper: str
+    """HOST:PORT[,HOST:PORT...]"""
+    session_timeout_ms: int = 6_000
+    """How long after its last sign of life other brokers take over a broker's partitions."""
+    root: str = "/headrace"
+    """Where in ZooKeeper this cluster keeps its facts."""
+    ledgers_root: str = "/ledgers"
+    """Where in ZooKeeper BookKeeper keeps its own."""
+    ensemble: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+
+
 @dataclass(slots=True)
 class Settings:
     """Where a broker keeps its data and where it listens."""
@@ -33,6 +50,9 @@ class Settings:
     worker_count: int = 1
     """Brokers that share the metadata in `data_dir`, each with ledgers in a folder of its own; this
     one has the id `broker.broker_id`, from 0 on."""
+
+    cluster: ClusterSettings | None = None
+    """None: a broker of one machine, with files and SQLite in `data_dir`."""
 
     @property
     def ledger_dir(self) -> Path:
