@@ -19,8 +19,15 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.cluster_view import ClusterView, PartitionKey
 from headrace.broker.ownership import NO_LEADER, Leader
+from headrace.broker.peers import Peers
 from headrace.coordination.placement.rendezvous import NOBODY, place
-from headrace.errors import BrokerIdInUse, HeadraceError, NotOwner, VersionConflict
+from headrace.errors import (
+    BrokerIdInUse,
+    HeadraceError,
+    MetadataUnavailable,
+    NotOwner,
+    VersionConflict,
+)
 from headrace.metadata.facts import (
     OWNERS,
     OwnerFact,
@@ -80,6 +87,8 @@ class SharedOwnership:
         self._slots = slots
         self._wake = asyncio.Event()
         self._view = ClusterView(metadata, tasks, self._wake.set)
+        self._peers = Peers(self._me, metadata, tasks)
+        self._fact: BrokerFact | None = None
         self._mine: dict[PartitionKey, PartitionLog] = {}
         self._busy: set[PartitionKey] = set()
         self._placed: dict[UUID, tuple[tuple[int, int], list[int]]] = {}
@@ -141,6 +150,7 @@ class SharedOwnership:
     async def join(self, fact: BrokerFact) -> None:
         """See Ownership. Raises BrokerIdInUse, MetadataUnavailable."""
         fact.incarnation = self._incarnation
+        self._fact = fact
         key = broker_key(self._me)
         deadline = asyncio.get_running_loop().time() + self._config.join_timeout_ms / 1000
         while True:
@@ -192,8 +202,21 @@ class SharedOwnership:
                 self._moves_at = loop.time() + self._config.rebalance_delay_ms / 1000
                 loop.call_at(self._moves_at, self._wake.set)
                 self._topics.version += 1
+                self._peers.follow(self._view.brokers)
             if not self._is_leaving:
+                await self._stay_known()
                 self._reconcile()
+
+    async def _stay_known(self) -> None:
+        """Put this broker's key back if it is gone: another one has held this one for dead."""
+        fact = self._fact
+        if fact is None or self._me in self._view.brokers:
+            return
+        try:
+            await self._metadata.put(broker_key(self._me), fact.encode(), ABSENT, ephemeral=True)
+            log.warning("this broker was held for dead, and tells the cluster that it is not")
+        except (VersionConflict, MetadataUnavailable) as error:
+            log.info("the cluster does not know this broker at the moment: %s", error)
 
     def _placement(self, topic: Topic) -> list[int]:
         """The broker that should serve each partition, as all brokers compute it."""

@@ -139,6 +139,58 @@ def _worker_count(data_dir: Path, asked: int | None) -> int:
     return asked or stored
 
 
+def _prepare(log_level: str) -> None:
+    """What a process needs before it is a broker. Raises CommandFailed."""
+    if sys.flags.optimize:
+        raise CommandFailed(
+            "python -O switches off the checks of invariants: start headrace without it"
+        )
+    logging.basicConfig(
+        level=log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    # Its start and stop are ours to tell.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    _raise_file_limit()
+
+
+def _worker_options(settings: Settings, log_level: str) -> list[str]:
+    """What `headrace serve` is told for a worker of these settings."""
+    config = settings.broker
+    offload_mib = (settings.offload_bytes_per_s or 0) >> 20
+    return [
+        *("--data-dir", str(settings.data_dir), "--workers", str(settings.worker_count)),
+        "--auto-create-topics" if config.auto_create_topics else "--no-auto-create-topics",
+        *("--partitions", str(config.partition_count_default), "--log-level", log_level),
+        *("--retention-check-interval-ms", str(config.retention_check_interval_ms)),
+        *("--offload-mib-per-s", str(offload_mib)),
+        *("--tiering-interval-ms", str(config.tiering_interval_ms)),
+        *(("--objects", settings.objects_url) if settings.objects_url is not None else ()),
+    ]
+
+
+def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: bool) -> None:
+    """Run what the settings say until it is told to stop. Raises CommandFailed."""
+    import uvloop
+
+    try:
+        if settings.worker_count > 1 and worker is None:
+            options = _worker_options(settings, log_level)
+            uvloop.run(_supervise(settings, options, as_json=as_json))
+        else:
+            uvloop.run(_serve(settings, worker, as_json=as_json))
+    except FolderInUse as error:
+        raise CommandFailed(str(error)) from error
+    except HeadraceError as error:
+        raise CommandFailed(f"the broker cannot start: {error}") from error
+    except OSError as error:
+        raise CommandFailed(
+            f"the broker cannot start: {error}. Is another one running there? Choose other ports"
+            " with --kafka and --http (port 0 takes a free one), or another --data-dir"
+        ) from error
+
+
 @click.command(
     epilog="Examples:\n\n  headrace serve\n\n  headrace serve --data-dir /var/lib/headrace"
     " --kafka 127.0.0.1:19092\n\n  headrace serve --kafka 127.0.0.1:0 --json   # a free port"
@@ -294,18 +346,7 @@ def serve(
     It serves Kafka clients until it gets SIGINT or SIGTERM. What it has acknowledged is on disk,
     so it may be killed at any time.
     """
-    if sys.flags.optimize:
-        raise CommandFailed(
-            "python -O switches off the checks of invariants: start headrace without it"
-        )
-    logging.basicConfig(
-        level=log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    # Its start and stop are ours to tell.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    _raise_file_limit()
+    _prepare(log_level)
     cluster = None
     if zookeeper is not None:
         cluster = ClusterSettings(
@@ -342,28 +383,4 @@ def serve(
         worker_count,
         cluster,
     )
-    import uvloop
-
-    options = [
-        *("--data-dir", str(data_dir), "--workers", str(worker_count)),
-        "--auto-create-topics" if auto_create_topics else "--no-auto-create-topics",
-        *("--partitions", str(partitions), "--log-level", log_level),
-        *("--retention-check-interval-ms", str(retention_check_interval_ms)),
-        *("--offload-mib-per-s", str(offload_mib_per_s)),
-        *("--tiering-interval-ms", str(tiering_interval_ms)),
-        *(("--objects", objects) if objects is not None else ()),
-    ]
-    try:
-        if worker_count > 1 and worker is None:
-            uvloop.run(_supervise(settings, options, as_json=as_json))
-        else:
-            uvloop.run(_serve(settings, worker, as_json=as_json))
-    except FolderInUse as error:
-        raise CommandFailed(str(error)) from error
-    except HeadraceError as error:
-        raise CommandFailed(f"the broker cannot start: {error}") from error
-    except OSError as error:
-        raise CommandFailed(
-            f"the broker cannot start: {error}. Is another one running there? Choose other ports"
-            " with --kafka and --http (port 0 takes a free one), or another --data-dir"
-        ) from error
+    _run(settings, worker, log_level, as_json=as_json)

@@ -1,0 +1,105 @@
+"""Notices that another broker's process has died before its session ends.
+
+Rules of the room: a witness, not a judge. Each broker keeps one idle connection to every other one.
+When a process dies its machine closes the connection at once and refuses the next one; then, and
+only then, the witness removes the dead broker's key, so that all brokers hear of it together. A
+broker that is only slow, paused or cut off looks different, and is left to its session. To be
+wrong would cost a needless move and no record: storage fences whoever is taken over, and a broker
+that finds its own key gone puts it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+from headrace.metadata.facts import BrokerFact, broker_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 2.0
+RETRY_S = 5.0
+"""Until a peer that could not be reached is tried again."""
+PROBES = 2
+PROBE_GAP_S = 0.02
+
+
+class Peers:
+    """Watches the other brokers of a cluster."""
+
+    def __init__(self, me: int, metadata: MetadataStore, tasks: Tasks) -> None:
+        self._me = me
+        self._metadata = metadata
+        self._tasks = tasks
+        self._watched: dict[str, asyncio.Task[None]] = {}
+
+    def follow(self, brokers: Mapping[int, BrokerFact]) -> None:
+        """Watch these brokers, and no others."""
+        wanted = {
+            fact.incarnation: fact
+            for fact in brokers.values()
+            if fact.id != self._me and fact.incarnation is not None
+        }
+        for incarnation in [known for known in self._watched if known not in wanted]:
+            self._watched.pop(incarnation).cancel()
+        for incarnation, fact in wanted.items():
+            if incarnation not in self._watched:
+                task = self._tasks.start(self._watch(fact), f"peer {fact.id}")
+                self._watched[incarnation] = task
+
+    async def _watch(self, fact: BrokerFact) -> None:
+        while True:
+            if not await self._hold(fact):
+                await asyncio.sleep(RETRY_S)
+            elif await self._is_refused(fact):
+                await self._witness(fact)
+                await asyncio.sleep(RETRY_S)
+
+    async def _hold(self, fact: BrokerFact) -> bool:
+        """Connect and wait for the end of the connection; False if there was none."""
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                reader, writer = await asyncio.open_connection(fact.kafka_host, fact.kafka_port)
+        except (OSError, TimeoutError):
+            return False
+        try:
+            await reader.read(1)  # nothing is ever asked, so nothing comes but the end
+        except OSError:
+            pass
+        finally:
+            writer.transport.abort()
+        return True
+
+    async def _is_refused(self, fact: BrokerFact) -> bool:
+        """Whether nobody listens there any more."""
+        for _ in range(PROBES):
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    _, writer = await asyncio.open_connection(fact.kafka_host, fact.kafka_port)
+            except ConnectionRefusedError:
+                await asyncio.sleep(PROBE_GAP_S)
+            except (OSError, TimeoutError):
+                return False
+            else:
+                writer.transport.abort()
+                return False
+        return True
+
+    async def _witness(self, fact: BrokerFact) -> None:
+        key = broker_key(fact.id)
+        try:
+            entry = await self._metadata.get(key)
+            if entry is None or BrokerFact.decode(entry.value).incarnation != fact.incarnation:
+                return
+            await self._metadata.delete(key, entry.version)
+            log.warning("broker %d has died: nobody listens at its address any more", fact.id)
+        except HeadraceError as error:
+            log.info("broker %d seems dead, and its session will tell: %s", fact.id, error)
