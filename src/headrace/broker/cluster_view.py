@@ -19,13 +19,16 @@ from headrace.metadata.facts import (
     BrokerFact,
     OwnerFact,
     PinFact,
+    owner_key,
     partition_of_key,
 )
+from headrace.metadata.store import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
+    from headrace.broker.topics import Topics
     from headrace.metadata.store import Entry, MetadataStore
     from headrace.runtime.tasks import Tasks
 
@@ -120,3 +123,13 @@ class ClusterView:
         broker_id = int(key.removeprefix(DRAINING))
         self.members_version += 1
         (self.draining.discard if entry is None else self.draining.add)(broker_id)
+
+
+async def adopt_partitions(metadata: MetadataStore, topics: Topics, broker_id: int) -> None:
+    """Give the partitions that have no owner yet to the broker which was alone until now."""
+    owned = {partition_of_key(entry.key) for entry in await metadata.list(OWNERS)}
+    for topic in topics.by_id.values():
+        for number in range(len(topic.partitions)):
+            if (topic.id, number) not in owned:
+                fact = OwnerFact(broker_id, "", 0)  # no life of its own: it will be claimed
+                await metadata.put(owner_key(topic.id, number), fact.encode(), ABSENT)

@@ -10,12 +10,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from headrace.broker.cluster_view import adopt_partitions
 from headrace.broker.follower import Follower
 from headrace.broker.group_coordinator import GroupCoordinator
 from headrace.broker.internal_topics import InternalPartition
 from headrace.broker.ownership import Ownership, SoleOwnership
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.shared_ownership import SharedOwnership, adopt_partitions
+from headrace.broker.shared_ownership import SharedOwnership
 from headrace.broker.sweep import SharedLedgers, Sweep
 from headrace.broker.tiering import Tiering
 from headrace.broker.topics import Topics
@@ -98,6 +99,7 @@ class Node:
                 self.topics,
                 self._resigned,
                 randomness.uuid().hex,
+                clock,
                 self.tasks,
                 slots,
             )

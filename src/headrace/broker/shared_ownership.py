@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.cluster_view import ClusterView, PartitionKey
 from headrace.broker.ownership import NO_LEADER, Leader
 from headrace.broker.peers import Peers
+from headrace.broker.session_guard import guard_session
 from headrace.coordination.placement.rendezvous import NOBODY, place
 from headrace.errors import (
     BrokerIdInUse,
@@ -29,12 +30,10 @@ from headrace.errors import (
     VersionConflict,
 )
 from headrace.metadata.facts import (
-    OWNERS,
     OwnerFact,
     broker_key,
     owner_key,
     partition_key,
-    partition_of_key,
 )
 from headrace.metadata.store import ABSENT, ANY, Operation
 
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.facts import BrokerFact, TopicFact
     from headrace.metadata.store import MetadataStore
+    from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class SharedOwnership:
         topics: Topics,
         resigned: Callable[[Topic, int], None],
         incarnation: str,
+        clock: Clock,
         tasks: Tasks,
         slots: Sequence[int] = (),
     ) -> None:
@@ -83,6 +84,7 @@ class SharedOwnership:
         self._topics = topics
         self._resigned = resigned
         self._incarnation = incarnation
+        self._clock = clock
         self._tasks = tasks
         self._slots = slots
         self._wake = asyncio.Event()
@@ -100,6 +102,8 @@ class SharedOwnership:
         self._hand_overs = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
         self._served = asyncio.Event()
         self._is_leaving = False
+        self._is_safe = True
+        """Whether no other broker can hold this one for dead yet."""
 
     # --- what the faces ask ------------------------------------------------------------------
 
@@ -168,6 +172,8 @@ class SharedOwnership:
                 await asyncio.sleep(JOIN_POLL_S)
         await self._view.start()
         self._tasks.spawn(self._reconcile_always(), "ownership")
+        guard = guard_session(self._metadata.session, self._clock, self._step_down, self._step_up)
+        self._tasks.spawn(guard, "session")
         self._wake.set()
 
     async def leave(self) -> None:
@@ -203,9 +209,21 @@ class SharedOwnership:
                 loop.call_at(self._moves_at, self._wake.set)
                 self._topics.version += 1
                 self._peers.follow(self._view.brokers)
-            if not self._is_leaving:
+            if self._is_safe and not self._is_leaving:
                 await self._stay_known()
                 self._reconcile()
+
+    def _step_down(self) -> None:
+        """The session may end before long: serve nothing, so that no client is led here."""
+        self._is_safe = False
+        for topic in list(self._topics.by_id.values()):
+            for number in range(len(topic.partitions)):
+                if (topic.id, number) in self._mine:
+                    self._end(topic, number, "the session with the metadata store is over")
+
+    def _step_up(self) -> None:
+        self._is_safe = True
+        self._wake.set()
 
     async def _stay_known(self) -> None:
         """Put this broker's key back if it is gone: another one has held this one for dead."""
@@ -371,13 +389,3 @@ class SharedOwnership:
             self._mine.pop((topic.id, number), None)
             self._stand_in(topic, number)
             log.debug("%s was handed over to broker %d", served.name, target)
-
-
-async def adopt_partitions(metadata: MetadataStore, topics: Topics, broker_id: int) -> None:
-    """Give the partitions that have no owner yet to the broker which was alone until now."""
-    owned = {partition_of_key(entry.key) for entry in await metadata.list(OWNERS)}
-    for topic in topics.by_id.values():
-        for number in range(len(topic.partitions)):
-            if (topic.id, number) not in owned:
-                fact = OwnerFact(broker_id, "", 0)  # no life of its own: it will be claimed
-                await metadata.put(owner_key(topic.id, number), fact.encode(), ABSENT)

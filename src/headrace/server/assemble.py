@@ -12,6 +12,7 @@ from headrace.broker.node import Node
 from headrace.errors import RequestInvalid
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
+from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
@@ -88,7 +89,11 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
         quorum = Quorum(cluster.ensemble, cluster.write_quorum, cluster.ack_quorum)
         store = await BookKeeperLedgerStore.open(
             zookeeper,
-            BookKeeperSettings(ledgers_root=cluster.ledgers_root, quorum=quorum),
+            BookKeeperSettings(
+                ledgers_root=cluster.ledgers_root,
+                quorum=quorum,
+                cluster=await ensure_cluster_id(metadata, randomness),
+            ),
             clock,
             randomness,
         )

@@ -12,7 +12,7 @@ from headrace.broker.node import Node
 from headrace.broker.ownership import NO_LEADER
 from headrace.errors import BrokerIdInUse, HeadraceError, NotOwner
 from headrace.log.reading import read
-from headrace.metadata.facts import PinFact, draining_key, pin_key
+from headrace.metadata.facts import PinFact, broker_key, draining_key, pin_key
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.store import ANY
 from headrace.records.batch import check_batch
@@ -35,7 +35,7 @@ class Cluster:
         self.ledgers = MemoryLedgerStore()
         self.nodes: dict[int, Node] = {}
 
-    async def start(self, broker_id: int) -> Node:
+    async def start(self, broker_id: int, kafka_port: int = 1) -> Node:
         config = BrokerConfig(broker_id=broker_id, rebalance_delay_ms=20, join_timeout_ms=300)
         ledgers = self.ledgers.beside()
         node = Node(
@@ -47,7 +47,7 @@ class Cluster:
             shared_ledgers=ledgers,
         )
         await node.open()
-        await node.register(("127.0.0.1", 9000 + broker_id), ("127.0.0.1", 0))
+        await node.register(("127.0.0.1", kafka_port), ("127.0.0.1", 0))
         self.nodes[broker_id] = node
         everybody = set(self.nodes)
         await until(
@@ -328,5 +328,59 @@ def test_what_belongs_to_nothing_is_deleted_when_it_has_done_so_for_long() -> No
         assert orphan not in left
         assert dead not in left
         assert await cluster.values("kept", 0) == [b"a"]
+
+    run(scenario)
+
+
+def test_a_broker_that_hears_nothing_of_its_session_serves_nothing_until_it_does() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await node.topics.create("t", 2)
+        await until(lambda: cluster.agree("t", {1}))
+        await cluster.append("t", 0, b"a")
+        topic = node.topics.get("t")
+        node.ownership._step_down()
+        assert not any(node.ownership.is_mine(topic, number) for number in (0, 1))
+        with pytest.raises(NotOwner):
+            await append_at(node, topic, 0, b"b")
+        node.ownership._step_up()
+        await until(lambda: cluster.agree("t", {1}))
+        assert await cluster.append("t", 0, b"c") == 1
+        assert await cluster.values("t", 0) == [b"a", b"c"]
+
+    run(scenario)
+
+
+def test_a_broker_that_was_held_for_dead_tells_that_it_lives() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.create("t", 4)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        await two.metadata.delete(broker_key(1), ANY)
+        await until(lambda: len(two.ownership.brokers()) == 2)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        for number in range(4):
+            assert await cluster.append("t", number, b"a") == 0
+
+    run(scenario)
+
+
+def test_the_death_of_a_process_is_seen_long_before_its_session_ends() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        connected: list[asyncio.StreamWriter] = []
+        listener = await asyncio.start_server(
+            lambda _reader, writer: connected.append(writer), "127.0.0.1", 0
+        )
+        port = listener.sockets[0].getsockname()[1]
+        await cluster.start(1, port)
+        await cluster.start(2)
+        await cluster.nodes[1].topics.create("t", 4)
+        await until(lambda: cluster.agree("t", {1, 2}) and bool(connected))
+        # What the kernel does for a process that is killed; its session lives on.
+        await cluster.kill(1, is_session_over=False)
+        listener.close()
+        for writer in connected:
+            writer.transport.abort()
+        await until(lambda: cluster.agree("t", {2}))
 
     run(scenario)
