@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 64 << 10
 TURNS = 8
+TAIL_TURNS, TAIL_SCALE = 24, 5
+"""Few batches, and large ones: opening costs by the batch, and the WAL's tail must be full."""
 _NOTHING_SHOWN = 1 << 60
 
 
@@ -169,7 +171,7 @@ def run_flips(task: Task) -> None:
 
 def run_tails(task: Task) -> None:
     """Cut, zero and garble the tails of files, at every byte if there is time."""
-    folder = _folders(task, 120, wal_bytes=256 << 10)[False]
+    folder = _folders(task, TAIL_TURNS, wal_bytes=256 << 10, scale=TAIL_SCALE)[False]
     frames = Frames(folder)
     chance = seeded(task.seed)
     files = folder.files()
@@ -184,9 +186,11 @@ def run_tails(task: Task) -> None:
     task.figures["bytes in the tails"] = len(places)
     task.skip("metadata.sqlite is not cut: SQLite's own recovery owns its tail")
     chance.shuffle(places)
+    if task.is_exhaustive:  # every byte; of the WAL first, for a limit ends it
+        places.sort(key=lambda place: (place[0] != frames.path, place))
     limit = task.flips_max
     for path, at in places:
-        if task.runs % 16 == 0 and not task.goes_on():
+        if task.runs % 16 == 0 and not task.goes_on() and not task.is_exhaustive:
             break
         if limit is not None and task.runs >= limit:
             break
@@ -207,7 +211,8 @@ def run_tails(task: Task) -> None:
                 )
     task.figures["tail bytes visited"] = task.runs
     if task.runs < len(places):
-        task.skip(f"{len(places) - task.runs} of {len(places)} tail bytes: no time")
+        why = "no time" if limit is None else "a limit was set"
+        task.skip(f"{len(places) - task.runs} of {len(places)} tail bytes: {why}")
 
 
 def _torn(content: bytes, at: int, how: str, seed: int) -> bytes:
@@ -218,14 +223,23 @@ def _torn(content: bytes, at: int, how: str, seed: int) -> bytes:
     return content[:at] + seeded(f"{seed} {at}").randbytes(len(content) - at)
 
 
-def _folders(task: Task, turns: int, wal_bytes: int = 12 << 10) -> dict[bool, DataFolder]:
+def _folders(
+    task: Task, turns: int, wal_bytes: int = 12 << 10, scale: int = 1
+) -> dict[bool, DataFolder]:
     logging.getLogger("headrace").setLevel(logging.CRITICAL)  # thousands of reports come now
     folders = {}
     for is_closed in (False, True):
         place = task.folder / f"folder-{is_closed}"
         place.mkdir(exist_ok=True)
         folders[is_closed] = asyncio.run(
-            build(task.seed, place, turns=turns, is_closed=is_closed, wal_bytes=wal_bytes)
+            build(
+                task.seed,
+                place,
+                turns=turns,
+                is_closed=is_closed,
+                wal_bytes=wal_bytes,
+                scale=scale,
+            )
         )
         kind, what = verdict(folders[is_closed], folders[is_closed], place)
         assert kind == "exact", f"the folder does not hold before it is damaged: {what}"

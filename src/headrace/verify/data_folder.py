@@ -107,12 +107,18 @@ async def open_ledgers(disk: ModelDisk, wal_bytes: int, checkpoint_bytes: int) -
     )
 
 
-def make_batch(seed: int, partition: str, number: int) -> bytes:
-    """The self-describing batch `number` of a partition: it decides every byte."""
+def make_batch(seed: int, partition: str, number: int, scale: int = 1) -> bytes:
+    """The self-describing batch `number` of a partition: it decides every byte.
+
+    `scale` makes records larger, so that few batches fill a file.
+    """
     chance = seeded(f"{seed} {partition} {number}")
     records = [
         Record(
-            0, 1_000 * number + at, b"%d" % number, chance.randbytes(chance.choice((5, 60, 300)))
+            0,
+            1_000 * number + at,
+            b"%d" % number,
+            chance.randbytes(scale * chance.choice((5, 60, 300))),
         )
         for at in range(chance.choice((1, 2, 5)))
     ]
@@ -134,7 +140,13 @@ async def append(node: Node, partition: PartitionLog, batch: bytes) -> int:
 
 
 async def build(
-    seed: int, folder: Path, *, turns: int, is_closed: bool, wal_bytes: int = 12 << 10
+    seed: int,
+    folder: Path,
+    *,
+    turns: int,
+    is_closed: bool,
+    wal_bytes: int = 12 << 10,
+    scale: int = 1,
 ) -> DataFolder:
     """Make a folder as a kill leaves it (or a clean stop, with `is_closed`)."""
     built = DataFolder()
@@ -144,13 +156,13 @@ async def build(
     metadata = await SqliteMetadataStore.open(path, SlowClock())
     node = Node(_CONFIG, store, metadata, SlowClock(), SystemRandomness())
     await node.open()
-    await node.topics.create("orders", 2, 1, {"segment.bytes": "2500"})
+    await node.topics.create("orders", 2, 1, {"segment.bytes": str(2_500 * scale)})
     await node.topics.create("payments", 1, 1, {})
     await node.topics.ensure_internal("__consumer_offsets")
     partitions = [*node.topics.get("orders").partitions, *node.topics.get("payments").partitions]
     for number in range(turns):
         for partition in partitions:
-            batch = make_batch(seed, partition.name, number)
+            batch = make_batch(seed, partition.name, number, scale)
             base_offset = await append(node, partition, batch)
             sequence = store._commit.written_sequence
             stored = bytes(await read(partition, store, base_offset, 1))

@@ -2,7 +2,8 @@
 
 Proves what survives the death of the process (the page cache lives on), and no more than that.
 Each cycle forks a writer, which recovers the folder, reports every ledger's length and SHA-256,
-and then appends, creates, seals and deletes until it is killed. Every request is reported through
+and then appends, creates, seals and deletes until it is killed. One in SPAWN_EVERY is no fork but
+a new interpreter, which is killed as it was started. Every request is reported through
 a pipe before it is made and again when it is acknowledged; the parent holds the reports against
 its own model, byte for byte.
 """
@@ -17,6 +18,9 @@ import os
 import select
 import signal
 import struct
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.clock import SystemClock
@@ -26,13 +30,15 @@ from headrace.verify.scenario import Expected, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 MESSAGE = struct.Struct("<cQQQ32s")
 _NONE = bytes(32)
 RECOVERED, READY, CREATING, CREATED, APPEND, ACKNOWLEDGED = b"R", b"Y", b"c", b"C", b"a", b"A"
 SEALING, SEALED, DELETING, DELETED = b"s", b"S", b"d", b"D"
+STARTED = b"b"
+SPAWN_EVERY = 8
 LEDGERS_MAX = 8
+START_TIMEOUT_S = 30
 
 
 def _now_s() -> float:
@@ -46,10 +52,14 @@ class Model:
         self.ledgers: dict[int, Expected] = {}
         self.acknowledgements = 0
         self.kills = 0
+        self.spawned = 0
+        """How many of the killed were interpreters of their own."""
         self.wrong: list[str] = []
 
     def take(self, message: bytes, generation: int, reported: dict[int, tuple[int, bytes]]) -> None:
         kind, ledger, first, second, digest = MESSAGE.unpack(message)
+        if kind == STARTED:
+            return
         if kind == RECOVERED:
             reported[ledger] = (first, digest)
             if second and ledger in self.ledgers:
@@ -122,8 +132,10 @@ def run_kill_cycles(
         delay = chance.choice((0.0, 0.01, 0.02)) + chance.random() * 0.03
         if is_last:
             delay = 30.0
-        _run_cycle(model, folder, seed + cycle, delay, is_last)
+        is_spawned = cycle % SPAWN_EVERY == 0 and not is_last
+        _run_cycle(model, folder, seed + cycle, delay, is_last=is_last, is_spawned=is_spawned)
         model.kills += not is_last
+        model.spawned += is_spawned
         if model.wrong:
             model.wrong = [f"seed {seed} cycle {cycle}: {text}" for text in model.wrong]
             return model
@@ -132,19 +144,47 @@ def run_kill_cycles(
     return model
 
 
-def _run_cycle(model: Model, folder: Path, generation: int, delay: float, is_last: bool) -> None:
-    reader, writer = os.pipe()
+def _fork(folder: Path, generation: int, reader: int, writer: int, *, is_last: bool) -> int:
     pid = os.fork()
     if pid == 0:
         try:
             os.close(reader)
-            asyncio.run(_write_until_killed(folder, generation, writer, is_last))
+            asyncio.run(_write_until_killed(folder, generation, writer, is_last=is_last))
         finally:
             os._exit(0)
+    return pid
+
+
+def _spawn(folder: Path, generation: int, writer: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "headrace.verify.kill_cycles"]
+    return subprocess.Popen(  # noqa: S603 - our own module
+        [*command, str(folder), str(generation), str(writer)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[writer],
+    )
+
+
+def main() -> None:
+    """A writer in an interpreter of its own; it ends when it is killed, or nobody listens."""
+    folder, generation, pipe = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    asyncio.run(_write_until_killed(folder, generation, pipe, is_last=False))
+
+
+def _run_cycle(
+    model: Model, folder: Path, generation: int, delay: float, *, is_last: bool, is_spawned: bool
+) -> None:
+    reader, writer = os.pipe()
+    process: subprocess.Popen[bytes] | None = None
+    if is_spawned:
+        process = _spawn(folder, generation, writer)
+        pid = process.pid
+    else:
+        pid = _fork(folder, generation, reader, writer, is_last=is_last)
     os.close(writer)
     reported: dict[int, tuple[int, bytes]] = {}
     is_ready = False
-    deadline = _now_s() + delay
+    # An interpreter's own start is no part of what is attacked.
+    deadline = _now_s() + (START_TIMEOUT_S if is_spawned else delay)
     buffered = b""
     while True:
         left = deadline - _now_s()
@@ -160,15 +200,20 @@ def _run_cycle(model: Model, folder: Path, generation: int, delay: float, is_las
         for at in range(0, len(buffered) - MESSAGE.size + 1, MESSAGE.size):
             message = buffered[at : at + MESSAGE.size]
             is_ready |= message[:1] == READY
+            if message[:1] == STARTED and is_spawned:
+                deadline = _now_s() + delay
             model.take(message, generation, reported)
         buffered = buffered[len(buffered) - len(buffered) % MESSAGE.size :]
     os.close(reader)
-    os.waitpid(pid, 0)
+    if process is not None:
+        process.wait()
+    else:
+        os.waitpid(pid, 0)
     if is_last and not is_ready:
         model.wrong.append("the last writer did not recover the folder")
 
 
-async def _write_until_killed(folder: Path, generation: int, pipe: int, is_last: bool) -> None:
+async def _write_until_killed(folder: Path, generation: int, pipe: int, *, is_last: bool) -> None:
     chance = seeded(generation)
     if generation % 2:
         wal_sync.INLINE_SYNC_NS = -1
@@ -178,6 +223,7 @@ async def _write_until_killed(folder: Path, generation: int, pipe: int, is_last:
     ) -> None:
         os.write(pipe, MESSAGE.pack(kind, ledger, first, second, digest))
 
+    tell(STARTED, 0)
     store = await FileLedgerStore.open(
         folder, SystemClock(), wal_file_bytes=256 << 10, checkpoint_bytes=400 << 10
     )
@@ -232,3 +278,7 @@ async def _change(store: FileLedgerStore, ledgers: list[Any], chance: Any, tell:
             tell(SEALING, ledger)
             await store.seal(ledger, b"sealed")
             tell(SEALED, ledger)
+
+
+if __name__ == "__main__":
+    main()

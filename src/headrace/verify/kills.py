@@ -32,6 +32,7 @@ def run_kills(task: Task) -> None:
         task.runs += model.kills
         task.checked += model.kills
         task.add("acknowledgements", model.acknowledgements)
+        task.add("interpreters of their own", model.spawned)
         for text in model.wrong:
             task.wrong(text, seed=seed, kills=count)
         shutil.rmtree(folder, ignore_errors=True)
