@@ -58,8 +58,6 @@ class Model:
 
     def take(self, message: bytes, generation: int, reported: dict[int, tuple[int, bytes]]) -> None:
         kind, ledger, first, second, digest = MESSAGE.unpack(message)
-        if kind == STARTED:
-            return
         if kind == RECOVERED:
             reported[ledger] = (first, digest)
             if second and ledger in self.ledgers:
@@ -200,9 +198,10 @@ def _run_cycle(
         for at in range(0, len(buffered) - MESSAGE.size + 1, MESSAGE.size):
             message = buffered[at : at + MESSAGE.size]
             is_ready |= message[:1] == READY
-            if message[:1] == STARTED and is_spawned:
+            if message[:1] != STARTED:
+                model.take(message, generation, reported)
+            elif is_spawned:
                 deadline = _now_s() + delay
-            model.take(message, generation, reported)
         buffered = buffered[len(buffered) - len(buffered) % MESSAGE.size :]
     os.close(reader)
     if process is not None:
