@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -89,3 +90,51 @@ class S3Server:
         """The objects, as files."""
         found = (self.root / BUCKET).rglob("*.ledger")
         return sorted(path for path in found if ".sgwtmp" not in path.parts)
+
+
+class Proxy:
+    """Passes connections on to a port, until it is told to stall: then bytes wait."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._flows = threading.Event()
+        self._flows.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def stall(self) -> None:
+        """From now on connections are taken, and nobody answers."""
+        self._flows.clear()
+
+    def resume(self) -> None:
+        """What waited goes on."""
+        self._flows.set()
+
+    def close(self) -> None:
+        """End all connections."""
+        self._listener.close()
+        self._flows.set()
+        for connection in self._open:
+            connection.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                return
+            self._open += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                self._flows.wait()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # an end was closed

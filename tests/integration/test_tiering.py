@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.broker import Broker, wait_until
 from tests.integration.clients import TIMEOUT_S, create_topic, delete_topic, watermarks
 from tests.integration.raw import Raw
-from tests.s3_server import S3Server
+from tests.s3_server import Proxy, S3Server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +83,18 @@ def produce(broker: Broker, topic: str, first: int, count: int) -> None:
     assert not failed
 
 
+def produce_until_cold(broker: Broker, topic: str, offset: int) -> int:
+    """Produce until all before `offset` is in object storage alone; how many records."""
+    count = 0
+    deadline = time.monotonic() + TIMEOUT_S
+    while special_offset(broker, topic, -4) <= offset:
+        assert time.monotonic() < deadline, "local copies stay"
+        produce(broker, topic, count, 160)
+        count += 160
+        time.sleep(0.1)
+    return count
+
+
 def consume(broker: Broker, topic: str, offset: int, count: int) -> list[tuple[int, int]]:
     """(offset, number) of the records from `offset` on."""
     from confluent_kafka import Consumer, TopicPartition
@@ -123,23 +136,25 @@ def metric(broker: Broker, name: str) -> float:
 
 def test_a_consumer_reads_across_the_border_also_after_a_crash(tiered, storage, name):
     create_topic(tiered.kafka, name, local_retention_bytes=400_000, **TIERED)
-    produce(tiered, name, 0, 2000)
-    local = wait_until(lambda: (o := special_offset(tiered, name, -4)) > 1400 and o)
+    count = produce_until_cold(tiered, name, 1000)
+    wait_until(lambda: metric(tiered, "headrace_tier_pending_ledgers") == 0)
     tiered_end = special_offset(tiered, name, -5)
-    assert local <= tiered_end + 1 <= 2000, "what is not local is tiered"
+    assert special_offset(tiered, name, -4) <= tiered_end + 1 <= count, "not local, so tiered"
     assert special_offset(tiered, name, -2) == 0
     assert special_offset(tiered, name, -6) == tiered_end + 1
     files = sum(p.stat().st_size for p in (tiered.data_dir / "ledgers").rglob("*.ledger"))
-    assert files < 1_000_000 < 2_000_000 < sum(p.stat().st_size for p in storage.objects())
-    assert consume(tiered, name, 0, 2000) == dense(0, 2000)
+    kept = sum(p.stat().st_size for p in storage.objects())
+    assert kept > 1000 * 1500
+    assert files < count * 1600 - 1000 * 1500
+    assert consume(tiered, name, 0, count) == dense(0, count)
     assert metric(tiered, "headrace_tier_cold_reads_total") > 0
     tiered.crash()
-    writer = threading.Thread(target=produce, args=(tiered, name, 2000, 1000))
+    writer = threading.Thread(target=produce, args=(tiered, name, count, 1000))
     writer.start()
-    assert consume(tiered, name, 0, 3000) == dense(0, 3000)
+    assert consume(tiered, name, 0, count + 1000) == dense(0, count + 1000)
     writer.join()
     assert consume(tiered, name, 777, 10) == dense(777, 10)
-    assert watermarks(tiered.kafka, name) == (0, 3000)
+    assert watermarks(tiered.kafka, name) == (0, count + 1000)
     assert " ERROR " not in tiered.log()
 
 
@@ -147,10 +162,102 @@ def test_what_retention_and_a_deleted_topic_leave_behind_is_nothing(tiered, stor
     create_topic(
         tiered.kafka, name, local_retention_bytes=250_000, retention_bytes=1_000_000, **TIERED
     )
-    produce(tiered, name, 0, 2000)
-    low = wait_until(lambda: (low := watermarks(tiered.kafka, name)[0]) > 1200 and low)
-    wait_until(lambda: len(storage.objects()) <= 6)
-    assert consume(tiered, name, low, 2000 - low) == dense(low, 2000 - low)
+    count = 0
+    while watermarks(tiered.kafka, name)[0] < 800:
+        produce(tiered, name, count, 160)
+        count += 160
+        assert count < 20_000, "retention drops nothing"
+    wait_until(lambda: metric(tiered, "headrace_tier_pending_ledgers") == 0)
+    assert metric(tiered, "headrace_tier_deletes_total") > 0
+    low = watermarks(tiered.kafka, name)[0]
+    assert consume(tiered, name, low, count - low) == dense(low, count - low)
     delete_topic(tiered.kafka, name)
     wait_until(lambda: not storage.objects())
     assert " ERROR " not in tiered.log()
+
+
+# --- object storage that stalls ------------------------------------------------------------------
+
+
+@pytest.fixture
+def stalling(tmp_path, monkeypatch):
+    """(broker, proxy): the proxy lies between the broker and a real S3 server."""
+    server = S3Server(tmp_path).start()
+    proxy = Proxy(server.port)
+    for name, value in server.environment(proxy.port).items():
+        monkeypatch.setenv(name, value)
+    broker = Broker(tmp_path / "broker", *OPTIONS, "--objects", server.url)
+    yield broker.start(), proxy
+    proxy.resume()
+    broker.kill()
+    proxy.close()
+    server.stop()
+
+
+def test_storage_that_stalls_delays_offloading_and_cold_reads_only(stalling, name):
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    broker, proxy = stalling
+    cold, hot = f"{name}-cold", f"{name}-hot"
+    create_topic(broker.kafka, cold, local_retention_bytes=100_000, **TIERED)
+    create_topic(broker.kafka, hot)
+    count = produce_until_cold(broker, cold, 400)
+    proxy.stall()
+    broker.crash()  # nothing is in memory, and the start does not need the storage
+    produce(broker, cold, count, 400)  # the partition whose old records are away
+    # One consumer for both partitions: the storage must not hold up what is here.
+    consumer = Consumer(
+        {"bootstrap.servers": broker.kafka, "group.id": "both", "fetch.wait.max.ms": 100}
+    )
+    consumer.assign([TopicPartition(cold, 0, 0), TopicPartition(hot, 0, 0)])
+    producer = Producer({"bootstrap.servers": broker.kafka, "linger.ms": 0})
+    delays_s, appends_s, cold_found = [], [], []
+    try:
+        for number in range(15):
+            began = time.monotonic()
+            producer.produce(hot, value_of(number), partition=0)
+            assert producer.flush(TIMEOUT_S) == 0
+            appends_s.append(time.monotonic() - began)
+            while True:
+                message = consumer.poll(TIMEOUT_S)
+                assert message is not None
+                assert message.topic() == hot
+                assert message.error() is None, message.error()
+                if int(message.value()[:8]) == number:
+                    break
+            delays_s.append(time.monotonic() - began)
+        assert max(appends_s) < 0.5, appends_s
+        # A fetch waits 500 ms at most for what is away, before it answers with what is here.
+        assert max(delays_s) < 2, delays_s
+        assert sum(delays_s) / len(delays_s) < 0.8, delays_s
+        wait_until(lambda: metric(broker, "headrace_tier_pending_bytes") > 0)
+        proxy.resume()
+        while len(cold_found) < count + 400:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None, f"{len(cold_found)} records"
+            assert message.error() is None, message.error()
+            cold_found.append((message.offset(), int(message.value()[:8])))
+        assert cold_found == dense(0, count + 400)
+        wait_until(lambda: metric(broker, "headrace_tier_pending_bytes") == 0, timeout_s=60)
+    finally:
+        consumer.close()
+    assert " ERROR " not in broker.log()
+    assert broker.log().count("WARNING") < 12, "what is away is told once, not at every turn"
+
+
+def test_a_broker_that_cannot_use_its_object_storage_does_not_start_and_says_why(tmp_path):
+    blocked = tmp_path / "a-file"
+    blocked.write_text("no folder")
+    for url, word in (
+        (f"file://{blocked}/objects", "Not a directory"),
+        ("ftp://host/x", "file:///folder"),
+        ("s3://bucket?secret=abc", "credentials belong in the environment"),
+    ):
+        broker = Broker(tmp_path / "broker", "--objects", url)
+        with pytest.raises(AssertionError, match="ended with code"):
+            broker.start()
+        broker.kill()
+        text = broker.log()
+        assert word in text
+        assert "Traceback" not in text
+        assert "secret=abc" not in text

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.topics import Topics
     from headrace.log.partition_log import PartitionLog
-    from headrace.log.segment import Segment
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.storage.tier import Tier, TierCounters
@@ -73,18 +72,19 @@ class Tiering:
         """Rounds that object storage ended, one after the other."""
         self._resting: dict[str, int] = {}
         """Partitions that met a failure of their own, and until when they rest."""
-        self._pending: dict[str, tuple[int, int]] = {}
-        """By partition: ledgers and bytes that wait."""
         self._swept_ms = 0
 
     def figures(self) -> TieringFigures:
         """See TieringFigures."""
-        return TieringFigures(
-            self._tier.counters,
-            sum(count for count, _size in self._pending.values()),
-            sum(size for _count, size in self._pending.values()),
-            self._failures > 0,
-        )
+        waiting = [
+            segment
+            for topic in self._topics.by_name.values()
+            for partition in topic.partitions
+            if partition.config.is_remote_enabled and partition.is_loaded
+            for segment in to_offload(partition)
+        ]
+        size = sum(segment.end_position for segment in waiting)
+        return TieringFigures(self._tier.counters, len(waiting), size, self._failures > 0)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -124,29 +124,32 @@ class Tiering:
 
         Raises what object storage raises.
         """
-        waiting: deque[PartitionLog] = deque()
-        pending: dict[str, tuple[int, int]] = {}
+        mine: list[PartitionLog] = []
         now_ms = self._clock.now_ms()
         for topic in list(self._topics.by_name.values()):
             for number, partition in enumerate(list(topic.partitions)):
-                if not partition.config.is_remote_enabled or partition.is_deleted:
-                    continue
-                if not self._topics.ownership.is_mine(topic, number):
-                    continue
-                if self._resting.get(partition.name, 0) > now_ms:
-                    continue
-                try:
-                    await self._ready(partition)
-                    await drop_local(partition, self._tier, now_ms)
-                except HeadraceError as error:
-                    self._partition_failed(partition, error)
-                    continue
-                due = to_offload(partition)
-                if due:
-                    waiting.append(partition)
-                    pending[partition.name] = _sum(due)
-        self._pending = pending
-        return waiting
+                if (
+                    partition.config.is_remote_enabled
+                    and not partition.is_deleted
+                    and self._topics.ownership.is_mine(topic, number)
+                    and self._resting.get(partition.name, 0) <= now_ms
+                    and await self._is_ready(partition)
+                ):
+                    mine.append(partition)
+        for partition in mine:
+            try:
+                await drop_local(partition, self._tier, now_ms)
+            except HeadraceError as error:
+                self._partition_failed(partition, error)
+        return deque(partition for partition in mine if to_offload(partition))
+
+    async def _is_ready(self, partition: PartitionLog) -> bool:
+        try:
+            await self._ready(partition)
+        except HeadraceError as error:
+            self._partition_failed(partition, error)
+            return False
+        return True
 
     async def _offload_all(self, waiting: deque[PartitionLog]) -> None:
         """Offload ledger by ledger, the partitions in turn. Raises what object storage raises."""
@@ -165,7 +168,6 @@ class Tiering:
                 except HeadraceError as error:
                     self._partition_failed(partition, error)
                     continue
-                self._pending[partition.name] = _sum(due[1:])
                 if due[1:]:
                     waiting.append(partition)
 
@@ -208,7 +210,3 @@ class Tiering:
         if orphans:
             log.info("%d objects that belong to no partition go", len(orphans))
         return len(orphans)
-
-
-def _sum(segments: list[Segment]) -> tuple[int, int]:
-    return len(segments), sum(segment.end_position for segment in segments)

@@ -113,7 +113,12 @@ class LedgerChain:
 
     async def offloaded(self, ledger: LedgerId, now_ms: int) -> bool:
         """Write down that object storage holds a whole, verified copy; False if it is trimmed."""
-        return await self._change({ledger}, lambda link: replace(link, offloaded_ms=now_ms))
+
+        def change(link: LedgerLink) -> LedgerLink:
+            assert link.is_sealed, "what may still grow is not offloaded"
+            return replace(link, offloaded_ms=now_ms)
+
+        return await self._change({ledger}, change)
 
     async def local_deleted(self, ledgers: set[LedgerId], now_ms: int) -> bool:
         """Write down that the copies in object storage are the only ones, before they are."""

@@ -46,10 +46,12 @@ def to_offload(log: PartitionLog) -> list[Segment]:
     """Sealed ledgers that hold records and have no copy yet, from old to new."""
     if not log.config.is_remote_enabled:
         return []
+    # Sealed for the chain: a segment here is called so a little before it is.
+    sealed = {link.ledger for link in log.upkeep.chain.fact.ledgers if link.is_sealed}
     return [
         segment
         for segment in log.segments
-        if segment.is_sealed and segment.end_position and not segment.is_offloaded
+        if segment.end_position and not segment.is_offloaded and segment.ledger in sealed
     ]
 
 

@@ -316,8 +316,8 @@ class Upkeep(Steps):
         )
         target.log_start_offset = log_start_offset
         target.segments = [segment for segment in target.segments if segment not in gone]
-        discard(gone, self._environment.tier)
         if self._environment.is_shared:
+            discard(gone, self._environment.tier)
             return
         for segment in gone:
             await self._store.delete(segment.ledger)

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NEW_TIMEOUT_MS = 5_000
+"""For an answer from storage that was never used before."""
+KNOWN_TIMEOUT_MS = 500
+"""Where ledgers lie there already: a start does not wait for it."""
+
 
 async def open_tier(
     settings: Settings,
@@ -49,12 +54,13 @@ async def open_tier(
     if settings.worker_count > 1 and settings.broker.broker_id:
         # Each worker numbers its ledgers by itself. The first goes on with what it had alone.
         cluster_id += f"-worker-{settings.broker.broker_id}"
-    # A broker that starts does not wait minutes for an answer.
-    probed = BlobStore.open(url, BlobLimits(timeout_ms=5_000, retries_max=1, retry_for_ms=2_000))
+    is_known = await _has_offloaded(metadata)
+    timeout_ms = KNOWN_TIMEOUT_MS if is_known else NEW_TIMEOUT_MS
+    probed = BlobStore.open(url, BlobLimits(timeout_ms, timeout_ms, 1, timeout_ms))
     try:
         await probed.probe(f"{cluster_id}/probe/{randomness.uuid().hex}")
     except StorageUnavailable as error:
-        if not await _has_offloaded(metadata):
+        if not is_known:
             raise
         log.warning("object storage is away, offloading and cold reads wait: %s", error)
     return TieredLedgerStore(

@@ -56,11 +56,26 @@ class RemoteLedger:
         assert self._layout is not None
         return self._layout.block_bytes
 
-    async def open(self) -> None:
-        """Read where things are. Raises StorageUnavailable, DataCorrupt, FormatUnsupported."""
+    async def is_whole(self) -> bool:
+        """Whether the object is as long as it says, and begins and ends as it should.
+
+        Raises like `open`.
+        """
+        size = await self._blobs.size(self._name)
+        if size < HEADER_SIZE or size != (await self._read_header()).object_size:
+            return False
+        await self.open()
+        return True
+
+    async def _read_header(self) -> Layout:
         layout = decode_header(await self._get(0, HEADER_SIZE), self.ledger)
         if layout.size != self.size:
             raise self.corrupt(0, f"it holds {layout.size} bytes of {self.size}")
+        return layout
+
+    async def open(self) -> None:
+        """Read where things are. Raises StorageUnavailable, DataCorrupt, FormatUnsupported."""
+        layout = await self._read_header()
         tail = await self._get(layout.index_at, layout.tail_size)
         self._crcs, self._layout = decode_tail(tail, layout), layout
 

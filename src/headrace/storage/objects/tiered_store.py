@@ -184,15 +184,13 @@ class TieredLedgerStore:
     async def is_whole(self, ledger: LedgerId) -> bool:
         """See Tier."""
         try:
-            await self._remote_ledger(ledger, self._attached[ledger]).open()
+            return await self._remote_ledger(ledger, self._attached[ledger]).is_whole()
         except StorageUnavailable as error:
-            if not error.fields.get("is_missing"):
-                self.counters.failures += 1
-                raise
-            return False
+            if error.fields.get("is_missing"):
+                return False
+            raise
         except DataCorrupt:
             return False
-        return True
 
     async def drop_local(self, ledger: LedgerId) -> None:
         """See Tier."""
