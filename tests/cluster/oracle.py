@@ -112,10 +112,14 @@ def classes(parts: Parts, folder: Path) -> str:
 
 
 @contextmanager
-def oracle(parts: Parts, folder: Path, zookeeper: str, heap_mb: int = 256) -> Iterator[Oracle]:
-    """A started oracle. Its log is in `folder`."""
+def oracle(
+    parts: Parts, folder: Path, zookeeper: str, heap_mb: int = 256, *, is_warm: bool = False
+) -> Iterator[Oracle]:
+    """A started oracle. Its log is in `folder`. `is_warm`: with the compiler that takes time."""
     with_oracle = type(parts)(parts.java, classes(parts, folder))
     command = with_oracle.command(folder, heap_mb, "BookKeeperOracle", zookeeper)
+    if is_warm:
+        command.remove("-XX:TieredStopAtLevel=1")
     # Its standard output is ours: the log goes elsewhere.
     settings = folder / "log4j2.properties"
     settings.write_text(

@@ -93,6 +93,8 @@ class BookieConnection(asyncio.Protocol):
         self._pending: dict[Key, _Request] = {}
         self._unsent: deque[_Request] = deque()
         """Waiting for the connection."""
+        self._outgoing: list[Buffer] = []
+        """Frames of this turn."""
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
         self._last_request_id = 0
@@ -160,12 +162,22 @@ class BookieConnection(asyncio.Protocol):
             before.next = request
             return
         self._pending[request.key] = request
-        assert self._transport is not None
         if self._timer is None:
             self._heard_at = request.sent_at
             self._timer = self._loop.call_later(self._timeout_s / 4, self._check_time)
-        self._transport.write(request.frame)
+        self._write(request)
+
+    def _write(self, request: _Request) -> None:
+        """Write it at the end of this turn, with all else for this bookie: a write is dear."""
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(request.frame)
         request.frame = b""
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if self._transport is not None and outgoing:
+            self._transport.writelines(outgoing)
 
     # --- the connection ----------------------------------------------------------------------
 
@@ -199,6 +211,7 @@ class BookieConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Everything that is owed is answered with DISCONNECTED."""
         self._transport = None
+        self._outgoing = []
         self._back_off()
         self._fail_all()
 
@@ -296,9 +309,7 @@ class BookieConnection(asyncio.Protocol):
         if follower is not None:
             follower.sent_at = self._heard_at
             self._pending[follower.key] = follower
-            assert self._transport is not None
-            self._transport.write(follower.frame)
-            follower.frame = b""
+            self._write(follower)
         if not request.is_heard:
             request.answered(code, body, request.context)
 

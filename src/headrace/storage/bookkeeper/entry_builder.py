@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from headrace.runtime.completion import Completion
 from headrace.storage.bookkeeper.entries import DATA, FRAGMENT, HEAD, MAGIC, VERSION
-from headrace.storage.bookkeeper.settings import ENTRY_BYTES_TARGET
 from headrace.storage.bookkeeper.wire import PAYLOAD_AT
 
 if TYPE_CHECKING:
@@ -45,13 +44,13 @@ class BuiltEntry:
 class EntryBuilder:
     """See the module."""
 
-    def __init__(self, entry_bytes_max: int) -> None:
+    def __init__(self, entry_bytes_max: int, entry_bytes_target: int) -> None:
         self.end = 0
         """Bytes that were appended."""
         self.queue: deque[BuiltEntry] = deque()
         """Entries that are to be sent."""
         self._room = entry_bytes_max - HEAD.size
-        self._target = min(ENTRY_BYTES_TARGET, self._room)
+        self._target = min(entry_bytes_target, self._room)
         self._parts: list[Buffer] = []
         """Appended in this turn."""
         self._frame: bytearray | None = None

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from headrace.storage.bookkeeper.ledger_metadata import LedgerMetadata
 
 RUNS_IN_FLIGHT = 2
-RUN_BYTES = 1 << 20
-"""Asked of one bookie at a time."""
+SLOW_S = 10.0
+"""So long a bookie comes last that made a reader wait, or did not answer."""
 
 
 class _Run:
@@ -46,14 +46,23 @@ class _Run:
         "_ledger",
         "_left",
         "_outstanding",
+        "_reproach",
         "_size",
         "_timer",
         "future",
     )
 
     def __init__(
-        self, ledger: int, first: int, count: int, size: int, left: list[str], hedge_s: float
+        self,
+        ledger: int,
+        first: int,
+        count: int,
+        size: int,
+        left: list[str],
+        hedge_s: float,
+        reproach: Callable[[str], None],
     ) -> None:
+        self._reproach = reproach
         self._ledger = ledger
         self._first = first
         self._count = count
@@ -83,11 +92,12 @@ class _Run:
         )
         if self._left:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._hedge_s, self._hedge)
+            self._timer = loop.call_later(self._hedge_s, self._hedge, bookie)
 
-    def _hedge(self) -> None:
+    def _hedge(self, slow: str) -> None:
         self._timer = None
         if not self.future.done() and self._left:
+            self._reproach(slow)
             self._try_next()
 
     def _answered(self, code: int, body: memoryview, bookie: str) -> None:
@@ -101,6 +111,8 @@ class _Run:
                 return
             code = DAMAGED
         self._codes[bookie] = code
+        if code not in {DAMAGED, NO_ENTRY, NO_LEDGER}:
+            self._reproach(bookie)
         if self._left:
             if self._timer is not None:
                 self._timer.cancel()
@@ -146,6 +158,10 @@ class EntryReader:
         self._bookies = bookies
         self._is_suspect = is_suspect
         self._hedge_s = hedge_ms / 1000
+        self._slow_until: dict[str, float] = {}
+
+    def _reproach(self, bookie: str) -> None:
+        self._slow_until[bookie] = asyncio.get_running_loop().time() + SLOW_S
 
     async def read(
         self, ledger: int, metadata: LedgerMetadata, first: int, last: int, size: int
@@ -165,14 +181,14 @@ class EntryReader:
             bookies = metadata.ensemble_of(first)
             at = ledger % len(bookies)
             order = self._order([*bookies[at:], *bookies[:at]])
-            run = _Run(ledger, first, end - first, size, order, self._hedge_s)
+            run = _Run(ledger, first, end - first, size, order, self._hedge_s, self._reproach)
             return await run.read(self._bookies)
         runs = []
         for begin in range(first, min(end, first + quorum.write * RUNS_IN_FLIGHT), quorum.write):
             count = min(quorum.write, end - begin)
             # The last slot of an entry holds the W - 1 entries behind it as well.
             order = self._order(metadata.bookies_of(begin)[::-1])
-            run = _Run(ledger, begin, count, size, order, self._hedge_s)
+            run = _Run(ledger, begin, count, size, order, self._hedge_s, self._reproach)
             runs.append(run.read(self._bookies))
         entries: list[Entry] = []
         for found in await asyncio.gather(*runs, return_exceptions=True):
@@ -186,5 +202,8 @@ class EntryReader:
         return entries
 
     def _order(self, bookies: list[str]) -> list[str]:
-        """Those that failed lately come last."""
-        return sorted(bookies, key=self._is_suspect)
+        """Those that failed or were slow lately come last."""
+        now, slow = asyncio.get_running_loop().time(), self._slow_until
+        return sorted(
+            bookies, key=lambda bookie: slow.get(bookie, 0) > now or self._is_suspect(bookie)
+        )

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 
 ENTRY_BYTES_MAX = 1 << 20
 """Payload of one entry. Bookies take frames of up to 5 MiB (`nettyMaxFrameSizeBytes`)."""
-ENTRY_BYTES_TARGET = 128 << 10
-"""Appends are gathered up to this size while earlier entries are under way: larger entries than
-this bring no more throughput, and wait longer."""
-EAGER_ENTRIES = 4
-"""So many entries of a ledger may be under way before appends are gathered."""
 
 QUORUM = Quorum(3, 3, 2)
 
@@ -56,3 +51,8 @@ class BookKeeperSettings:
     racks: Mapping[str, str] = field(default_factory=dict)
     """Bookie id -> rack; else what the bookie's own `rack` property says, else one rack for all."""
     entry_bytes_max: int = ENTRY_BYTES_MAX
+    entry_bytes_target: int = 128 << 10
+    """Appends are gathered up to this size: larger entries bring no more throughput, and wait
+    longer."""
+    eager_entries: int = 4
+    """So many entries of a ledger may be under way before appends are gathered."""

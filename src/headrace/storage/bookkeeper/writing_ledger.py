@@ -32,7 +32,6 @@ from headrace.storage.bookkeeper.ledger_handle import (
     put_ensemble,
 )
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
-from headrace.storage.bookkeeper.settings import EAGER_ENTRIES
 from headrace.storage.bookkeeper.wire import FENCED, OK, PAYLOAD_AT, UNAUTHORIZED, seal_add
 
 if TYPE_CHECKING:
@@ -62,7 +61,9 @@ class WritingLedger:
         self._ledger = opened.ledger
         self._master_key = master_key
         self._loop = asyncio.get_running_loop()
-        self._builder = EntryBuilder(cluster.settings.entry_bytes_max)
+        settings = cluster.settings
+        self._eager_entries = settings.eager_entries
+        self._builder = EntryBuilder(settings.entry_bytes_max, settings.entry_bytes_target)
         self._is_turn_ending = False
         self._is_trailer_queued = False
         self._acknowledged = -1
@@ -96,7 +97,7 @@ class WritingLedger:
             return
         builder = self._builder
         if builder.is_gathering:
-            if len(self._sent) < EAGER_ENTRIES and not builder.queue:
+            if len(self._sent) < self._eager_entries and not builder.queue:
                 builder.flush()
             else:
                 builder.end_turn()
@@ -175,7 +176,11 @@ class WritingLedger:
             if sent.completion is not None:
                 completions.append(sent.completion)
         builder = self._builder
-        if builder.is_gathering and not self._is_turn_ending and len(self._sent) < EAGER_ENTRIES:
+        if (
+            builder.is_gathering
+            and not self._is_turn_ending
+            and (len(self._sent) < self._eager_entries)
+        ):
             builder.flush()
         if builder.queue or self._is_trailer_queued:
             self._send_queue()
