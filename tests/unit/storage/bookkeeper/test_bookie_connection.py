@@ -1,0 +1,234 @@
+"""One connection to a bookie, against a server that answers as the test says, or does not."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from headrace.runtime.tasks import Tasks
+from headrace.storage.bookkeeper.bookie_connection import BookieConnection
+from headrace.storage.bookkeeper.ledger_metadata import BookieAddress
+from headrace.storage.bookkeeper.wire import (
+    BATCH_READ,
+    DISCONNECTED,
+    NO_ENTRY,
+    OK,
+    OVERLOADED,
+    READ,
+    TIMED_OUT,
+)
+
+TIMEOUT_MS = 200
+
+
+class Server:
+    """Keeps what it is asked; answers when told to."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[bytes] = asyncio.Queue()
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                self.asked.put_nowait(await reader.readexactly(size))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    def send(self, data: bytes) -> None:
+        self.writers[-1].write(data)
+
+    def answer(self, operation: int, code: int, ledger: int, entry: int, body: bytes = b"") -> None:
+        head = struct.pack(">Iiqq", 2 << 24 | operation << 16, code, ledger, entry)
+        self.send(struct.pack(">I", len(head) + len(body)) + head + body)
+
+
+Scenario = Callable[[Server, BookieConnection, list[tuple[str, int]]], Awaitable[None]]
+
+
+@pytest.fixture
+def play():
+    def run(scenario: Scenario, bytes_max: int = 1 << 20) -> None:
+        async def main() -> None:
+            server, tasks = Server(), Tasks()
+            listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+            port = listener.sockets[0].getsockname()[1]
+
+            async def resolve(_bookie: str) -> BookieAddress:
+                return BookieAddress("127.0.0.1", port)
+
+            connection = BookieConnection(
+                "b", resolve, tasks, timeout_ms=TIMEOUT_MS, bytes_max=bytes_max
+            )
+            try:
+                await asyncio.wait_for(scenario(server, connection, []), 10)
+            finally:
+                connection.close()
+                await tasks.close()
+                listener.close()
+                for writer in server.writers:
+                    writer.close()
+                    await asyncio.wait([asyncio.ensure_future(writer.wait_closed())])
+
+        asyncio.run(main())
+
+    return run
+
+
+def asking(connection: BookieConnection) -> Callable[..., asyncio.Future[tuple[int, bytes]]]:
+    """ask(ledger, entry, fence=False): the answer, as a future."""
+
+    def ask(ledger: int, entry: int, *, fence: bool = False) -> asyncio.Future[tuple[int, bytes]]:
+        future: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+
+        def answered(code: int, body: memoryview, _context: object) -> None:
+            future.set_result((code, bytes(body)))
+
+        if fence:
+            connection.fencing_read(ledger, entry, bytes(20), answered, None)
+        else:
+            connection.read(ledger, entry, answered, None)
+        return future
+
+    return ask
+
+
+def test_answers_find_their_requests_in_any_order_and_in_any_pieces(play):
+    async def scenario(server, connection, _):
+        ask = asking(connection)
+        first, second, third = ask(1, 1), ask(1, 2), ask(2, 1)
+        for _ in range(3):
+            await server.asked.get()
+        head = struct.pack(">IIiqq", 24 + 5, 2 << 24 | READ << 16, OK, 2, 1)
+        data = head + b"third" + struct.pack(">IIiqq", 24, 2 << 24 | READ << 16, NO_ENTRY, 1, 1)
+        for at in range(0, len(data), 7):
+            server.send(data[at : at + 7])
+            await asyncio.sleep(0.001)
+        server.answer(READ, OK, 1, 2, b"second" * 50_000)
+        assert await third == (OK, b"third")
+        assert await first == (NO_ENTRY, b"")
+        assert await second == (OK, b"second" * 50_000)
+        assert connection.in_flight_bytes == 0
+
+    play(scenario)
+
+
+def test_a_fencing_read_is_never_answered_by_the_answer_to_a_plain_one(play):
+    async def scenario(server, connection, _):
+        ask = asking(connection)
+        plain, fencing = ask(1, 5), ask(1, 5, fence=True)
+        frame = await server.asked.get()
+        assert len(frame) == 20  # no fence
+        await asyncio.sleep(0.01)
+        assert server.asked.empty(), "the second waits for the answer to the first"
+        server.answer(READ, NO_ENTRY, 1, 5)
+        assert await plain == (NO_ENTRY, b"")
+        assert len(await server.asked.get()) == 40
+        assert not fencing.done()
+        server.answer(READ, OK, 1, 5, b"fenced")
+        assert await fencing == (OK, b"fenced")
+
+    play(scenario)
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_that_to_the_next_request(play):
+    async def scenario(server, connection, _):
+        ask = asking(connection)
+        late = ask(1, 5)
+        await server.asked.get()
+        keep_alive = asyncio.get_running_loop().time() + 3 * TIMEOUT_MS / 1000
+        while not late.done():  # it is alive, and answers others
+            other = ask(9, 9)
+            await server.asked.get()
+            server.answer(READ, OK, 9, 9)
+            await other
+            await asyncio.sleep(0.02)
+            assert asyncio.get_running_loop().time() < keep_alive
+        assert (await late)[0] == TIMED_OUT
+        fencing = ask(1, 5, fence=True)
+        await asyncio.sleep(0.01)
+        server.answer(READ, OK, 1, 5, b"late")
+        assert len(await server.asked.get()) == 40
+        assert not fencing.done()
+        server.answer(READ, OK, 1, 5, b"fenced")
+        assert await fencing == (OK, b"fenced")
+        assert len(server.writers) == 1
+
+    play(scenario)
+
+
+def test_a_bookie_that_says_nothing_is_given_up_with_all_that_it_owes(play):
+    async def scenario(server, connection, _):
+        ask = asking(connection)
+        owed = [ask(1, entry) for entry in range(5)] + [ask(1, 0)]
+        codes = {code for code, _ in await asyncio.gather(*owed)}
+        assert codes <= {TIMED_OUT, DISCONNECTED}
+        assert (await ask(1, 9))[0] == DISCONNECTED  # not again at once
+        await asyncio.sleep(0.1)
+        again = ask(1, 10)
+        while (frame := await server.asked.get())[-1] != 10:
+            assert len(frame) == 20
+        server.answer(READ, OK, 1, 10)
+        assert (await again)[0] == OK
+        assert len(server.writers) == 2
+
+    play(scenario)
+
+
+def test_more_than_a_bookie_may_owe_is_refused(play):
+    async def scenario(server, connection, _):
+        codes: list[int] = []
+
+        def answered(code: int, _body: memoryview, _context: object) -> None:
+            codes.append(code)
+
+        for entry in range(5):
+            connection.add(1, entry, bytes(400), answered, None)
+        await asyncio.sleep(0.01)
+        assert codes == [OVERLOADED] * 3
+        assert connection.in_flight_bytes == 800
+
+    play(scenario, bytes_max=1_000)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        struct.pack(">I", 1 << 31),
+        struct.pack(">I", 3) + b"abc",
+        struct.pack(">IIiqq", 24, 7 << 24 | READ << 16, OK, 1, 1),
+        struct.pack(">IIiqq", 24, 2 << 24 | READ << 16, OK, 8, 8),
+        struct.pack(">IIiqq", 24, 2 << 24 | BATCH_READ << 16, OK, 1, 1),
+    ],
+    ids=["huge", "short", "version", "unasked", "no request id"],
+)
+def test_a_bookie_that_sends_what_cannot_be_is_disconnected(play, garbage):
+    async def scenario(server, connection, _):
+        ask = asking(connection)
+        owed = ask(1, 1)
+        await server.asked.get()
+        server.send(garbage)
+        assert (await owed)[0] == DISCONNECTED
+
+    play(scenario)
+
+
+def test_what_is_asked_of_a_bookie_that_is_away_fails_at_once_or_soon(play):
+    async def scenario(server, connection, _):
+        async def nowhere(_bookie: str) -> BookieAddress:
+            raise ConnectionError("not registered")
+
+        connection._resolve = nowhere
+        ask = asking(connection)
+        codes = await asyncio.gather(ask(1, 1), ask(1, 2))
+        assert [code for code, _ in codes] == [DISCONNECTED] * 2
+        assert (await ask(1, 3))[0] == DISCONNECTED
+        connection.close()
+        assert (await ask(1, 4))[0] == DISCONNECTED
+
+    play(scenario)

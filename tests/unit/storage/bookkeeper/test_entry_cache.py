@@ -1,0 +1,45 @@
+"""Entries in memory, against a plain model."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.storage.bookkeeper.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
+
+
+@given(st.integers(0, 10_000), st.integers(500, 6_000))
+def test_what_it_gives_is_what_was_put_and_it_holds_no_more_than_it_may(seed, bytes_max):
+    chance = random.Random(seed)
+    cache = EntryCache(bytes_max)
+    content = {ledger: chance.randbytes(1_000) for ledger in (1, 2)}
+    cuts = {ledger: sorted(chance.sample(range(1, 1_000), 12)) for ledger in content}
+    entries = {
+        ledger: list(zip([0, *cuts[ledger]], [*cuts[ledger], 1_000], strict=True))
+        for ledger in content
+    }
+    for _ in range(60):
+        ledger = chance.choice([1, 2])
+        if chance.random() < 0.02:
+            cache.forget(ledger)
+        begin, end = chance.choice(entries[ledger])
+        cache.put(ledger, begin, memoryview(content[ledger])[begin:end])
+        assert cache.get(ledger, begin, end - begin) == content[ledger][begin:end]
+        assert cache.bytes_held <= max(bytes_max, end - begin + ENTRY_OVERHEAD_BYTES)
+        position, size = chance.randrange(1_000), chance.randrange(1, 400)
+        found = cache.get(ledger, position, size)
+        assert found is None or bytes(found) == content[ledger][position : position + size]
+    for ledger in content:
+        cache.forget(ledger)
+    assert cache.bytes_held == 0
+
+
+def test_the_newest_entries_stay():
+    cache = EntryCache(10 * (100 + ENTRY_OVERHEAD_BYTES))
+    for number in range(50):
+        cache.put(1, number * 100, memoryview(bytes([number]) * 100))
+    assert cache.get(1, 4_000, 1_000) == b"".join(bytes([n]) * 100 for n in range(40, 50))
+    assert cache.get(1, 3_900, 10) is None
+    assert cache.get(1, 4_950, 100) is None  # the end is not here
