@@ -261,6 +261,22 @@ BANNED(ssize_t, splice, (int from, off64_t *a, int to, off64_t *b, size_t size, 
 BANNED(int, fallocate, (int fd, int mode, off_t at, off_t size), (fd, mode, at, size), is_tracked(fd))
 BANNED(int, fallocate64, (int fd, int mode, off64_t at, off64_t size), (fd, mode, at, size), is_tracked(fd))
 
+static int controlled(int fd, int command, long value, const char *name) {
+    static int (*real)(int, int, ...);
+    if (!real) real = (int (*)(int, int, ...))next(name);
+    if ((command == F_DUPFD || command == F_DUPFD_CLOEXEC) && is_tracked(fd)) unsupported("dup");
+    return real(fd, command, value);
+}
+
+#define VALUE(last)                                                                                \
+    va_list rest;                                                                                  \
+    va_start(rest, last);                                                                          \
+    long value = va_arg(rest, long); /* or a pointer, which is as wide */                          \
+    va_end(rest)
+
+EXPORT int fcntl(int fd, int command, ...) { VALUE(command); return controlled(fd, command, value, "fcntl"); }
+EXPORT int fcntl64(int fd, int command, ...) { VALUE(command); return controlled(fd, command, value, "fcntl64"); }
+
 /* SQLite's index of its journal (-shm) is rebuilt by whoever opens the file first: not kept. */
 #define SHARED(prot, flags, fd) (((prot) & PROT_WRITE) && ((flags) & MAP_SHARED) && is_tracked(fd) && tracked[fd] == 1)
 BANNED(void *, mmap, (void *a, size_t size, int prot, int flags, int fd, off_t at), (a, size, prot, flags, fd, at), SHARED(prot, flags, fd))
@@ -278,7 +294,7 @@ BANNED(void *, mmap64, (void *a, size_t size, int prot, int flags, int fd, off64
     return result
 
 static off64_t place(int fd) {
-    return lseek64(fd, 0, fcntl(fd, F_GETFL) & O_APPEND ? SEEK_END : SEEK_CUR);
+    return lseek64(fd, 0, syscall(SYS_fcntl, fd, F_GETFL) & O_APPEND ? SEEK_END : SEEK_CUR);
 }
 
 EXPORT ssize_t write(int fd, const void *data, size_t size) {
