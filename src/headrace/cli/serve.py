@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import re
 import resource
 import signal
 import sys
@@ -236,6 +237,14 @@ def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: boo
     " ZooKeeper knows, and nothing in --data-dir. See `headrace cluster dev`.",
 )
 @click.option(
+    "--zookeeper-root",
+    metavar="PATH",
+    default="/headrace",
+    show_default=True,
+    envvar="HEADRACE_ZOOKEEPER_ROOT",
+    help="With --zookeeper: where the cluster keeps its facts. Another path, another cluster.",
+)
+@click.option(
     "--broker-id",
     type=click.IntRange(0, 2**31 - 1),
     default=0,
@@ -326,6 +335,7 @@ def serve(
     http: tuple[str, int],
     workers: int | None,
     zookeeper: str | None,
+    zookeeper_root: str,
     broker_id: int,
     rack: str | None,
     session_timeout_ms: int,
@@ -352,10 +362,17 @@ def serve(
         cluster = ClusterSettings(
             zookeeper,
             session_timeout_ms,
+            zookeeper_root,
             ensemble=quorum[0],
             write_quorum=quorum[1],
             ack_quorum=quorum[2],
         )
+        if "/" in zookeeper:
+            raise CommandFailed(
+                f"--zookeeper {zookeeper!r}: the servers alone; a path goes to --zookeeper-root"
+            )
+        if not re.fullmatch(r"(/[A-Za-z0-9._-]+)+", zookeeper_root) or "/." in zookeeper_root:
+            raise CommandFailed(f"--zookeeper-root {zookeeper_root!r} is no path of ZooKeeper")
         if workers is not None and workers > 1:
             raise CommandFailed(
                 "--workers shares a data folder: with --zookeeper, start several brokers, each"

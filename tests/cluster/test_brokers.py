@@ -1,0 +1,148 @@
+"""Brokers without state over a real BookKeeper: real processes, real clients, real deaths."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from tests.cluster.brokers import SESSION_MS, Brokers, Load
+from tests.integration.broker import wait_until
+from tests.integration.clients import TIMEOUT_S, admin, create_topic
+
+PARTITIONS = 6
+FAIL_OVER_S_MAX = 12
+"""On a machine that does other things as well; docs/CLUSTER.md has what was measured."""
+
+
+@pytest.fixture
+def brokers(tmp_path, shared_cluster):
+    # A cluster of its own beside others in the same ZooKeeper.
+    root = ("--zookeeper-root", f"/{tmp_path.name}")
+    made = Brokers(tmp_path, shared_cluster.zookeeper.address, 3, *root)
+    yield made
+    made.close()
+
+
+def start_load(brokers: Brokers, topic: str) -> Load:
+    create_topic(brokers.bootstrap, topic, PARTITIONS)
+    load = Load(brokers.bootstrap, topic, PARTITIONS)
+    load.wait_acked(20)
+    return load
+
+
+def test_three_brokers_are_one_cluster_for_their_clients(brokers):
+    from confluent_kafka import Consumer
+
+    load = start_load(brokers, "one")
+    client = admin(brokers.by_id[2].kafka)
+    assert set(client.list_topics(timeout=TIMEOUT_S).brokers) == {1, 2, 3}
+    assert sorted(brokers.leaders("one").values()) == [1, 1, 2, 2, 3, 3]
+    load.wait_acked(20)
+    load.stop()
+    total = load.check(brokers.by_id[3].kafka)
+    for group in ("a", "b", "c"):  # their coordinators are not all at one broker
+        members = [
+            Consumer(
+                {
+                    "bootstrap.servers": brokers.by_id[number].kafka,
+                    "group.id": group,
+                    "auto.offset.reset": "earliest",
+                    "log_level": 0,
+                }
+            )
+            for number in (1, 2)
+        ]
+        found = []
+        for member in members:
+            member.subscribe(["one"])
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(set(found)) < total:
+            assert time.monotonic() < deadline, f"{len(found)} of {total} in group {group}"
+            for member in members:
+                found += [m.value() for m in member.consume(1_000, 0.1) if m.error() is None]
+        for member in members:
+            member.close()
+
+
+def test_a_broker_is_killed_under_load_and_nothing_is_lost_doubled_or_out_of_order(brokers):
+    load = start_load(brokers, "killed")
+    for victim in (2, 1):
+        before = time.monotonic()
+        brokers.by_id[victim].kill()
+        load.wait_acked(20)
+        assert victim not in brokers.leaders("killed").values()
+        assert load.gap_s(before) < FAIL_OVER_S_MAX
+        brokers.add(victim)
+        wait_until(lambda v=victim: v in brokers.leaders("killed").values())
+    load.wait_acked(20)
+    load.stop()
+    assert load.check(brokers.bootstrap) > 0
+
+
+def test_a_broker_that_is_stopped_hands_over_and_no_client_sees_an_error(brokers):
+    load = start_load(brokers, "stopped")
+    before = time.monotonic()
+    brokers.by_id[1].stop()
+    load.wait_acked(20)
+    assert set(brokers.leaders("stopped").values()) == {2, 3}
+    gap_s = load.gap_s(before)
+    load.stop()
+    load.check(brokers.bootstrap)
+    assert gap_s < FAIL_OVER_S_MAX
+
+
+def test_a_broker_that_hangs_longer_than_its_session_acknowledges_nothing_when_it_wakes(brokers):
+    load = start_load(brokers, "hung")
+    brokers.signal(3, signal.SIGSTOP)
+    time.sleep(SESSION_MS / 1000 * 2)
+    wait_until(lambda: 3 not in _leaders_by(brokers, 1, "hung"), 30)
+    brokers.signal(3, signal.SIGCONT)
+    load.wait_acked(20)
+    wait_until(lambda: 3 in _leaders_by(brokers, 1, "hung"), 30)
+    load.wait_acked(20)
+    load.stop()
+    load.check(brokers.bootstrap)
+
+
+def _leaders_by(brokers: Brokers, broker_id: int, topic: str) -> set[int]:
+    client = admin(brokers.by_id[broker_id].kafka)
+    found = client.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    return {partition.leader for partition in found.values()}
+
+
+def test_a_group_goes_on_where_it_committed_when_its_coordinator_dies(brokers):
+    from confluent_kafka import Consumer, TopicPartition
+
+    load = start_load(brokers, "grouped")
+    load.wait_acked(50)
+    load.stop()
+    settings = {
+        "bootstrap.servers": brokers.bootstrap,
+        "group.id": "g",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "log_level": 0,
+    }
+    places = [TopicPartition("grouped", number, 10 + number) for number in range(PARTITIONS)]
+    client = Consumer(settings)
+    client.commit(offsets=places, asynchronous=False)
+    client.close()
+    for victim in (1, 2, 3):
+        brokers.by_id[victim].kill()
+        settings["bootstrap.servers"] = brokers.bootstrap
+        client = Consumer(settings)
+        found = wait_until(lambda c=client: _committed(c, places), 40)
+        assert found == [10 + number for number in range(PARTITIONS)]
+        client.close()
+        brokers.add(victim)
+    load.check(brokers.bootstrap)
+
+
+def _committed(client, places) -> list[int]:
+    from confluent_kafka import KafkaException
+
+    try:
+        return [place.offset for place in client.committed(places, timeout=5)]
+    except KafkaException:
+        return []
