@@ -90,7 +90,9 @@ class Sweep:
                 if partition_of_key(entry.key)[0] not in self._topics.by_id:
                     stale.append(entry.key)
                 elif prefix == PARTITIONS:
-                    used |= {link.ledger for link in PartitionFact.decode(entry.value).ledgers}
+                    # What lies in object storage alone has left this store, for its chain.
+                    links = PartitionFact.decode(entry.value).ledgers
+                    used |= {link.ledger for link in links if link.local_deleted_ms is None}
         now_ms = self._clock.now_ms()
         orphans: list[LedgerId | str] = [
             *(ledger for ledger in ledgers if ledger not in used),

@@ -1,0 +1,332 @@
+"""What may be set about tiers, what rounds do, and what the sweeps take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from typing import Any
+
+import obstore
+import pytest
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.broker.sweep import Sweep
+from headrace.broker.topic_config import check_tiering
+from headrace.errors import ConfigInvalid, StorageUnavailable
+from headrace.log.reading import read
+from headrace.log.tiering import (
+    first_pending_offset,
+    last_offloaded_offset,
+    local_start_offset,
+    to_drop,
+)
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch
+from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.memory import MemoryLedgerStore
+from headrace.storage.objects.blob_store import BlobLimits, BlobStore
+from headrace.storage.objects.tiered_store import TieredLedgerStore
+
+NOW_MS = 4_000_000_000_000
+"""Later than the objects' own time."""
+DAY_MS = 24 * 3600 * 1000
+
+
+class StillClock:
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def now_ns(self) -> int:
+        return self.ms * 1_000_000
+
+
+class Storage(BlobStore):
+    """Object storage in memory that is away when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(obstore.store.MemoryStore(), "memory", None, BlobLimits())
+        self.is_away = False
+
+    async def _call(self, call: Any, what: str, name: str) -> Any:
+        if self.is_away:
+            getattr(call, "close", getattr(call, "cancel", None))()
+            raise StorageUnavailable(f"{what} {name}: away", is_objects=True)
+        return await super()._call(call, what, name)
+
+
+class Bench:
+    """A broker with one tiered topic, and what it stands on."""
+
+    def __init__(self, inner: MemoryLedgerStore, storage: Storage, clock: StillClock) -> None:
+        self.inner, self.storage, self.clock = inner, storage, clock
+
+    async def append(self, value: bytes, timestamp_ms: int | None = None) -> None:
+        at = self.clock.ms if timestamp_ms is None else timestamp_ms
+        batch = encode_batch([Record(0, at, None, value, [])])
+        while (appended := self.log.append(batch, check_batch(batch))) is None:
+            await self.log.ready.wait()
+        await appended.completion.wait()
+
+    async def ledgers(self, count: int, values: int = 3) -> None:
+        """So many closed ledgers."""
+        for _ in range(count):
+            for number in range(values):
+                await self.append(b"%d" % number)
+            await self.log.upkeep.roll_now()
+
+    async def objects(self) -> set[int]:
+        while self.tier._to_delete:
+            await asyncio.sleep(0.001)
+        return {item.ledger async for item in self.tier.list_objects()}
+
+
+@asynccontextmanager
+async def bench(**configs: str):
+    made = Bench(MemoryLedgerStore(), Storage(), StillClock())
+    made.metadata = MemoryMetadataStore()
+    made.tier = TieredLedgerStore(made.inner, made.storage, "c", made.clock)
+    made.node = Node(
+        BrokerConfig(), made.tier, made.metadata, made.clock, SystemRandomness(), tier=made.tier
+    )
+    await made.node.open()
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    await made.node.topics.create("t", 1, 1, {"remote.storage.enable": "true", **named})
+    made.log = made.node.topics.by_name["t"].partitions[0]
+    await made.log.wait_loaded()
+    try:
+        yield made
+    finally:
+        await made.node.tasks.close()
+        await made.tier.close()
+
+
+# --- configuration -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("configs", "is_legal"),
+    [
+        ({"local.retention.ms": "1000"}, True),
+        ({"local.retention.ms": "-2", "retention.ms": "5"}, True),
+        ({"local.retention.ms": "1000", "retention.ms": "999"}, False),
+        ({"local.retention.ms": "1000", "retention.ms": "1000"}, True),
+        ({"local.retention.ms": "-1", "retention.ms": "1000"}, False),
+        ({"local.retention.ms": "-1", "retention.ms": "-1"}, True),
+        ({"local.retention.bytes": "10", "retention.bytes": "-1"}, True),
+        ({"local.retention.bytes": "10", "retention.bytes": "9"}, False),
+        ({"local.retention.bytes": "-1", "retention.bytes": "9"}, False),
+        ({"cleanup.policy": "compact"}, False),
+        ({"cleanup.policy": "compact,delete"}, False),
+    ],
+)
+def test_local_retention_stays_within_retention_and_compacted_topics_stay_here(configs, is_legal):
+    on = {"remote.storage.enable": "true", **configs}
+    check_tiering(configs, {}, has_objects=True)  # off: what it says of tiers means nothing
+    if is_legal:
+        check_tiering(on, {}, has_objects=True)
+    else:
+        with pytest.raises(ConfigInvalid):
+            check_tiering(on, {}, has_objects=True)
+
+
+def test_a_broker_without_object_storage_refuses_to_begin_and_keeps_what_was_begun():
+    on = {"remote.storage.enable": "true"}
+    with pytest.raises(ConfigInvalid, match="--objects"):
+        check_tiering(on, {}, has_objects=False)
+    check_tiering({**on, "retention.ms": "1"}, on, has_objects=False)
+    check_tiering({}, on, has_objects=False)
+
+
+# --- which ledgers go ----------------------------------------------------------------------------
+
+
+def test_by_local_retention_ms_the_old_local_copies_go_and_the_newest_stays():
+    async def main() -> None:
+        async with bench(local_retention_ms="1000", retention_ms="-1") as b:
+            await b.ledgers(2)
+            b.clock.ms += 5_000
+            await b.ledgers(2)
+            await b.node.tiering.round()
+            assert last_offloaded_offset(b.log) == 11
+            assert first_pending_offset(b.log) == 12
+            await b.node.tiering.round()
+            assert local_start_offset(b.log) == 6, "two are old"
+            b.clock.ms += DAY_MS
+            await b.node.tiering.round()
+            assert local_start_offset(b.log) == 9, "the newest closed one stays here"
+
+    asyncio.run(main())
+
+
+def test_minus_2_means_as_long_as_the_ledger_is_kept_and_nothing_goes_before_it_is_offloaded():
+    async def main() -> None:
+        async with bench(retention_bytes="100000") as b:
+            await b.ledgers(4)
+            for _ in range(2):
+                await b.node.tiering.round()
+            assert local_start_offset(b.log) == 0
+        async with bench(local_retention_bytes="0") as b:
+            await b.ledgers(4)
+            b.storage.is_away = True
+            await b.node.tiering.round()
+            assert to_drop(b.log, NOW_MS) == []
+            assert local_start_offset(b.log) == 0
+
+    asyncio.run(main())
+
+
+def test_turned_off_what_is_offloaded_stays_readable_and_nothing_more_goes():
+    async def main() -> None:
+        async with bench(local_retention_bytes="0") as b:
+            await b.ledgers(3)
+            for _ in range(2):
+                await b.node.tiering.round()
+            await b.node.topics.change_configs(b.node.topics.by_name["t"], lambda _now: {})
+            await b.ledgers(2)
+            await b.node.tiering.round()
+            assert last_offloaded_offset(b.log) == 8
+            assert first_pending_offset(b.log) == -1
+            assert len(await read(b.log, b.tier, 0, 10_000)) > 0
+
+    asyncio.run(main())
+
+
+# --- storage that is away ------------------------------------------------------------------------
+
+
+def test_while_storage_is_away_nothing_is_lost_one_line_is_logged_and_then_all_goes_on(caplog):
+    async def main() -> None:
+        caplog.set_level(logging.INFO, "headrace.broker.tiering")
+        async with bench(local_retention_bytes="0") as b:
+            b.storage.is_away = True
+            await b.ledgers(3)
+            for _ in range(5):
+                await b.node.tiering.round()
+            figures = b.node.tiering.figures()
+            assert figures.is_away
+            assert figures.pending_ledgers == 3
+            assert len([line for line in caplog.messages if "away" in line]) == 1
+            assert len(await read(b.log, b.tier, 0, 10_000)) > 0
+            b.storage.is_away = False
+            for _ in range(2):
+                await b.node.tiering.round()
+            figures = b.node.tiering.figures()
+            assert not figures.is_away
+            assert figures.pending_ledgers == 0
+            assert local_start_offset(b.log) == 6
+            assert len([line for line in caplog.messages if "is back" in line]) == 1
+            b.storage.is_away = True
+            with pytest.raises(StorageUnavailable):
+                await read(b.log, b.tier, 0, 10_000)
+            await b.append(b"and appends go on")
+
+    asyncio.run(main())
+
+
+def test_a_copy_that_somebody_removed_is_made_anew_before_the_local_one_goes():
+    async def main() -> None:
+        async with bench(local_retention_bytes="0") as b:
+            await b.ledgers(3)
+            await b.node.tiering.round()
+            for ledger in await b.objects():
+                await b.storage.delete(b.tier._name(ledger))
+            assert await b.objects() == set()
+            await b.node.tiering.round()
+            assert local_start_offset(b.log) == 6
+            assert len(await read(b.log, b.tier, 0, 10_000)) > 0
+
+    asyncio.run(main())
+
+
+# --- sweeps --------------------------------------------------------------------------------------
+
+
+async def leave_an_orphan(b: Bench) -> int:
+    orphan = await b.inner.create()
+    _, done = b.inner.append(orphan, [b"x"], 1, None)
+    await done.wait()
+    await b.inner.seal(orphan, b"")
+    await b.tier.offload(orphan)
+    return orphan
+
+
+def test_the_sweep_takes_objects_that_no_chain_names_when_they_are_old_and_no_others():
+    async def main() -> None:
+        async with bench() as b:
+            await b.ledgers(2)
+            await b.node.tiering.round()
+            kept = await b.objects()
+            orphan = await leave_an_orphan(b)
+            b.node.tiering._config = BrokerConfig(orphan_grace_ms=2 * NOW_MS)
+            assert await b.node.tiering.sweep() == 0, "it may be about to be named"
+            b.node.tiering._config = BrokerConfig()
+            assert await b.objects() == {*kept, orphan}
+            assert await b.node.tiering.sweep() == 1
+            assert await b.objects() == kept
+
+    asyncio.run(main())
+
+
+def test_a_sweep_that_cannot_read_a_chain_deletes_nothing():
+    async def main() -> None:
+        async with bench() as b:
+            orphan = await leave_an_orphan(b)
+            await b.metadata.put("/partitions/" + "0" * 32 + "/0", b'{"v":99}', -1)
+            await b.node.tiering.round()  # tells, and goes on
+            assert await b.objects() == {orphan}
+
+    asyncio.run(main())
+
+
+def test_over_shared_storage_a_dropped_ledger_is_left_to_the_sweep_of_ledgers():
+    async def main() -> None:
+        async with bench(local_retention_bytes="0") as b:
+            b.tier._is_inner_shared = True
+            await b.ledgers(3)
+            for _ in range(2):
+                await b.node.tiering.round()
+            assert local_start_offset(b.log) == 6
+            before = {info.ledger for info in b.inner.list()}
+            assert before >= {segment.ledger for segment in b.log.segments}
+            b.inner.all_ledgers = lambda: asyncio.sleep(0, sorted(before))
+            sweep = Sweep(
+                BrokerConfig(), b.inner, b.metadata, b.node.topics, b.node.ownership, b.clock
+            )
+            await sweep.sweep()
+            b.clock.ms += 30 * DAY_MS
+            await sweep.sweep()
+            here = {info.ledger for info in b.inner.list()}
+            assert here == {segment.ledger for segment in b.log.segments if segment.is_local}
+            assert len(await read(b.log, b.tier, 0, 10_000)) > 0
+
+    asyncio.run(main())
+
+
+def test_a_deleted_topic_takes_its_objects_along_also_where_its_log_was_never_read():
+    async def main() -> None:
+        async with bench(local_retention_bytes="0") as b:
+            await b.ledgers(3)
+            for _ in range(2):
+                await b.node.tiering.round()
+            await b.node.tasks.close()
+            b.tier = TieredLedgerStore(b.inner, b.storage, "c", b.clock)
+            b.node = Node(
+                BrokerConfig(), b.tier, b.metadata, b.clock, SystemRandomness(), tier=b.tier
+            )
+            await b.node.open()
+            assert len(await b.objects()) == 3
+            await b.node.topics.delete(b.node.topics.by_name["t"])
+            for _ in range(200):
+                await asyncio.sleep(0.005)
+                if not await b.objects():
+                    break
+            assert await b.objects() == set()
+            assert b.inner.list() == []
+
+    asyncio.run(main())
