@@ -7,7 +7,6 @@ import gc
 import json
 import logging
 import os
-import re
 import resource
 import signal
 import sys
@@ -16,14 +15,14 @@ from pathlib import Path
 import click
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.cli.cluster_options import cluster_options, cluster_settings
 from headrace.cli.failures import CommandFailed
-from headrace.cli.parameters import Address, QuorumType, show_address
+from headrace.cli.parameters import Address, show_address
 from headrace.errors import FolderInUse, HeadraceError
 from headrace.server.settings import (
     HTTP_PORT,
     KAFKA_PORT,
     LOOPBACK,
-    ClusterSettings,
     Settings,
     stored_worker_count,
 )
@@ -228,54 +227,7 @@ def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: boo
     help="Brokers to run on this machine, one per core it may use: they share the partitions, and"
     " listen on ports that follow each other. Default: as many as the data folder has had.",
 )
-@click.option(
-    "--zookeeper",
-    metavar="HOST:PORT,...",
-    default=None,
-    envvar="HEADRACE_ZOOKEEPER",
-    help="Join the cluster that meets there. Records are kept in Apache BookKeeper, whose bookies"
-    " ZooKeeper knows, and nothing in --data-dir. See `headrace cluster dev`.",
-)
-@click.option(
-    "--zookeeper-root",
-    metavar="PATH",
-    default="/headrace",
-    show_default=True,
-    envvar="HEADRACE_ZOOKEEPER_ROOT",
-    help="With --zookeeper: where the cluster keeps its facts. Another path, another cluster.",
-)
-@click.option(
-    "--broker-id",
-    type=click.IntRange(0, 2**31 - 1),
-    default=0,
-    show_default=True,
-    envvar="HEADRACE_BROKER_ID",
-    help="With --zookeeper: which broker of the cluster this is; each has its own.",
-)
-@click.option(
-    "--rack",
-    default=None,
-    envvar="HEADRACE_RACK",
-    help="With --zookeeper: where this broker stands, for clients that ask.",
-)
-@click.option(
-    "--session-timeout-ms",
-    type=click.IntRange(500),
-    default=6_000,
-    show_default=True,
-    envvar="HEADRACE_SESSION_TIMEOUT_MS",
-    help="With --zookeeper: how long after its last sign of life others take this broker's"
-    " partitions over.",
-)
-@click.option(
-    "--quorum",
-    type=QuorumType(),
-    default="3,3,2",
-    show_default=True,
-    envvar="HEADRACE_QUORUM",
-    help="With --zookeeper: of a new ledger, the bookies it is spread over, those that get each"
-    " entry, and how many of these must have synced it.",
-)
+@cluster_options
 @click.option("--worker", type=click.IntRange(0, 63), default=None, hidden=True)
 @click.option(
     "--advertise",
@@ -357,27 +309,12 @@ def serve(
     so it may be killed at any time.
     """
     _prepare(log_level)
-    cluster = None
-    if zookeeper is not None:
-        cluster = ClusterSettings(
-            zookeeper,
-            session_timeout_ms,
-            zookeeper_root,
-            ensemble=quorum[0],
-            write_quorum=quorum[1],
-            ack_quorum=quorum[2],
+    cluster = cluster_settings(zookeeper, zookeeper_root, session_timeout_ms, quorum)
+    if cluster is not None and workers is not None and workers > 1:
+        raise CommandFailed(
+            "--workers shares a data folder: with --zookeeper, start several brokers, each with"
+            " its own --broker-id and ports"
         )
-        if "/" in zookeeper:
-            raise CommandFailed(
-                f"--zookeeper {zookeeper!r}: the servers alone; a path goes to --zookeeper-root"
-            )
-        if not re.fullmatch(r"(/[A-Za-z0-9._-]+)+", zookeeper_root) or "/." in zookeeper_root:
-            raise CommandFailed(f"--zookeeper-root {zookeeper_root!r} is no path of ZooKeeper")
-        if workers is not None and workers > 1:
-            raise CommandFailed(
-                "--workers shares a data folder: with --zookeeper, start several brokers, each"
-                " with its own --broker-id and ports"
-            )
     worker_count = 1 if cluster else _worker_count(data_dir, workers)
     if worker_count > 1 and worker is None and advertise is not None:
         raise CommandFailed("--advertise names one broker: it goes with --workers 1 only")

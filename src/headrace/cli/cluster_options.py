@@ -1,0 +1,99 @@
+"""The options by which a broker or a command finds its cluster.
+
+Rules of the room: options and their checks; what a cluster is, others know.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.failures import CommandFailed
+from headrace.cli.parameters import QuorumType
+from headrace.server.settings import ClusterSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_OPTIONS = (
+    click.option(
+        "--zookeeper",
+        metavar="HOST:PORT,...",
+        default=None,
+        envvar="HEADRACE_ZOOKEEPER",
+        help="Join the cluster that meets there. Records are kept in Apache BookKeeper, whose"
+        " bookies ZooKeeper knows, and nothing in --data-dir. See `headrace cluster dev`.",
+    ),
+    click.option(
+        "--zookeeper-root",
+        metavar="PATH",
+        default="/headrace",
+        show_default=True,
+        envvar="HEADRACE_ZOOKEEPER_ROOT",
+        help="With --zookeeper: where the cluster keeps its facts. Another path, another cluster.",
+    ),
+    click.option(
+        "--broker-id",
+        type=click.IntRange(0, 2**31 - 1),
+        default=0,
+        show_default=True,
+        envvar="HEADRACE_BROKER_ID",
+        help="With --zookeeper: which broker of the cluster this is; each has its own.",
+    ),
+    click.option(
+        "--rack",
+        default=None,
+        envvar="HEADRACE_RACK",
+        help="With --zookeeper: where this broker stands, for clients that ask.",
+    ),
+    click.option(
+        "--session-timeout-ms",
+        type=click.IntRange(500),
+        default=6_000,
+        show_default=True,
+        envvar="HEADRACE_SESSION_TIMEOUT_MS",
+        help="With --zookeeper: how long after its last sign of life others take this broker's"
+        " partitions over.",
+    ),
+    click.option(
+        "--quorum",
+        type=QuorumType(),
+        default="3,3,2",
+        show_default=True,
+        envvar="HEADRACE_QUORUM",
+        help="With --zookeeper: of a new ledger, the bookies it is spread over, those that get each"
+        " entry, and how many of these must have synced it.",
+    ),
+)
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that join a cluster."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def cluster_settings(
+    zookeeper: str | None, root: str, session_timeout_ms: int, quorum: tuple[int, int, int]
+) -> ClusterSettings | None:
+    """What the options say; None without `--zookeeper`. Raises CommandFailed."""
+    if zookeeper is None:
+        return None
+    if "/" in zookeeper:
+        raise CommandFailed(
+            f"--zookeeper {zookeeper!r}: the servers alone; a path goes to --zookeeper-root"
+        )
+    if not re.fullmatch(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+", root):
+        raise CommandFailed(f"--zookeeper-root {root!r} is no path of ZooKeeper: write /headrace")
+    ensemble, write_quorum, ack_quorum = quorum
+    return ClusterSettings(
+        zookeeper,
+        session_timeout_ms,
+        root,
+        ensemble=ensemble,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+    )
