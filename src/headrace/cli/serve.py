@@ -270,13 +270,7 @@ def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: boo
     show_default=True,
     help="How fast ledgers are copied to object storage; 0: as fast as it goes.",
 )
-@click.option(
-    "--tiering-interval-ms",
-    type=click.IntRange(100),
-    default=30_000,
-    show_default=True,
-    help="How often ledgers to offload are looked for.",
-)
+@click.option("--tiering-interval-ms", type=click.IntRange(100), default=30_000, hidden=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
 )
