@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.cluster.bookkeeper_rig import plant
 from tests.cluster.oracle import Oracle, OracleError, digest_of, oracle, stream
 from tests.cluster.writer_process import WriterProcess
 
 from headrace.errors import DataCorrupt, LedgerFenced, StorageUnavailable
-from headrace.runtime.clock import SystemClock
-from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
-from headrace.storage.bookkeeper.entries import DATA, pack_head
 from headrace.storage.bookkeeper.ledger_metadata import LedgerState
-from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
-from headrace.storage.bookkeeper.quorum import Quorum
-from headrace.storage.bookkeeper.settings import BookKeeperSettings
-from headrace.storage.bookkeeper.wire import add_frame, master_key
+
+if TYPE_CHECKING:
+    from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 
 FENCED_CODES = {-101, -11, -12}
 """Fenced; or the ledger is closed, as its metadata say."""
@@ -35,32 +32,6 @@ def java(cluster_parts, shared_cluster):
         oracle(cluster_parts, Path(folder), shared_cluster.zookeeper.address) as started,
     ):
         yield started
-
-
-@asynccontextmanager
-async def opened(zookeeper: str, **settings):
-    client = await ZooKeeper.connect(ZooKeeperOptions(zookeeper), SystemClock())
-    store = await BookKeeperLedgerStore.open(client, BookKeeperSettings(**settings), SystemClock())
-    try:
-        yield store
-    finally:
-        await store.close()
-        await client.close()
-
-
-@pytest.fixture
-def with_store(shared_cluster):
-    """with_store(scenario, quorum): runs scenario(store) over the shared cluster."""
-
-    def run(scenario, quorum=(3, 3, 2), **settings):
-        async def main():
-            address = shared_cluster.zookeeper.address
-            async with opened(address, quorum=Quorum(*quorum), **settings) as store:
-                return await scenario(store)
-
-        return asyncio.run(main())
-
-    return run
 
 
 async def payloads_of(store: BookKeeperLedgerStore, ledger: int) -> list[bytes]:
@@ -252,23 +223,6 @@ def test_the_ledger_of_a_writer_that_was_killed_is_recovered_and_java_sees_the_s
 
 
 # --- what a writer can leave on single bookies, made by hand -----------------------------------
-
-
-async def plant(store, ledger: int, entry: int, slots, *, damaged=(), size: int = 10) -> None:
-    """Put an entry on some of its bookies alone, as a writer that died in the middle does."""
-    metadata = (await store._cluster.service.read(ledger)).metadata
-    position = entry * size
-    payload = pack_head(DATA, position, position) + stream(position, size)
-    length = (entry + 1) * len(payload)
-    for slot in slots:
-        frame = add_frame(ledger, entry, -1, length, master_key(b""), 0, payload)
-        if slot in damaged:
-            frame[-1] ^= 1
-        done = asyncio.get_running_loop().create_future()
-        store._cluster.bookies[metadata.last_ensemble.bookies[slot]].add(
-            ledger, entry, frame, lambda code, _body, done: done.set_result(code), done
-        )
-        assert await done == 0
 
 
 TAILS = {

@@ -96,6 +96,11 @@ class EntryIndex:
         at = bisect_right(self._positions, position)
         return (self._entries[at], self._positions[at]) if at < len(self._positions) else None
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it takes, about."""
+        return 16 * len(self._entries)
+
     def encode(self) -> bytes:
         """Its stored bytes: all entries, then all positions."""
         out = b""

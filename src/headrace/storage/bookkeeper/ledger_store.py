@@ -30,7 +30,7 @@ from headrace.storage.bookkeeper.entry_cache import EntryCache
 from headrace.storage.bookkeeper.entry_reader import EntryReader
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
 from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, unknown
-from headrace.storage.bookkeeper.open_ledger import Cluster, OpenLedger
+from headrace.storage.bookkeeper.open_ledger import Cluster, OpenLedger, Room
 from headrace.storage.bookkeeper.position_reader import PositionReader
 from headrace.storage.bookkeeper.recovering_ledger import open_closed, recover_ledger
 from headrace.storage.bookkeeper.wire import master_key
@@ -98,6 +98,7 @@ class BookKeeperLedgerStore:
             ),
             pool,
             EntryCache(settings.cache_bytes),
+            Room(settings.in_flight_bytes_max),
             self._tasks,
             clock,
             randomness or SystemRandomness(),
@@ -111,6 +112,9 @@ class BookKeeperLedgerStore:
         self._positions = PositionReader(self._reader, self._cluster.cache)
         self._opened: dict[int, OpenLedger] = {}
         self._writing: dict[int, WritingLedger] = {}
+        self._kept: dict[int, int] = {}
+        """Sealed ledgers among those opened, and the bytes that each takes, oldest first."""
+        self._kept_bytes = 0
         self._opening: dict[tuple[int, bool], asyncio.Future[OpenLedger]] = {}
 
     @classmethod
@@ -190,7 +194,8 @@ class BookKeeperLedgerStore:
             await writing.seal(bytes(footer))
         except MetadataUnavailable as error:
             raise StorageUnavailable(f"ledger {ledger} cannot be sealed now: {error}") from error
-        self._writing.pop(ledger, None)
+        if self._writing.pop(ledger, None) is not None:
+            self._keep(writing.opened)
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -303,7 +308,18 @@ class BookKeeperLedgerStore:
                 LedgerFenced(f"ledger {ledger} was recovered, and is sealed now", ledger=ledger)
             )
         self._opened[ledger] = opened
+        self._keep(opened)
         return opened
+
+    def _keep(self, opened: OpenLedger) -> None:
+        """Count what a sealed ledger takes, and let the oldest go where that is too much."""
+        self._kept_bytes -= self._kept.pop(opened.ledger, 0)
+        self._kept[opened.ledger] = opened.size_bytes
+        self._kept_bytes += opened.size_bytes
+        while self._kept_bytes > self._settings.opened_bytes_max and len(self._kept) > 1:
+            oldest = next(iter(self._kept))
+            self._kept_bytes -= self._kept.pop(oldest)
+            del self._opened[oldest]
 
     async def delete(self, ledger: LedgerId) -> None:
         """See LedgerStore. One that is not closed is recovered first: a writer that still had it
@@ -329,7 +345,9 @@ class BookKeeperLedgerStore:
 
     def forget(self, ledger: int) -> None:
         """Let go of what is kept in memory of a ledger; it is opened anew when it is read."""
-        self._opened.pop(ledger, None)
+        if ledger not in self._writing:
+            self._opened.pop(ledger, None)
+        self._kept_bytes -= self._kept.pop(ledger, 0)
         self._cluster.cache.forget(ledger)
 
     def _bookies_changed(self) -> None:

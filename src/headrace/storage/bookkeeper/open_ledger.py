@@ -5,13 +5,15 @@ Rules of the room: values that writing, recovering and reading hand to each othe
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.storage.bookkeeper.entries import EntryIndex
 from headrace.storage.ledger import LedgerId, LedgerInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
     from headrace.runtime.clock import Clock
@@ -24,6 +26,35 @@ if TYPE_CHECKING:
     from headrace.storage.bookkeeper.settings import BookKeeperSettings
 
 
+class Room:
+    """How many bytes of all ledgers together may be under way; who finds no room waits in line.
+
+    Without it a burst would make every bookie owe more than it may, and so fail them all.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._taken = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def take(self, size: int) -> bool:
+        """Take room for an entry, if there is any; one entry always finds some."""
+        if self._taken and self._taken + size > self._bytes_max:
+            return False
+        self._taken += size
+        return True
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Call `go_on` when there may be room."""
+        self._waiting.append(go_on)
+
+    def release(self, size: int) -> None:
+        """Give room back."""
+        self._taken -= size
+        if self._waiting and self._taken < self._bytes_max:
+            asyncio.get_running_loop().call_soon(self._waiting.popleft())
+
+
 class Cluster(NamedTuple):
     """What all ledgers of one store share."""
 
@@ -31,6 +62,7 @@ class Cluster(NamedTuple):
     service: LedgerMetadataService
     pool: BookiePool
     cache: EntryCache
+    room: Room
     tasks: Tasks
     clock: Clock
     randomness: Randomness
@@ -64,6 +96,11 @@ class OpenLedger:
         """Bytes that may be read."""
         self.is_sealed = False
         self.footer: bytes | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it takes, about."""
+        return 1_000 + self.index.size_bytes + len(self.footer or b"")
 
     @property
     def info(self) -> LedgerInfo:

@@ -10,6 +10,7 @@ what is seen on the way is remembered. A read that goes on where the last one en
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt
@@ -33,7 +34,7 @@ BATCH_BYTES_MAX = 4 << 20
 """Bookies answer up to 5 MiB (`nettyMaxFrameSizeBytes`)."""
 ENTRIES_WALKED = 16
 """So many entries are read through rather than searched."""
-_READERS_MAX = 64
+_LEDGERS_MAX, _READERS_MAX = 1_000, 8
 
 
 class PositionReader:
@@ -42,8 +43,8 @@ class PositionReader:
     def __init__(self, reader: EntryReader, cache: EntryCache) -> None:
         self._reader = reader
         self._cache = cache
-        self._next: dict[tuple[int, int], int] = {}
-        """(ledger, position where a read ended) -> the entry that begins there."""
+        self._ends: dict[int, deque[int]] = {}
+        """Ledger -> where the last reads of it ended."""
 
     async def read(self, opened: OpenLedger, position: int, size: int) -> Buffer:
         """Up to `size` bytes at `position`, fewer only at the end of what may be read.
@@ -56,11 +57,10 @@ class PositionReader:
         cached = self._cache.get(opened.ledger, position, end - position)
         if cached is not None:
             return cached
-        known = self._next.pop((opened.ledger, position), None)
         want = end
-        if known is not None:
+        if any(position <= earlier <= end for earlier in self._ends.get(opened.ledger, ())):
             want = min(max(end, position + READ_AHEAD_BYTES), opened.end)
-        entry = known if known is not None else await self._find(opened, position)
+        entry = await self._find(opened, position)
         parts: list[memoryview] = []
         reached = position
         while reached < want:
@@ -78,7 +78,7 @@ class PositionReader:
                     parts.append(data[reached - begins :])
                     reached = begins + len(data)
             entry = entries[-1].entry + 1
-        self._remember(opened.ledger, reached, entry)
+        self._remember(opened.ledger, reached)
         data = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
         return data[: end - position]
 
@@ -86,16 +86,20 @@ class PositionReader:
         """(where it begins, its bytes)."""
         head = read_head(found.payload)
         if head.kind not in {DATA, FRAGMENT}:
-            raise _torn(opened, head.position, f"entry {found.entry} is of the trailer")
+            return head.position, found.payload[:0]  # of a trailer that its writer did not finish
         data = found.payload[HEAD.size :]
         opened.index.add(found.entry, head.position)
         self._cache.put(opened.ledger, head.position, data)
         return head.position, data
 
-    def _remember(self, ledger: int, position: int, entry: int) -> None:
-        if len(self._next) >= _READERS_MAX:
-            del self._next[next(iter(self._next))]
-        self._next[ledger, position] = entry
+    def _remember(self, ledger: int, position: int) -> None:
+        ends = self._ends.pop(ledger, None)
+        if ends is None:
+            if len(self._ends) >= _LEDGERS_MAX:
+                del self._ends[next(iter(self._ends))]
+            ends = deque(maxlen=_READERS_MAX)
+        ends.append(position)
+        self._ends[ledger] = ends
 
     async def _find(self, opened: OpenLedger, position: int) -> int:
         """An entry that begins at or before `position`, and little before it."""

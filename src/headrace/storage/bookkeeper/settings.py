@@ -50,6 +50,10 @@ class BookKeeperSettings:
     """A bookie that failed gets no new ensembles for so long, doubling with each failure."""
     racks: Mapping[str, str] = field(default_factory=dict)
     """Bookie id -> rack; else what the bookie's own `rack` property says, else one rack for all."""
+    in_flight_bytes_max: int = 32 << 20
+    """Bytes of all ledgers together that may be under way; more wait."""
+    opened_bytes_max: int = 64 << 20
+    """Memory for indexes and footers of sealed ledgers; the oldest are read anew when needed."""
     entry_bytes_max: int = ENTRY_BYTES_MAX
     entry_bytes_target: int = 128 << 10
     """Appends are gathered up to this size: larger entries bring no more throughput, and wait

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WINDOW_BYTES = 32 << 20
-"""Bytes of one ledger that may be under way; more wait here."""
 SPARES_RETRY_S = 2.0
 
 
@@ -68,7 +66,8 @@ class WritingLedger:
         self._is_trailer_queued = False
         self._acknowledged = -1
         self._sent: dict[int, BuiltEntry] = {}
-        self._sent_bytes = 0
+        self._is_in_line = False
+        """Whether it waits for room."""
         self._footer: bytes | None = None
         self._closing: asyncio.Future[Close] | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -107,11 +106,22 @@ class WritingLedger:
         if self.handle.failure is not None:
             return
         queue = self._builder.queue
-        while queue and self._sent_bytes < WINDOW_BYTES:
+        while queue and not self._is_in_line:
+            if not self._cluster.room.take(len(queue[0].frame)):
+                self._is_in_line = True
+                self._cluster.room.wait(self._have_room)
+                return
             self._send_entry(queue.popleft())
         if self._is_trailer_queued and not queue:
             self._is_trailer_queued = False
             self._carry_out(self.handle.close())
+
+    def _have_room(self) -> None:
+        self._is_in_line = False
+        if self.error is None:
+            self._send_queue()
+        if not self._is_in_line:
+            self._cluster.room.release(0)  # what is left is for the next in line
 
     def _send_entry(self, entry: BuiltEntry) -> None:
         frame = entry.frame
@@ -120,7 +130,6 @@ class WritingLedger:
             frame, self._ledger, added.entry, added.confirmed, added.length, self._master_key, 0
         )
         self._sent[added.entry] = entry
-        self._sent_bytes += len(frame)
         self.opened.index.add(added.entry, entry.position)
         for send in added.sends:
             self._send(send, frame)
@@ -166,7 +175,7 @@ class WritingLedger:
         first, self._acknowledged = self._acknowledged + 1, last
         for number in range(first, last + 1):
             sent = self._sent.pop(number)
-            self._sent_bytes -= len(sent.frame)
+            self._cluster.room.release(len(sent.frame))
             if sent.kind not in {DATA, FRAGMENT}:
                 continue
             opened.last_entry = number
@@ -204,6 +213,8 @@ class WritingLedger:
         self.error = error
         log.info("%s", error)
         sent, self._sent = self._sent, {}
+        for one in sent.values():
+            self._cluster.room.release(len(one.frame))
         completions = [one.completion for one in sent.values() if one.completion is not None]
         completions += self._builder.drop()
         if self._retry is not None:

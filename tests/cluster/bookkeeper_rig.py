@@ -1,0 +1,76 @@
+"""What tests over a real BookKeeper share: a store, and entries put where no writer would."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.cluster.oracle import stream
+
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
+from headrace.storage.bookkeeper.entries import DATA, pack_head
+from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+from headrace.storage.bookkeeper.quorum import Quorum
+from headrace.storage.bookkeeper.settings import BookKeeperSettings
+from headrace.storage.bookkeeper.wire import add_frame, master_key
+
+
+@asynccontextmanager
+async def opened(zookeeper: str, **settings):
+    client = await ZooKeeper.connect(ZooKeeperOptions(zookeeper), SystemClock())
+    store = await BookKeeperLedgerStore.open(client, BookKeeperSettings(**settings), SystemClock())
+    try:
+        yield store
+    finally:
+        await store.close()
+        await client.close()
+
+
+@pytest.fixture
+def with_store(shared_cluster):
+    """with_store(scenario, quorum): runs scenario(store) over the shared cluster."""
+
+    def run(scenario, quorum=(3, 3, 2), **settings):
+        async def main():
+            address = shared_cluster.zookeeper.address
+            async with opened(address, quorum=Quorum(*quorum), **settings) as store:
+                return await scenario(store)
+
+        return asyncio.run(main())
+
+    return run
+
+
+def data_entry(position: int, data: bytes, kind: int = DATA, start: int | None = None) -> bytes:
+    """The payload of an entry."""
+    return pack_head(kind, position, position if start is None else start) + data
+
+
+async def plant_payload(store, ledger: int, entry: int, slots, payload: bytes, length: int) -> None:
+    """Put an entry on some of its bookies alone."""
+    frame = add_frame(ledger, entry, -1, length, master_key(b""), 0, payload)
+    await plant_frame(store, ledger, entry, dict.fromkeys(slots, frame))
+
+
+async def plant_frame(store, ledger: int, entry: int, frames) -> None:
+    metadata = (await store._cluster.service.read(ledger)).metadata
+    for slot, frame in frames.items():
+        done = asyncio.get_running_loop().create_future()
+        store._cluster.bookies[metadata.last_ensemble.bookies[slot]].add(
+            ledger, entry, frame, lambda code, _body, done: done.set_result(code), done
+        )
+        assert await done == 0
+
+
+async def plant(store, ledger: int, entry: int, slots, *, damaged=(), size: int = 10) -> None:
+    """Put an entry of `size` bytes on some of its bookies alone, damaged on some of them."""
+    payload = data_entry(entry * size, stream(entry * size, size))
+    length = (entry + 1) * len(payload)
+    frames = {}
+    for slot in slots:
+        frames[slot] = add_frame(ledger, entry, -1, length, master_key(b""), 0, payload)
+        if slot in damaged:
+            frames[slot][-1] ^= 1
+    await plant_frame(store, ledger, entry, frames)

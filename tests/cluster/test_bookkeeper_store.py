@@ -1,0 +1,256 @@
+"""The store over a real BookKeeper: beyond the contract that all stores share."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from tests.cluster.bookkeeper_rig import data_entry, plant, plant_payload
+from tests.cluster.oracle import stream
+
+from headrace.errors import LedgerFenced, LedgerLost, StorageUnavailable
+from headrace.storage.bookkeeper.entries import (
+    FRAGMENT,
+    HEAD,
+    INDEX_INTERVAL_BYTES,
+    EntryIndex,
+    trailer_entries,
+)
+from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerState
+from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+
+
+async def append(store: BookKeeperLedgerStore, ledger: int, data: bytes) -> None:
+    await store.append(ledger, [data], len(data), None)[1].wait()
+
+
+async def beside(store: BookKeeperLedgerStore) -> BookKeeperLedgerStore:
+    """Another broker's store, over the same session."""
+    return await BookKeeperLedgerStore.open(
+        store._directory._zookeeper, store._settings, store._clock
+    )
+
+
+def test_a_burst_larger_than_what_may_be_under_way_waits_in_line(with_store):
+    async def scenario(store):
+        ledgers = [await store.create() for _ in range(5)]
+        completions = []
+        for index in range(40):
+            for ledger in ledgers:
+                data = stream(index * 30_000, 30_000)
+                completions.append(store.append(ledger, [data], len(data), None)[1])
+        for completion in completions:
+            await completion.wait()
+        for ledger in ledgers:
+            store.forget(ledger)
+            assert bytes(await store.read(ledger, 0, 1 << 30)) == stream(0, 40 * 30_000)
+        room = store._cluster.room
+        assert room._taken == 0
+        assert not room._waiting
+
+    with_store(scenario, in_flight_bytes_max=200_000, bookie_bytes_max=400_000)
+
+
+def test_sealed_ledgers_beyond_the_memory_for_them_are_opened_anew(with_store):
+    async def scenario(store):
+        ledgers = []
+        for number in range(6):
+            ledger = await store.create()
+            await append(store, ledger, b"%d" % number)
+            await store.seal(ledger, bytes([number]) * 4_000)
+            ledgers.append(ledger)
+        assert len(store.list()) == 2
+        for _ in range(2):
+            for number, ledger in enumerate(ledgers):
+                assert (await store.recover(ledger)).footer == bytes([number]) * 4_000
+                assert bytes(await store.read(ledger, 0, 10)) == b"%d" % number
+                assert len(store.list()) <= 2
+
+    with_store(scenario, opened_bytes_max=11_000)
+
+
+@pytest.mark.parametrize("quorum", [(3, 3, 2), (4, 2, 2)])
+def test_any_position_of_a_ledger_without_an_index_is_found(with_store, quorum):
+    async def scenario(store):
+        chance = random.Random(1)
+        ledger = await store.create()
+        end, last = 0, None
+        for index in range(600):
+            # At first tiny entries, then large ones: where a guess by share goes wrong.
+            size = chance.randrange(1, 60) if index < 500 else chance.randrange(20_000, 60_000)
+            _, last = store.append(ledger, [stream(end, size)], size, None)
+            end += size
+            await asyncio.sleep(0)
+        await last.wait()
+        other = await beside(store)
+        assert (await other.recover(ledger)).end == end
+        looked = 0
+        read = other._reader.read
+
+        async def counted(*arguments):
+            nonlocal looked
+            looked += 1
+            return await read(*arguments)
+
+        other._reader.read = counted
+        for _ in range(40):
+            position, size = chance.randrange(end), chance.randrange(1, 5_000)
+            other._cluster.cache.forget(ledger)
+            found = bytes(await other.read(ledger, position, size))
+            assert found == stream(position, size)[: end - position]
+        assert looked < 40 * 8, "it searches, and remembers what it has seen"
+        await other.close()
+
+    with_store(scenario, quorum, entry_bytes_target=1)
+
+
+def test_a_reader_from_start_to_end_asks_for_much_at_a_time(with_store):
+    async def scenario(store):
+        ledger = await store.create()
+        for index in range(0, 8 << 20, 64 << 10):
+            _, last = store.append(ledger, [stream(index, 64 << 10)], 64 << 10, None)
+        await last.wait()
+        store._cluster.cache.forget(ledger)
+        asked = 0
+        read = store._reader.read
+
+        async def counted(*arguments):
+            nonlocal asked
+            asked += 1
+            return await read(*arguments)
+
+        store._reader.read = counted
+        position = 0
+        while position < 8 << 20:
+            data = store.read_cached(ledger, position, 10_000)
+            if data is None:
+                data = await store.read(ledger, position, 10_000)
+                cached = store.read_cached(ledger, position, 10_000)
+                assert cached is not None, "who asks again finds it in memory"
+                assert bytes(cached) == bytes(data)
+            assert bytes(data) == stream(position, 10_000)[: (8 << 20) - position]
+            position += len(data)
+        assert asked < 40
+
+    with_store(scenario)
+
+
+def test_a_writer_stops_when_somebody_else_changes_its_metadata(with_store):
+    async def scenario(store):
+        service = store._cluster.service
+
+        async def stopped(ledger, change) -> Exception:
+            await append(store, ledger, b"mine")
+            await service.update(ledger, await service.read(ledger), change)
+            while True:
+                try:
+                    await append(store, ledger, b"more")
+                except (LedgerFenced, LedgerLost) as error:
+                    return error
+                await asyncio.sleep(0.01)
+
+        def replace(metadata):
+            first = metadata.ensembles[0]
+            changed = Ensemble(0, (*first.bookies[1:], first.bookies[0]))
+            return None if metadata.ensembles == (changed,) else metadata.with_ensemble(changed)
+
+        def mark(metadata):
+            return metadata.in_recovery() if metadata.state is LedgerState.OPEN else None
+
+        assert isinstance(await stopped(await store.create(), replace), LedgerLost)
+        assert isinstance(await stopped(await store.create(), mark), LedgerFenced)
+        # Entries elsewhere were re-replicated: that is no business of the writer's.
+        ledger = await store.create()
+        await service.update(
+            ledger,
+            await service.read(ledger),
+            lambda m: None if m.creator else m.__class__(**{**fields(m), "creator": 7}),
+        )
+        await asyncio.sleep(0.1)
+        await append(store, ledger, b"still mine")
+        await store.seal(ledger, b"")
+
+    def fields(metadata):
+        return {name: getattr(metadata, name) for name in metadata.__slots__}
+
+    with_store(scenario)
+
+
+# --- what a writer that dies while it seals, or in the middle of a large append, leaves ----------
+
+
+def test_an_append_of_several_entries_is_there_as_a_whole_or_not_at_all(with_store):
+    async def scenario(store):
+        for piece_count in (1, 2, 3):
+            ledger = await store.create()
+            await plant(store, ledger, 0, [0, 1, 2])
+            length, position = 30, 10
+            for piece in range(piece_count):
+                kind = 1 if piece == 2 else FRAGMENT
+                payload = data_entry(position, stream(position, 20), kind, 10)
+                length, position = length + len(payload), position + 20
+                await plant_payload(store, ledger, 1 + piece, [0, 1, 2], payload, length)
+            end = 70 if piece_count == 3 else 10
+            assert (await store.recover(ledger)) == (ledger, end, True, None)
+            assert bytes(await store.read(ledger, 0, 100)) == stream(0, end)
+
+    with_store(scenario)
+
+
+@pytest.mark.parametrize("stored", [0, 1, 2, 3])
+def test_a_trailer_that_was_stored_in_part_counts_as_none(with_store, stored):
+    async def scenario(store):
+        index = EntryIndex()
+        index.add(1, INDEX_INTERVAL_BYTES)
+        ledger = await store.create()
+        length = 0
+        for entry in range(2):
+            payload = data_entry(
+                entry * INDEX_INTERVAL_BYTES,
+                stream(entry * INDEX_INTERVAL_BYTES, INDEX_INTERVAL_BYTES),
+            )
+            length += len(payload)
+            await plant_payload(store, ledger, entry, [0, 1, 2], payload, length)
+        end = 2 * INDEX_INTERVAL_BYTES
+        trailer = trailer_entries(index, b"f" * 20, end, 2, HEAD.size + 16 + 18)
+        assert len(trailer) == 3
+        for number, payload in enumerate(trailer[:stored]):
+            length += len(payload)
+            await plant_payload(store, ledger, 2 + number, [0, 1, 2], payload, length)
+        footer = b"f" * 20 if stored == 3 else None
+        assert await store.recover(ledger) == (ledger, end, True, footer)
+        assert bytes(await store.read(ledger, 0, 1 << 20)) == stream(0, end)
+        assert bytes(await store.read(ledger, end - 5, 100)) == stream(end - 5, 5)
+
+    with_store(scenario)
+
+
+def test_a_ledger_that_another_broker_writes_is_not_read_before_it_is_recovered(with_store):
+    async def scenario(store):
+        other = await beside(store)
+        ledger = await store.create()
+        await append(store, ledger, b"abc")
+        assert other.read_cached(ledger, 0, 3) is None
+        with pytest.raises(StorageUnavailable):
+            await other.read(ledger, 0, 3)
+        await append(store, ledger, b"not fenced by the look")
+        records = {record.ledger: record for record in await other.records()}
+        assert not records[ledger].is_closed
+        await store.seal(ledger, b"")
+        assert bytes(await other.read(ledger, 0, 3)) == b"abc"
+        await other.close()
+
+    with_store(scenario)
+
+
+def test_a_ledger_of_another_cluster_or_product_is_not_listed(with_store):
+    async def scenario(store):
+        ours = await store.create({"partition": b"orders-3"})
+        foreign = await store.create({"application": b"pulsar"})
+        other = await store.create({"cluster": b"another"})
+        records = {record.ledger: record for record in await store.records()}
+        assert records[ours].custom["partition"] == b"orders-3"
+        assert not {foreign, other} & records.keys()
+
+    with_store(scenario)
