@@ -69,4 +69,5 @@ class Proxy:
                 await self._flows.wait()
                 writer.write(data)
                 await writer.drain()
+        await self._flows.wait()  # an end does not get through either
         writer.transport.abort()

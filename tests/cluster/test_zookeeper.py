@@ -178,6 +178,68 @@ def test_a_tree_is_watched_through_lost_connections(shared_zookeeper, root):
     asyncio.run(run())
 
 
+def test_a_gap_reaches_back_to_when_the_watch_was_last_set(shared_zookeeper, root):
+    """Breaks in quick succession: what is answered while no watch is set yet, was not told."""
+
+    async def run():
+        async with (
+            Proxy(shared_zookeeper.address) as proxy,
+            client(proxy.address, root=root) as zk,
+            client(shared_zookeeper.address, root=root) as other,
+        ):
+            await other.create("/t/a", b"")
+            gaps = []
+            await zk.watch_tree("/t", lambda _path, _is_gone: None, gaps.append)
+            gate, set_watch = asyncio.Event(), zk._set_tree_watch
+
+            async def set_late(tree):
+                await gate.wait()
+                await set_watch(tree)
+
+            zk._set_tree_watch = set_late
+            for connections in (3, 5):
+                proxy.break_connections()
+                await wait_until(lambda seen=connections: zk.session.changes == seen)
+                await other.put("/t/a", b"")
+                await zk.sync("/t")
+            gate.set()
+            await wait_until(lambda: gaps)
+            (state,) = await zk.get_many(["/t/a"])
+            assert gaps[0] < state.changed_zxid - 1  # both puts lie behind it
+
+    asyncio.run(run())
+
+
+def test_a_server_that_falls_silent_is_noticed_while_much_is_asked_of_it(shared_zookeeper, root):
+    async def run():
+        async with (
+            Proxy(shared_zookeeper.address) as proxy,
+            client(proxy.address, session_timeout_ms=SESSION_MS) as zk,
+        ):
+            over = asyncio.Event()
+
+            async def ask():
+                with contextlib.suppress(MetadataUnavailable):
+                    await zk.exists(root)
+
+            async def ask_much():
+                calls = set()
+                while not over.is_set():
+                    calls.add(asyncio.ensure_future(ask()))
+                    await asyncio.sleep(0.05)
+                await asyncio.gather(*calls)
+
+            asking = asyncio.ensure_future(ask_much())
+            await asyncio.sleep(0.2)
+            proxy.swallow()
+            await wait_until(lambda: zk.session.state is SessionState.SUSPENDED, 10)
+            proxy.restore()
+            over.set()
+            await asking
+
+    asyncio.run(run())
+
+
 def test_an_unreachable_zookeeper_is_reported_with_cause_and_next_step(root):
     async def run():
         started = time.monotonic()

@@ -23,6 +23,7 @@ from headrace.metadata.store import ABSENT, ANY, Entry, MetadataStore, Operation
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
+from headrace.runtime.session import SessionState
 from headrace.runtime.zookeeper import ZooKeeper
 from headrace.runtime.zookeeper_link import ZooKeeperOptions
 
@@ -349,6 +350,36 @@ def test_a_put_of_another_session_takes_the_key_over(house):
             await other.close()
             third = await house.open()
             assert [entry.key for entry in await third.list("/")] == ["/b"]
+
+    asyncio.run(run())
+
+
+def test_a_version_goes_on_when_a_key_changes_its_owner(house):
+    async def run():
+        async with house:
+            mine, other = await house.open(), await house.open()
+            assert await mine.put("/a", b"", ABSENT, ephemeral=True) == 0
+            assert await other.put("/a", b"", ANY, ephemeral=True) == 1
+            with pytest.raises(VersionConflict):  # else two would believe that it is theirs
+                await mine.put("/a", b"", 0, ephemeral=True)
+            assert await mine.put("/a", b"", 1) == 2
+            await other.close()
+            assert await mine.get("/a") == Entry("/a", b"", 2)
+
+    asyncio.run(run())
+
+
+def test_a_session_says_how_long_it_is_safe(house):
+    async def run():
+        async with house:
+            session = (await house.open()).session
+            now_ns = SystemClock().now_ns()
+            assert (session.state, session.number) == (SessionState.CONNECTED, 1)
+            assert session.is_safe(now_ns, margin_ms=100)
+            assert not session.is_safe(now_ns, margin_ms=session.timeout_ms)
+            await session.wait_beyond(session.changes - 1)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(session.wait_beyond(session.changes), 0.01)
 
     asyncio.run(run())
 

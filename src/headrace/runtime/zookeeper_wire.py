@@ -9,6 +9,8 @@ came with it (operations 106 and 22; formats: zookeeper.jute, MultiOperationReco
 from __future__ import annotations
 
 import logging
+import math
+import select
 import socket
 import struct
 from contextlib import suppress
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import DELETED_EVENT
 from kazoo.protocol.serialization import Connect, Watch
 from kazoo.retry import KazooRetry
@@ -160,6 +163,34 @@ class CreateContainer:
         return True
 
 
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's threads with less to do per request: half of the CPU time is saved."""
+
+    @property
+    def running(self) -> bool:
+        """False to those who complete a request: they call back at once, not by another thread.
+
+        What is called back here puts something into a queue, and nothing else.
+        """
+        return False
+
+    def select(
+        self, readers: Sequence[Any], writers: Sequence[Any], _: object, timeout_s: float
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Wait for sockets by `poll`; kazoo would make and close an epoll for each wait."""
+        poll = select.poll()
+        for reader in readers:
+            poll.register(reader, select.POLLIN)
+        for writer in writers:
+            poll.register(writer, select.POLLOUT)
+        ready = {fd for fd, _ in poll.poll(math.ceil(timeout_s * 1000))}
+        return (
+            [reader for reader in readers if reader.fileno() in ready],
+            [writer for writer in writers if writer.fileno() in ready],
+            [],
+        )
+
+
 class _LastWords(logging.Handler):
     """Keeps what kazoo last complained of: the cause that our own errors name."""
 
@@ -182,11 +213,13 @@ class KazooParts:
         self._clock = clock
         self._last_words = _LastWords()
         logger = logging.Logger("kazoo")  # noqa: LOG001 - this client's alone, the bridge logs
+        logger.setLevel(logging.WARNING)
         logger.addHandler(self._last_words)
         self.acl = CREATOR_ALL_ACL if credential is not None else OPEN_ACL_UNSAFE
         self.client = KazooClient(
             hosts,
             timeout=session_timeout_ms / 1000,
+            handler=_Handler(),
             auth_data=[("digest", credential)] if credential is not None else [],
             default_acl=self.acl,
             connection_retry=KazooRetry(
