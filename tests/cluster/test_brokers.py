@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -137,6 +140,45 @@ def test_a_group_goes_on_where_it_committed_when_its_coordinator_dies(brokers):
         client.close()
         brokers.add(victim)
     load.check(brokers.bootstrap)
+
+
+def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headrace.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90)
+
+
+def test_an_operator_sees_the_cluster_drains_a_broker_and_pins_a_partition(
+    brokers, shared_cluster, tmp_path
+):
+    where = ("--zookeeper", shared_cluster.zookeeper.address)
+    where += ("--zookeeper-root", f"/{tmp_path.name}")
+    load = start_load(brokers, "moved")
+    seen = json.loads(headrace("cluster", "status", "--json", *where).stdout)
+    assert [broker["broker"] for broker in seen["brokers"]] == ["1", "2", "3"]
+    assert sum(broker["partitions"] for broker in seen["brokers"]) == PARTITIONS
+    assert len(seen["bookies"]) == 4
+    assert seen["unserved"] == []
+    drained = headrace("cluster", "drain", "2", *where)
+    assert drained.returncode == 0, drained.stderr
+    assert set(brokers.leaders("moved").values()) == {1, 3}
+    moved = headrace("cluster", "move", "moved", "0", "--to", "3", *where)
+    assert moved.returncode == 0, moved.stderr
+    assert brokers.leaders("moved")[0] == 3
+    assert headrace("cluster", "move", "moved", "9", "--to", "3", *where).returncode != 0
+    assert headrace("cluster", "move", "moved", "0", "--to", "8", *where).returncode != 0
+    assert headrace("cluster", "drain", "2", "--undo", *where).returncode == 0
+    wait_until(lambda: 2 in brokers.leaders("moved").values(), 30)
+    load.wait_acked(20)
+    load.stop()
+    load.check(brokers.bootstrap)
+    verified = headrace("cluster", "verify", "--json", *where)
+    assert verified.returncode == 0, verified.stdout
+    found = json.loads(verified.stdout)
+    assert found["problems"] == []
+    assert found["partitions"] >= PARTITIONS  # and those of the groups
+    brokers.close()
+    status = headrace("cluster", "status", *where)
+    assert status.returncode != 0, "nobody serves anything"
 
 
 def _committed(client, places) -> list[int]:

@@ -1,7 +1,7 @@
-"""`headrace cluster`: the servers that brokers of a cluster stand on, for a developer's machine.
+"""`headrace cluster`: the commands, and `dev`, which runs what brokers of a cluster stand on.
 
-Rules of the room: starts and stops them, and says what to type next; what they are made of is
-`headrace.server.dev_cluster`'s business.
+Rules of the room: `dev` starts and stops servers, and says what to type next; what they are made of
+is `headrace.server.dev_cluster`'s business. The other commands are in `cluster_admin`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from threading import Event
 
 import click
 
+from headrace.cli.cluster_admin import drain, move, status, verify
 from headrace.cli.failures import CommandFailed
 from headrace.cli.output import print_json, say
 
@@ -22,7 +23,11 @@ _WATCH_S = 0.5
 
 @click.group()
 def cluster() -> None:
-    """Run a small cluster's ZooKeeper and bookies here."""
+    """Look after a cluster over ZooKeeper and BookKeeper, or run a small one here."""
+
+
+for _command in (status, drain, move, verify):
+    cluster.add_command(_command)
 
 
 @cluster.command()

@@ -1,0 +1,253 @@
+"""`headrace cluster status | drain | move | verify`: a cluster over ZooKeeper and BookKeeper.
+
+Rules of the room: asks and tells; what it means is in `headrace.server.cluster_admin`. A command
+that wishes for a move waits until it has happened, unless told not to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from headrace.cli.cluster_options import cluster_settings
+from headrace.cli.failures import FAILED, CommandFailed
+from headrace.cli.output import iso_time, print_json, print_table, say, size_text
+from headrace.cli.progress import counting
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.server.cluster_admin import ClusterAdmin, Picture
+
+Answer = TypeVar("Answer")
+
+POLL_S = 0.2
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+WAIT = click.option(
+    "--wait-s",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="How long to wait until it has happened; 0: only wish.",
+)
+
+
+def _where(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option(
+            "--zookeeper-root",
+            metavar="PATH",
+            default="/headrace",
+            show_default=True,
+            envvar="HEADRACE_ZOOKEEPER_ROOT",
+            help="Where the cluster keeps its facts.",
+        ),
+        click.option(
+            "--zookeeper",
+            metavar="HOST:PORT,...",
+            default="127.0.0.1:2181",
+            show_default=True,
+            envvar="HEADRACE_ZOOKEEPER",
+            help="Where the cluster meets.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _ask(
+    zookeeper: str, root: str, question: Callable[[ClusterAdmin], Awaitable[Answer]]
+) -> Answer:
+    """Connect, ask, leave. Raises CommandFailed."""
+    from headrace.server.cluster_admin import open_admin
+
+    settings = cluster_settings(zookeeper, root, 6_000, (3, 3, 2))
+    assert settings is not None
+
+    async def main() -> Answer:
+        async with open_admin(settings) as admin:
+            return await question(admin)
+
+    try:
+        return asyncio.run(main())
+    except HeadraceError as error:
+        raise CommandFailed(
+            str(error), "Is ZooKeeper there? Name it with --zookeeper (or HEADRACE_ZOOKEEPER)"
+        ) from error
+
+
+@click.command()
+@_where
+@AS_JSON
+def status(zookeeper: str, zookeeper_root: str, as_json: bool) -> None:
+    """Show brokers, bookies, and partitions that nobody serves."""
+    picture = _ask(zookeeper, zookeeper_root, lambda admin: admin.picture())
+    owned: dict[int, int] = dict.fromkeys(picture.brokers, 0)
+    unserved = []
+    for key in picture.partitions:
+        broker_id = picture.server_of(key)
+        if broker_id is None:
+            unserved.append(picture.name_of(key))
+        else:
+            owned[broker_id] += 1
+    rows = [
+        [
+            str(broker.id),
+            f"{broker.kafka_host}:{broker.kafka_port}",
+            broker.rack,
+            iso_time(broker.started_ms),
+            owned[broker.id],
+            "draining" if broker.id in picture.draining else "serving",
+        ]
+        for _id, broker in sorted(picture.brokers.items())
+    ]
+    columns = ["broker", "kafka", "rack", "since", "partitions", "state"]
+    if as_json:
+        print_json(
+            {
+                "cluster_id": picture.cluster_id,
+                "brokers": [dict(zip(columns, row, strict=True)) for row in rows],
+                "bookies": picture.bookies,
+                "read_only_bookies": picture.read_only_bookies,
+                "topics": len(picture.topics),
+                "partitions": len(picture.partitions),
+                "pins": {
+                    picture.name_of(key): broker
+                    for key, broker in picture.pins.items()
+                    if key[0] in picture.topics
+                },
+                "unserved": unserved,
+            }
+        )
+        return
+    say(f"cluster {picture.cluster_id}: {len(picture.topics)} topics")
+    print_table(columns, rows)
+    say(f"bookies that take writes: {', '.join(picture.bookies) or 'none'}")
+    if picture.read_only_bookies:
+        say(f"read-only bookies: {', '.join(picture.read_only_bookies)}")
+    if unserved:
+        shown = ", ".join(unserved[:10]) + (" ..." if len(unserved) > 10 else "")
+        raise CommandFailed(
+            f"{len(unserved)} partitions are served by nobody: {shown}", exit_code=FAILED
+        )
+
+
+@click.command()
+@click.argument("broker_id", type=click.IntRange(0))
+@click.option("--undo", is_flag=True, help="Let it own partitions again.")
+@WAIT
+@_where
+def drain(broker_id: int, undo: bool, wait_s: float, zookeeper: str, zookeeper_root: str) -> None:
+    """Move all partitions away from a broker, before it is stopped for long."""
+
+    async def question(admin: ClusterAdmin) -> None:
+        picture = await admin.picture()
+        others = set(picture.brokers) - picture.draining - {broker_id}
+        if not undo and not others:
+            raise CommandFailed(f"no other broker could serve what broker {broker_id} owns")
+        await admin.set_draining(broker_id, is_draining=not undo)
+        if undo or wait_s == 0:
+            return
+        await _until(
+            admin,
+            wait_s,
+            lambda seen: sum(seen.server_of(key) == broker_id for key in seen.partitions),
+            f"draining broker {broker_id}",
+        )
+
+    _ask(zookeeper, zookeeper_root, question)
+    say(f"broker {broker_id} {'may own partitions again' if undo else 'is draining'}")
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.option("--to", "broker_id", type=click.IntRange(0), default=None, help="The broker's id.")
+@click.option("--unpin", is_flag=True, help="Leave it to placement again.")
+@WAIT
+@_where
+def move(
+    topic: str,
+    partition: int,
+    broker_id: int | None,
+    unpin: bool,
+    wait_s: float,
+    zookeeper: str,
+    zookeeper_root: str,
+) -> None:
+    """Pin a partition to a broker: it is served there whenever that broker lives."""
+    if (broker_id is None) != unpin:
+        raise CommandFailed("say either where to (--to BROKER_ID) or --unpin")
+
+    async def question(admin: ClusterAdmin) -> None:
+        picture = await admin.picture()
+        if broker_id is not None and broker_id not in picture.brokers:
+            raise CommandFailed(
+                f"broker {broker_id} does not live; those that do: {sorted(picture.brokers)}"
+            )
+        key = await admin.set_pin(topic, partition, broker_id)
+        if broker_id is not None and wait_s:
+            await _until(
+                admin,
+                wait_s,
+                lambda seen: int(seen.server_of(key) != broker_id),
+                f"moving {topic}-{partition} to broker {broker_id}",
+            )
+
+    _ask(zookeeper, zookeeper_root, question)
+    say(
+        f"{topic}-{partition} " + ("is left to placement" if unpin else f"is at broker {broker_id}")
+    )
+
+
+async def _until(
+    admin: ClusterAdmin, wait_s: float, left: Callable[[Picture], int], what: str
+) -> None:
+    """Wait until nothing is left. Raises CommandFailed."""
+    deadline = time.monotonic() + wait_s
+    count = left(await admin.picture())
+    with counting(what, count) as advance:
+        while count:
+            if time.monotonic() > deadline:
+                raise CommandFailed(
+                    f"{what}: {count} partitions are left after {wait_s:g} s; it goes on",
+                    "Look at `headrace cluster status` and at the brokers' logs",
+                )
+            await asyncio.sleep(POLL_S)
+            before, count = count, left(await admin.picture())
+            advance(max(before - count, 0))
+
+
+@click.command()
+@_where
+@AS_JSON
+def verify(zookeeper: str, zookeeper_root: str, as_json: bool) -> None:
+    """Check that owners, chains and ledgers fit together. Reads no records, changes nothing."""
+    found = _ask(zookeeper, zookeeper_root, lambda admin: admin.verify())
+    if as_json:
+        print_json(
+            {
+                "partitions": found.partitions,
+                "ledgers": found.ledgers,
+                "sealed_records": found.records,
+                "sealed_bytes": found.size_bytes,
+                "orphans": found.orphans,
+                "problems": found.problems,
+            }
+        )
+    else:
+        say(
+            f"{found.partitions} partitions, {found.ledgers} ledgers; in sealed ones"
+            f" {found.records:,} records, {size_text(found.size_bytes)};"
+            f" {len(found.orphans)} ledgers wait for the sweep"
+        )
+        for problem in found.problems:
+            click.echo(problem)
+    if found.problems:
+        raise CommandFailed(f"{len(found.problems)} things are wrong", exit_code=FAILED)
+    if not as_json:
+        say("all is well")

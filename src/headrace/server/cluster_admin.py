@@ -1,0 +1,231 @@
+"""What an operator asks of a cluster and tells it: over ZooKeeper, so brokers need not run.
+
+Rules of the room: reads facts and writes wishes (pins, draining). It never changes an owner or a
+chain: that is for the brokers, which see the wish and act on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.errors import TopicUnknown
+from headrace.metadata.facts import (
+    BROKERS,
+    DRAINING,
+    OWNERS,
+    PARTITIONS,
+    PINS,
+    TOPICS,
+    BrokerFact,
+    OwnerFact,
+    PartitionFact,
+    PinFact,
+    TopicFact,
+    draining_key,
+    ensure_cluster_id,
+    partition_of_key,
+    pin_key,
+    topic_key,
+)
+from headrace.metadata.store import ANY
+from headrace.metadata.zookeeper import ZooKeeperMetadataStore
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.runtime.zookeeper import ZooKeeper
+from headrace.runtime.zookeeper_link import ZooKeeperOptions
+from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+from headrace.storage.bookkeeper.settings import BookKeeperSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from uuid import UUID
+
+    from headrace.server.settings import ClusterSettings
+    from headrace.storage.bookkeeper.ledger_store import LedgerRecord
+
+CONNECT_TIMEOUT_MS = 5_000
+POLL_S = 0.2
+PartitionKey = tuple["UUID", int]
+
+
+@dataclass(slots=True)
+class Picture:
+    """All facts of a cluster at about one moment."""
+
+    cluster_id: str
+    brokers: dict[int, BrokerFact]
+    draining: set[int]
+    topics: dict[UUID, TopicFact]
+    owners: dict[PartitionKey, OwnerFact]
+    pins: dict[PartitionKey, int]
+    bookies: list[str]
+    read_only_bookies: list[str]
+
+    @property
+    def partitions(self) -> list[PartitionKey]:
+        """Every partition that should be served."""
+        return [
+            (topic.id, number)
+            for topic in sorted(self.topics.values(), key=lambda topic: topic.name)
+            for number in range(topic.partition_count)
+        ]
+
+    def server_of(self, key: PartitionKey) -> int | None:
+        """The living broker that owns a partition, or None."""
+        owner = self.owners.get(key)
+        broker = None if owner is None else self.brokers.get(owner.broker)
+        if owner is None or broker is None or broker.incarnation != owner.incarnation:
+            return None
+        return owner.broker
+
+    def name_of(self, key: PartitionKey) -> str:
+        """`topic-number`."""
+        return f"{self.topics[key[0]].name}-{key[1]}"
+
+
+@dataclass(slots=True)
+class Findings:
+    """What `verify` looked at, and what is wrong."""
+
+    partitions: int = 0
+    ledgers: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    orphans: list[int] = field(default_factory=list)
+    """Ledgers that no chain names: the sweep deletes them when they are an hour old."""
+    problems: list[str] = field(default_factory=list)
+
+
+class ClusterAdmin:
+    """An operator's connection to a cluster."""
+
+    def __init__(
+        self, settings: ClusterSettings, zookeeper: ZooKeeper, metadata: ZooKeeperMetadataStore
+    ) -> None:
+        self._settings = settings
+        self._zookeeper = zookeeper
+        self._metadata = metadata
+
+    async def picture(self) -> Picture:
+        """Read everything. Raises MetadataUnavailable."""
+        metadata = self._metadata
+        brokers, draining, topics, owners, pins = await asyncio.gather(
+            *(metadata.list(prefix) for prefix in (BROKERS, DRAINING, TOPICS, OWNERS, PINS))
+        )
+        available = f"{self._settings.ledgers_root}/available"
+        bookies = sorted(set(await self._zookeeper.children(available) or ()) - {"readonly"})
+        read_only = await self._zookeeper.children(f"{available}/readonly") or ()
+        facts = [TopicFact.decode(entry.value) for entry in topics]
+        return Picture(
+            await ensure_cluster_id(metadata, SystemRandomness()),
+            {fact.id: fact for fact in (BrokerFact.decode(entry.value) for entry in brokers)},
+            {int(entry.key.removeprefix(DRAINING)) for entry in draining},
+            {fact.id: fact for fact in facts},
+            {partition_of_key(entry.key): OwnerFact.decode(entry.value) for entry in owners},
+            {partition_of_key(entry.key): PinFact.decode(entry.value).broker for entry in pins},
+            bookies,
+            sorted(read_only),
+        )
+
+    async def set_draining(self, broker_id: int, *, is_draining: bool) -> None:
+        """Wish that a broker owns nothing, or may own something again."""
+        if is_draining:
+            await self._metadata.put(draining_key(broker_id), b"{}", ANY)
+        elif await self._metadata.get(draining_key(broker_id)) is not None:
+            await self._metadata.delete(draining_key(broker_id), ANY)
+
+    async def set_pin(self, topic: str, partition: int, broker_id: int | None) -> PartitionKey:
+        """Wish that a broker serves a partition; None: leave it to placement.
+
+        Raises TopicUnknown.
+        """
+        entry = await self._metadata.get(topic_key(topic))
+        fact = None if entry is None else TopicFact.decode(entry.value)
+        if fact is None or not 0 <= partition < fact.partition_count:
+            raise TopicUnknown(f"there is no partition {partition} of a topic {topic!r}")
+        key = pin_key(fact.id, partition)
+        if broker_id is not None:
+            await self._metadata.put(key, PinFact(broker_id).encode(), ANY)
+        elif await self._metadata.get(key) is not None:
+            await self._metadata.delete(key, ANY)
+        return fact.id, partition
+
+    async def verify(self) -> Findings:
+        """Compare the facts with each other and with BookKeeper's. Reads no records."""
+        findings = Findings()
+        picture = await self.picture()
+        cluster = BookKeeperSettings(
+            ledgers_root=self._settings.ledgers_root, cluster=picture.cluster_id
+        )
+        store = await BookKeeperLedgerStore.open(self._zookeeper, cluster, SystemClock())
+        try:
+            records = {int(record.ledger): record for record in await store.records()}
+        finally:
+            await store.close()
+        chains = {
+            partition_of_key(entry.key): PartitionFact.decode(entry.value)
+            for entry in await self._metadata.list(PARTITIONS)
+        }
+        used: set[int] = set()
+        for key in picture.partitions:
+            findings.partitions += 1
+            name = picture.name_of(key)
+            if picture.server_of(key) is None:
+                findings.problems.append(f"{name} is served by nobody")
+            chain = chains.get(key)
+            if chain is not None:
+                used |= {link.ledger for link in chain.ledgers}
+                _check_chain(name, chain, picture.owners.get(key), records, findings)
+        findings.orphans = sorted(set(records) - used)
+        if len(picture.bookies) < self._settings.ack_quorum:
+            findings.problems.append(
+                f"{len(picture.bookies)} bookies take writes, and {self._settings.ack_quorum} must"
+                " acknowledge each: nothing can be written"
+            )
+        return findings
+
+
+def _check_chain(
+    name: str,
+    chain: PartitionFact,
+    owner: OwnerFact | None,
+    records: dict[int, LedgerRecord],
+    findings: Findings,
+) -> None:
+    """Add what the chain of one partition says, and where BookKeeper contradicts it."""
+    if owner is not None and chain.leader_epoch > owner.leader_epoch:
+        findings.problems.append(f"{name}: the chain is of a later epoch than its owner")
+    for number, link in enumerate(chain.ledgers):
+        findings.ledgers += 1
+        findings.size_bytes += link.size_bytes or 0
+        if link.end_offset is not None:
+            findings.records += link.end_offset - link.base_offset
+        is_last = number >= len(chain.ledgers) - 2  # the next one may have been made ahead
+        record = records.get(link.ledger)
+        if record is None:
+            if link.local_deleted_ms is None:
+                findings.problems.append(f"{name}: ledger {link.ledger} is gone")
+        elif link.is_sealed and not record.is_closed:
+            findings.problems.append(f"{name}: ledger {link.ledger} is sealed, and is not closed")
+        elif not link.is_sealed and not is_last:
+            findings.problems.append(f"{name}: ledger {link.ledger} has no end, and others follow")
+
+
+@asynccontextmanager
+async def open_admin(settings: ClusterSettings) -> AsyncIterator[ClusterAdmin]:
+    """Connect. Raises MetadataUnavailable."""
+    options = ZooKeeperOptions(
+        settings.zookeeper, settings.session_timeout_ms, connect_timeout_ms=CONNECT_TIMEOUT_MS
+    )
+    zookeeper = await ZooKeeper.connect(options, SystemClock())
+    try:
+        metadata = await ZooKeeperMetadataStore.open(zookeeper, settings.root)
+        try:
+            yield ClusterAdmin(settings, zookeeper, metadata)
+        finally:
+            await metadata.close()
+    finally:
+        await zookeeper.close()
