@@ -28,6 +28,7 @@ from headrace.errors import (
     StorageUnavailable,
 )
 from headrace.log.environment import Environment
+from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.retention import enforce
 from headrace.metadata.facts import (
     OWNERS,
@@ -88,7 +89,9 @@ class Node:
         is_storage_shared = shared_ledgers is not None
         is_alone = self._is_alone = not is_storage_shared and not slots
         self._slots = slots
-        environment = Environment(store, metadata, clock, self.tasks, is_storage_shared, tier)
+        environment = Environment(
+            store, metadata, clock, self.tasks, is_storage_shared, tier, LoadedIndexes()
+        )
         self.topics = Topics(environment, config, randomness, is_alone=is_alone)
         self.ownership: Ownership = (
             SoleOwnership(config.broker_id, metadata)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from headrace.log.loaded_indexes import LoadedIndexes
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
@@ -24,3 +25,5 @@ class Environment(NamedTuple):
     was stopped for a while might still write to it; the sweep of orphans does it later."""
     tier: Tier | None = None
     """Object storage under `store`, where there is one."""
+    indexes: LoadedIndexes | None = None
+    """Bounds what the indexes of closed ledgers take; without it they stay."""

@@ -89,6 +89,7 @@ class PartitionLog:
         "end_offset",
         "failure",
         "high_watermark",
+        "indexes",
         "is_deleted",
         "is_loaded",
         "leader_epoch",
@@ -130,6 +131,7 @@ class PartitionLog:
         self.failure: HeadraceError | None = None
         """Why this partition cannot be served; None while all is well."""
         self.ready: Completion | None = Completion()
+        self.indexes = environment.indexes
         self._store = environment.store
         self._clock = environment.clock
         self.active: Segment | None = None

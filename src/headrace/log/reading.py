@@ -160,12 +160,20 @@ def _batch_size(store: CachedReads, segment: Segment, start: int, end: int) -> i
     return size
 
 
+async def _load_index(log: PartitionLog, store: LedgerStore, segment: Segment) -> None:
+    if not segment.is_index_loaded:
+        await segment.load_index(store)
+        if log.indexes is not None:
+            log.indexes.note(segment)
+
+
 class _Held:
     """What one read has fetched so far: it has it, whatever leaves the caches meanwhile."""
 
-    __slots__ = ("_held", "_store")
+    __slots__ = ("_held", "_log", "_store")
 
-    def __init__(self, store: LedgerStore) -> None:
+    def __init__(self, log: PartitionLog, store: LedgerStore) -> None:
+        self._log = log
         self._store = store
         self._held: dict[tuple[LedgerId, int], Buffer] = {}
 
@@ -179,8 +187,7 @@ class _Held:
     async def fetch(self, miss: Miss) -> None:
         """Wait for what a read lacked."""
         if miss.size == 0:
-            if not miss.segment.is_index_loaded:
-                await miss.segment.load_index(self._store)
+            await _load_index(self._log, self._store, miss.segment)
             return
         ledger, position = miss.segment.ledger, miss.position
         self._held[ledger, position] = await self._store.read(ledger, position, miss.size)
@@ -188,7 +195,7 @@ class _Held:
 
 async def read(log: PartitionLog, store: LedgerStore, offset: int, bytes_max: int) -> Buffer:
     """Like `read_now`, waiting for the disk where it must. Raises StorageUnavailable besides."""
-    held = _Held(store)
+    held = _Held(log, store)
     for _ in range(ATTEMPTS_MAX):
         found = read_now(log, held, offset, bytes_max)
         if not isinstance(found, Miss):
@@ -222,8 +229,7 @@ async def offset_of_time(log: PartitionLog, store: LedgerStore, timestamp_ms: in
     for segment in list(log.segments):
         if segment.max_timestamp_ms < timestamp_ms or segment.end_offset <= log.log_start_offset:
             continue
-        if not segment.is_index_loaded:
-            await segment.load_index(store)
+        await _load_index(log, store, segment)
         position = segment.index.position_of_time(timestamp_ms)
         if position is None:
             continue

@@ -169,6 +169,11 @@ class Segment:
             raise self.corrupt(position + consumed, str(error)) from error
         return consumed
 
+    def unload_index(self) -> None:
+        """Give the memory of a sealed ledger's index back: `load_index` reads it again."""
+        assert self.is_sealed, "the index of what is written to is nowhere else"
+        self.index, self.is_index_loaded = OffsetIndex(), False
+
     async def load_index(self, store: LedgerStore) -> ProducerState:
         """Take the index of a sealed ledger from its footer, or scan for it; its producers.
 
@@ -185,7 +190,14 @@ class Segment:
             producers = footer.producers
         else:
             producers = ProducerState()
-            await self.load_by_scan(store, info.end, producers, seen_ms=0)
+            # Aside: readers of this segment go by its end while its bytes are read.
+            scanned = Segment(self.ledger, self.base_offset, self.leader_epoch)
+            await scanned.load_by_scan(store, info.end, producers, seen_ms=0)
+            self.index = scanned.index
+            self.end_offset, self.end_position = scanned.end_offset, scanned.end_position
+            self.max_timestamp_ms = scanned.max_timestamp_ms
+            self.first_append_ms = scanned.first_append_ms
+            self.proved_from, self.proved_to = scanned.proved_from, scanned.proved_to
         if (self.end_offset, self.end_position) != known_end:
             found_end = self.end_position
             self.end_offset, self.end_position = known_end

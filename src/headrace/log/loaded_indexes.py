@@ -1,0 +1,39 @@
+"""Which indexes of closed ledgers are in memory, over all partitions of a broker.
+
+Rules of the room: an index that was read from a ledger's footer can be read again, so the one that
+nobody has read for longest goes when there are too many. Without this, reading a long history
+once would leave 6 MiB for each GiB of it in memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.log.segment import Segment
+
+ENTRIES_MAX = 1_000_000
+"""Of 24 bytes; a ledger of 1 GiB in batches of 16 KiB has 65,536."""
+
+
+class LoadedIndexes:
+    """The segments whose index was read, from the one that was read first."""
+
+    def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
+        self._entries_max = entries_max
+        self._entries: dict[Segment, int] = {}
+        self.entry_count = 0
+
+    def note(self, segment: Segment) -> None:
+        """The index of `segment` was read just now: others may have to go for it."""
+        self._forget(segment)
+        count = len(segment.index.positions)
+        self._entries[segment] = count
+        self.entry_count += count
+        while self.entry_count > self._entries_max and len(self._entries) > 1:
+            oldest = next(iter(self._entries))
+            self._forget(oldest)
+            oldest.unload_index()
+
+    def _forget(self, segment: Segment) -> None:
+        self.entry_count -= self._entries.pop(segment, 0)
