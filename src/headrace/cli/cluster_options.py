@@ -68,6 +68,11 @@ _OPTIONS = (
     ),
 )
 
+CLUSTER_NAMES = (
+    "zookeeper", "zookeeper-root", "broker-id", "rack", "session-timeout-ms", "quorum",
+)  # fmt: skip
+"""What `[cluster]` in a file may hold (`config_file`): the names of the options above."""
+
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that join a cluster."""

@@ -15,7 +15,8 @@ from pathlib import Path
 import click
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.cli.cluster_options import cluster_options, cluster_settings
+from headrace.cli.cluster_options import CLUSTER_NAMES, cluster_options, cluster_settings
+from headrace.cli.config_file import config_option
 from headrace.cli.failures import CommandFailed
 from headrace.cli.parameters import Address, show_address
 from headrace.errors import FolderInUse, HeadraceError
@@ -228,6 +229,7 @@ def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: boo
     " listen on ports that follow each other. Default: as many as the data folder has had.",
 )
 @cluster_options
+@config_option("serve", CLUSTER_NAMES)
 @click.option("--worker", type=click.IntRange(0, 63), default=None, hidden=True)
 @click.option(
     "--advertise",

@@ -1,0 +1,98 @@
+"""Options from a file: what counts more than what, and names that nobody knows."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli.cluster_options import CLUSTER_NAMES, cluster_options
+from headrace.cli.config_file import config_option
+from headrace.cli.failures import CommandFailed
+from headrace.cli.serve import serve
+
+
+@click.command()
+@click.option("--kafka", default="default", envvar="HEADRACE_KAFKA")
+@click.option("--partitions", type=click.IntRange(1), default=1)
+@click.option("--auto/--no-auto", default=True)
+@click.option("--secret", hidden=True)
+@cluster_options
+@config_option("serve", CLUSTER_NAMES)
+def show(**options):
+    click.echo(repr(options))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    for name in ("KAFKA", "CONFIG", "ZOOKEEPER", "QUORUM"):
+        monkeypatch.delenv(f"HEADRACE_{name}", raising=False)
+
+    def run(text, *arguments, **env):
+        path = tmp_path / "headrace.toml"
+        path.write_text(text)
+        done = CliRunner().invoke(
+            show, ["--config", str(path), *arguments], env=env, standalone_mode=False
+        )
+        if done.exception is not None:
+            raise done.exception
+        return eval(done.output)
+
+    return run
+
+
+def test_command_line_then_environment_then_file_then_default(run):
+    text = '[serve]\nkafka = "file"\n'
+    assert run("")["kafka"] == "default"
+    assert run(text)["kafka"] == "file"
+    assert run(text, HEADRACE_KAFKA="environment")["kafka"] == "environment"
+    assert run(text, "--kafka", "flag", HEADRACE_KAFKA="environment")["kafka"] == "flag"
+
+
+def test_values_of_every_kind_are_taken_and_checked_as_on_the_command_line(run):
+    options = run(
+        "[serve]\npartitions = 6\nauto = false\n[cluster]\nquorum = [4, 3, 2]\nbroker-id = 7\n"
+        'zookeeper = "a:1,b:2"\nsession-timeout-ms = 900'
+    )
+    assert options["partitions"] == 6
+    assert options["auto"] is False
+    assert options["quorum"] == (4, 3, 2)
+    assert (options["broker_id"], options["zookeeper"]) == (7, "a:1,b:2")
+    assert options["session_timeout_ms"] == 900
+    with pytest.raises(click.BadParameter, match="0 is not in the range"):
+        run("[serve]\npartitions = 0")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[serve]\npartition = 6",
+            "no partition in .serve.; nothing was started: is it partitions",
+        ),
+        ("[cluster]\nkafka = '1:1'", r"no kafka in .cluster."),
+        ("[serve]\nsecret = '1'", "no secret"),
+        ("[serve]\nconfig = '1'", "no config"),
+        ("[clusters]\nrack = 'a'", r"no .clusters.*is it cluster"),
+        ("kafka = 'x'", "no .kafka."),
+        ("serve = 1", "stands alone"),
+        ("[serve]\nkafka = {a = 1}", "kafka must be text"),
+        ("[serve", "cannot be read as TOML"),
+    ],
+)
+def test_what_nobody_would_obey_is_refused(run, text, message):
+    with pytest.raises(CommandFailed, match=message):
+        run(text)
+
+
+def test_the_names_of_the_cluster_table_are_those_of_its_options():
+    names = {option.removeprefix("--") for parameter in serve.params for option in parameter.opts}
+    assert set(CLUSTER_NAMES) <= names
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path, monkeypatch):
+    path = tmp_path / "headrace.toml"
+    path.write_text('[cluster]\nrack = "r1"\n')
+    monkeypatch.setenv("HEADRACE_CONFIG", str(path))
+    done = CliRunner().invoke(show, [], standalone_mode=False)
+    assert eval(done.output)["rack"] == "r1"
