@@ -9,6 +9,8 @@ from headrace.storage.bookkeeper.ledger_metadata import LedgerState
 
 SEEDS_QUICK, SEEDS_LONG = 1_000, 60_000
 PART = 250
+SEEDS_FOUND = (9973,)
+"""Each found a fault once."""
 
 
 def play(seed: int) -> dict[str, int]:
@@ -86,7 +88,7 @@ def check(world: World, writer: Writer, recoverers: list[Recoverer]) -> None:
 
 def test_what_was_acknowledged_is_found_by_every_recovery():
     seen: dict[str, int] = {}
-    for seed in range(SEEDS_QUICK):
+    for seed in (*SEEDS_FOUND, *range(SEEDS_QUICK)):
         try:
             for name, count in play(seed).items():
                 seen[name] = seen.get(name, 0) + count

@@ -12,7 +12,7 @@ How it works:
    as recovery, until it has its ack quorum. One that W - A + 1 bookies lack never was: the ledger
    ends before it. If neither is known, recovery fails and may be tried again.
 3. Bookies that fail are replaced here alone; the new ensembles go into the metadata together with
-   the end, which closes the ledger.
+   the end, which closes the ledger. Until then nothing counts as confirmed that was not before.
 Source: `LedgerRecoveryOp`, `ReadLastConfirmedOp`, `ReadOnlyLedgerHandle` of BookKeeper 4.17.
 """
 
@@ -222,8 +222,10 @@ class Recovery:
             self._unknown.pop(entry, None)
             added = handle.append(len(found.payload))
             handle.length = found.length  # as its writer counted
+            # Not what was confirmed since: that may lie on bookies which the metadata do not name
+            # yet, and if this recovery fails, the next one must not trust it.
             self._effects.append(
-                WriteAgain(entry, added.confirmed, found.length, found.payload, added.sends)
+                WriteAgain(entry, self._confirmed, found.length, found.payload, added.sends)
             )
             self._read_ahead()
         self._finish(handle)
