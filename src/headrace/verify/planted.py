@@ -20,7 +20,7 @@ from headrace.storage.files import recovery, store, wal_reader, wal_sync, write_
 from headrace.storage.files.format import CREATE
 from headrace.storage.files.group import Ledger
 from headrace.verify import broker_bugs, store_bugs
-from headrace.verify.task import Attack, Task, patched
+from headrace.verify.task import Attack, Task, patched, work_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.verify.store_bugs import Patch
 
 BUDGET_S = 12.0
-"""For one bug."""
+"""Of processor time, for one bug."""
 
 
 class Planted(NamedTuple):
@@ -192,7 +192,7 @@ def chosen(words: str) -> Sequence[Planted]:
 
 def is_found(bug: Planted, attacks: dict[str, Attack], seed: int, folder: Path) -> Task:
     """Run the bug's attack on the spoiled process; it should report a violation."""
-    task = Task(bug.attack, seed, BUDGET_S, folder)
+    task = Task(bug.attack, seed, BUDGET_S, folder, now_s=work_s)
     task.stop_at_first = True
     task.planted = bug.name
     with ExitStack() as patches:

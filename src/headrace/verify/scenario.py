@@ -20,6 +20,7 @@ from headrace.verify.model_disk import ROOT, ModelDisk
 
 WAL_FILE_BYTES = 12 << 10
 CHECKPOINT_BYTES = 16 << 10
+OUTAGE_TURNS_MAX = 1_000
 _PATTERN_BYTES = 1 << 16
 _patterns: dict[tuple[int, int], bytes] = {}
 
@@ -254,7 +255,9 @@ async def run_faulty_workload(
     disk.are_failed_syncs_dropped = chance.random() < 0.5
 
     def fault(action: str, path: str) -> int | None:
-        if not path.endswith((".wal", ".ledger")) or chance.random() > 0.04:
+        is_segment_sync = action == "sync" and path.endswith(".ledger")  # a checkpoint's: rare
+        share = 0.2 if is_segment_sync else 0.04
+        if not path.endswith((".wal", ".ledger")) or chance.random() > share:
             return None
         if action == "write":
             return chance.choice((0, 1, 100, 600))
@@ -291,5 +294,8 @@ async def run_faulty_workload(
         else:
             await asyncio.sleep(0)
     disk.fault = lambda action, path: None
-    while store._commit.outage is not None:
+    for _ in range(OUTAGE_TURNS_MAX):
+        if store._commit.outage is None:
+            return
         await asyncio.sleep(0.002)
+    raise AssertionError("the disk works again, and the store's outage does not end")
