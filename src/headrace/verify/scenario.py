@@ -4,7 +4,7 @@ Payloads are self-describing: ledger, position and generation decide every byte,
 another place or of an earlier life is never mistaken for the right one.
 """
 
-# ruff: noqa: SLF001, ASYNC110 - the store is looked at from within, and polled
+# ruff: noqa: SLF001 - the store is looked at from within, and polled
 
 from __future__ import annotations
 
