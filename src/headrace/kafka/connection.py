@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, cast
 
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
+from headrace.runtime.file_bytes import FileBytes, in_memory, send_now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.records.batch import Buffer
+    from headrace.runtime.file_bytes import Sendable
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +46,14 @@ class Reply:
     def __init__(self, connection: Connection, bytes_max: int) -> None:
         self.connection = connection
         self.bytes_max = bytes_max
-        self.buffers: Sequence[Buffer] | None = None
+        self.buffers: Sequence[Sendable] | None = None
 
-    def send(self, buffers: Sequence[Buffer]) -> None:
+    @property
+    def is_next(self) -> bool:
+        """Whether an answer given now goes out in this turn."""
+        return self.connection.is_next(self)
+
+    def send(self, buffers: Sequence[Sendable]) -> None:
         """The whole answer, its size in front. An empty one keeps the place and sends nothing."""
         assert self.buffers is None, "a request is answered once"
         self.buffers = buffers
@@ -84,6 +92,7 @@ class Connection(asyncio.Protocol):
         "_owed_bytes",
         "_partial",
         "_replies",
+        "_socket",
         "_uncut",
         "last_request_ns",
         "peer",
@@ -107,6 +116,8 @@ class Connection(asyncio.Protocol):
         self._is_write_paused = False
         self.last_request_ns = 0
         self.transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
+        """The transport's, once something was sent past it."""
         self.peer = ""
         self.state: object = None
         """Whatever the handlers keep about this client."""
@@ -123,6 +134,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         self.transport = None
+        if self._socket is not None:
+            self._socket.detach()  # the transport closes it
+            self._socket = None
         self._partial = bytearray()
         self._uncut = b""
         self._dispatcher.closed(self)
@@ -232,6 +246,10 @@ class Connection(asyncio.Protocol):
             self._is_flushing = True
             self._loop.call_soon(self._flush)
 
+    def is_next(self, reply: Reply) -> bool:
+        """See Reply."""
+        return bool(self._replies) and self._replies[0] is reply and not self._is_write_paused
+
     def abort(self, reason: str) -> None:
         """Close the connection and say why, in one line of the log."""
         if self.transport is not None:
@@ -244,7 +262,7 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._is_flushing = False
-        out: list[Buffer] = []
+        out: list[Sendable] = []
         replies = self._replies
         while replies and (buffers := replies[0].buffers) is not None:
             out.extend(buffers)
@@ -252,16 +270,38 @@ class Connection(asyncio.Protocol):
         transport = self.transport
         if transport is None or not out:
             return
-        if len(out) == 1:
-            transport.write(out[0])
-        elif sum(map(len, out)) <= JOIN_BYTES_MAX:
-            transport.write(b"".join(out))
+        size = sum(map(len, out))
+        if size > JOIN_BYTES_MAX:
+            self._write_large(transport, out)
         else:
-            transport.writelines(out)
+            # What lies in a file is larger than this.
+            small = cast("list[Buffer]", out)
+            transport.write(small[0] if len(small) == 1 else b"".join(small))
         if self._is_paused:
             self._resume()
         if self._is_half_closed and not replies and not self._uncut:
             transport.close()
+
+    def _write_large(self, transport: asyncio.Transport, out: Sequence[Sendable]) -> None:
+        """Write more than is worth joining; what lies in files goes out without a copy."""
+        if any(isinstance(part, FileBytes) for part in out):
+            target = self._socket or self._own_socket(transport)
+            if target is not None and transport.get_write_buffer_size() == 0:
+                out = send_now(target, out)
+        try:
+            if out:
+                transport.writelines(in_memory(out))
+        except OSError as error:
+            self.abort(f"cannot be answered from a ledger's file ({error})")
+
+    def _own_socket(self, transport: asyncio.Transport) -> socket.socket | None:
+        """The transport's socket, if what is sent on it goes out as it is (not so with TLS)."""
+        found = transport.get_extra_info("socket")
+        if found is None or transport.get_extra_info("sslcontext") is not None:
+            return None
+        self._socket = socket.socket(found.family, found.type, found.proto, found.fileno())
+        self._socket.setblocking(False)
+        return self._socket
 
     def _pause(self) -> None:
         if not self._is_paused and self.transport is not None:

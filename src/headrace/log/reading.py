@@ -20,11 +20,13 @@ from headrace.records.batch import (
     read_header,
 )
 from headrace.records.codec import decode_batch
+from headrace.runtime.file_bytes import FILE_BYTES_MIN
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.log.segment import Segment
-    from headrace.storage.ledger import LedgerId, LedgerStore
+    from headrace.runtime.file_bytes import Sendable
+    from headrace.storage.ledger import LedgerId, LedgerStore, LocatesBytes
 
 WALK_BYTES = 16 * 1024
 """What is read to find a batch that the sparse index does not name: a few intervals."""
@@ -121,19 +123,49 @@ def read_now(
     check_offset(log, offset)
     if offset >= log.high_watermark:
         return b"", offset
-    segment = log.segment_of(offset)
-    assert segment is not None, "an offset below the high watermark has a segment"
-    if not segment.is_index_loaded:
-        return Miss(segment, 0, 0)
     try:
-        return _read_segment(log, store, segment, offset, bytes_max)
+        found = _range_at(log, store, offset, bytes_max)
+        return _bytes_at(store, found.segment, found.start, found.size), found.next_offset
     except _Missing as missing:
         return missing.miss
 
 
-def _read_segment(
-    log: PartitionLog, store: CachedReads, segment: Segment, offset: int, bytes_max: int
-) -> tuple[Buffer, int]:
+def locate_now(
+    log: PartitionLog, store: CachedReads, files: LocatesBytes | None, offset: int, bytes_max: int
+) -> Sendable | Miss:
+    """The batches that `read_now` returns, left in their file where they can be sent from there.
+
+    That is so for many bytes at once, of which each batch's CRC has been checked before.
+    """
+    check_offset(log, offset)
+    if offset >= log.high_watermark:
+        return b""
+    try:
+        segment, start, size, _next_offset = _range_at(log, store, offset, bytes_max)
+        is_proved = segment.proved_from <= start and start + size <= segment.proved_to
+        if files is not None and size >= FILE_BYTES_MIN and is_proved:
+            located = files.locate_cached(segment.ledger, start, size)
+            if located is not None:
+                return located
+        return _bytes_at(store, segment, start, size)
+    except _Missing as missing:
+        return missing.miss
+
+
+class _Range(NamedTuple):
+    segment: Segment
+    start: int
+    size: int
+    next_offset: int
+    """Behind the last batch; -1 if unknown."""
+
+
+def _range_at(log: PartitionLog, store: CachedReads, offset: int, bytes_max: int) -> _Range:
+    """Where the batches from `offset` on lie. Raises _Missing."""
+    segment = log.segment_of(offset)
+    assert segment is not None, "an offset below the high watermark has a segment"
+    if not segment.is_index_loaded:
+        raise _Missing(Miss(segment, 0, 0))
     end = _visible_end(log, segment)
     start = _position_of(log, store, segment, offset, end)
     limit = start + bytes_max
@@ -146,7 +178,7 @@ def _read_segment(
         limit = boundary or start + _batch_size(store, segment, start, end)
     if next_offset >= 0:
         log.remember_boundary(next_offset, segment, limit)
-    return _bytes_at(store, segment, start, limit - start), next_offset
+    return _Range(segment, start, limit - start, next_offset)
 
 
 def _batch_size(store: CachedReads, segment: Segment, start: int, end: int) -> int:

@@ -8,6 +8,7 @@ the hot path a call through it costs 30 ns more than `os.pwrite` itself.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import resource
@@ -27,6 +28,25 @@ CREATE_EMPTY = CREATE | os.O_TRUNC
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_CACHESTAT = 451  # do not change: the kernel's, on every architecture
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class _CacheSpan(ctypes.Structure):
+    _fields_ = (("position", ctypes.c_uint64), ("size", ctypes.c_uint64))
+
+
+class _CacheStat(ctypes.Structure):
+    _fields_ = (
+        ("cached", ctypes.c_uint64),
+        ("dirty", ctypes.c_uint64),
+        ("writeback", ctypes.c_uint64),
+        ("evicted", ctypes.c_uint64),
+        ("recently_evicted", ctypes.c_uint64),
+    )
+
+
 class OpenFiles(Protocol):
     """What can be done with an open file."""
 
@@ -36,6 +56,10 @@ class OpenFiles(Protocol):
 
     def pread_cached(self, fd: int, buffer: bytearray, position: int, /) -> int:
         """Fill `buffer` from memory alone and say how far; -1 if that needs the disk."""
+        ...
+
+    def is_cached(self, fd: int, size: int, position: int, /) -> bool:
+        """Whether memory holds all of these bytes; False also if that cannot be told."""
         ...
 
     def pwrite(self, fd: int, data: Buffer, position: int, /) -> int:
@@ -133,6 +157,16 @@ class SystemDisk:
             return -1
         except OSError:  # EOPNOTSUPP of a file system without it: a real error comes back below
             return os.preadv(fd, [buffer], position)
+
+    def is_cached(self, fd: int, size: int, position: int, /) -> bool:
+        """See OpenFiles. Linux has told it since 6.5."""
+        start = position // PAGE_BYTES
+        pages = -(-(position + size) // PAGE_BYTES) - start
+        cache = _CacheStat()
+        span = _CacheSpan(start * PAGE_BYTES, pages * PAGE_BYTES)
+        if _libc.syscall(_CACHESTAT, fd, ctypes.byref(span), ctypes.byref(cache), 0) != 0:
+            return False
+        return bool(cache.cached >= pages)
 
     def allocate(self, fd: int, size: int, /) -> None:
         """See OpenFiles."""

@@ -27,12 +27,13 @@ The contract, which every implementation passes (`tests/contract/test_ledger_sto
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, NewType, Protocol
+from typing import TYPE_CHECKING, NamedTuple, NewType, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.runtime.completion import Completion
+    from headrace.runtime.file_bytes import FileBytes
 
 LedgerId = NewType("LedgerId", int)
 Position = NewType("Position", int)
@@ -48,6 +49,18 @@ class LedgerInfo(NamedTuple):
     is_sealed: bool
     footer: bytes | None
     """What the writer gave to `seal`."""
+
+
+@runtime_checkable
+class LocatesBytes(Protocol):
+    """What a LedgerStore may do besides, if its bytes lie in files of this machine."""
+
+    def locate_cached(self, ledger: LedgerId, position: int, size: int) -> FileBytes | None:
+        """Exactly `size` readable bytes where they lie; None if a disk would have to be waited for.
+
+        For this turn of the loop. Raises LedgerUnknown.
+        """
+        ...
 
 
 class LedgerStore(Protocol):

@@ -67,6 +67,9 @@ class ModelDisk:
         buffer[: len(data)] = data
         return len(data)
 
+    def is_cached(self, fd: int, size: int, position: int, /) -> bool:
+        return False  # a socket takes nothing from it
+
     def pwrite(self, fd: int, data: Any, position: int, /) -> int:
         inode = self._open[fd]
         data = bytes(data)

@@ -31,13 +31,16 @@ from headrace.kafka.wire.fetch import (
 )
 from headrace.kafka.wire.primitives import INT32
 from headrace.log.partition_log import PartitionLog
-from headrace.log.reading import Miss, check_offset, read, read_now
+from headrace.log.reading import Miss, check_offset, locate_now, read
+from headrace.runtime.file_bytes import FileBytes, in_memory
 from headrace.runtime.sparse_warnings import SparseWarnings
+from headrace.storage.ledger import LocatesBytes
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.kafka.connection import Connection, Reply
     from headrace.records.batch import Buffer
+    from headrace.runtime.file_bytes import Sendable
     from headrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -97,6 +100,7 @@ class FetchHandler:
     def __init__(self, node: Node, tasks: Tasks) -> None:
         self._topics = node.topics
         self._store = node.store
+        self._files = node.store if isinstance(node.store, LocatesBytes) else None
         self._node = node
         self._tasks = tasks
         self._bytes_max = node.config.fetch_bytes_max
@@ -208,17 +212,17 @@ class FetchHandler:
 
     def _read_one(
         self, partition: PartitionLog, wanted: FetchPartition, left: int, size: int
-    ) -> Buffer | Miss:
+    ) -> Sendable | Miss:
         offset = wanted.offset
         if offset == partition.high_watermark:
             return EMPTY
         if left <= 0 and size:
             check_offset(partition, offset)
             return EMPTY
-        found = read_now(partition, self._store, offset, min(wanted.bytes_max, max(left, 0)))
-        if isinstance(found, Miss):
-            return found
-        data = found[0]
+        bytes_max = min(wanted.bytes_max, max(left, 0))
+        data = locate_now(partition, self._store, self._files, offset, bytes_max)
+        if isinstance(data, Miss):
+            return data
         # The first batch of an answer comes whatever its size (KIP-74), later ones must fit.
         return data if not size or len(data) <= left else EMPTY
 
@@ -332,15 +336,19 @@ class FetchHandler:
                 results = news
         self._send(fetch, write_fetch(fetch.version, 0, session_id, results))
 
-    def _send(self, fetch: _Fetch, body: list[Buffer]) -> None:
+    def _send(self, fetch: _Fetch, body: list[Sendable]) -> None:
         tags = b"\x00" if fetch.version >= FLEXIBLE else b""
+        if not fetch.reply.is_next:
+            body = [*in_memory(body)]  # what lies in files may be elsewhere when it is sent
         size = sum(map(len, body))
         self.bytes_total += size
         head = INT32.pack(size + 4 + len(tags)) + INT32.pack(fetch.correlation_id) + tags
-        fetch.reply.send((head, *body))
+        first = body[0]
+        assert not isinstance(first, FileBytes), "an answer begins with its head"
+        fetch.reply.send((head + first, *body[1:]))
 
 
-def _result(wanted: FetchPartition, partition: PartitionLog, records: Buffer) -> FetchResult:
+def _result(wanted: FetchPartition, partition: PartitionLog, records: Sendable) -> FetchResult:
     return FetchResult(
         wanted.topic,
         wanted.partition,

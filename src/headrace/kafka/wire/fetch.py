@@ -25,7 +25,7 @@ from headrace.kafka.wire.primitives import (
 )
 
 if TYPE_CHECKING:
-    from headrace.records.batch import Buffer
+    from headrace.runtime.file_bytes import Sendable
 
 FLEXIBLE = 12
 TOPIC_IDS = 13
@@ -73,7 +73,7 @@ class FetchResult(NamedTuple):
     error_code: int
     high_watermark: int
     log_start_offset: int
-    records: Buffer
+    records: Sendable
 
 
 def read_fetch(data: memoryview, at: int, version: int) -> FetchRequest:
@@ -188,7 +188,7 @@ def _read_forgotten_flexible(
 
 def write_fetch(
     version: int, error_code: int, session_id: int, results: list[FetchResult]
-) -> list[Buffer]:
+) -> list[Sendable]:
     """The body of the answer, as buffers to be sent one after the other."""
     topics: list[tuple[bytes, list[FetchResult]]] = []
     for result in results:
@@ -201,7 +201,7 @@ def write_fetch(
         head += error_code.to_bytes(2, "big", signed=True) + INT32.pack(session_id)
     if version >= FLEXIBLE:
         return _write_flexible(version, head, topics)
-    out: list[Buffer] = []
+    out: list[Sendable] = []
     text = head + INT32.pack(len(topics))
     for name, of_topic in topics:
         text += string(name) + INT32.pack(len(of_topic))
@@ -226,8 +226,8 @@ def write_fetch(
 
 def _write_flexible(
     version: int, head: bytes, topics: list[tuple[bytes, list[FetchResult]]]
-) -> list[Buffer]:
-    out: list[Buffer] = []
+) -> list[Sendable]:
+    out: list[Sendable] = []
     text = head + write_uvarint(len(topics) + 1)
     for topic, of_topic in topics:
         text += topic if version >= TOPIC_IDS else compact_string(topic)

@@ -8,6 +8,7 @@ one to close is found by second chance, so that a hit costs one attribute.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt
@@ -20,6 +21,7 @@ from headrace.runtime.disk import (
     read_fully,
     write_fully,
 )
+from headrace.runtime.file_bytes import FileBytes
 from headrace.storage.files.format import FOOTER_HEAD, decode_footer, encode_footer
 
 if TYPE_CHECKING:
@@ -91,6 +93,16 @@ class Segments:
         if self._disk.pread_cached(fd, buffer, position) != size:
             return None
         return buffer
+
+    def locate_cached(self, ledger: Ledger, position: int, size: int) -> FileBytes | None:
+        """Exactly `size` bytes as they lie in the file, if memory holds them. Raises OSError."""
+        if not self._disk.is_cached(self._descriptor(ledger), size, position):
+            return None
+        return FileBytes(partial(self._descriptor, ledger), position, size)
+
+    def _descriptor(self, ledger: Ledger) -> int:
+        ledger.is_recent = True
+        return ledger.fd if ledger.fd >= 0 else self._open_segment(ledger)
 
     def read(self, ledger: int, position: int, size: int) -> bytes:
         """Like read_cached, from the disk; for any thread, so it opens the file anew."""

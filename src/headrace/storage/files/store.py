@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
+    from headrace.runtime.file_bytes import FileBytes
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +178,16 @@ class FileLedgerStore:
             return b""
         try:
             return self._segments.read_cached(found, position, size)
+        except OSError:
+            return None  # `read` says what is wrong
+
+    def locate_cached(self, ledger: LedgerId, position: int, size: int) -> FileBytes | None:
+        """See LocatesBytes."""
+        found = self._find(ledger)
+        if position + size > found.readable:
+            return None
+        try:
+            return self._segments.locate_cached(found, position, size)
         except OSError:
             return None  # `read` says what is wrong
 
