@@ -410,7 +410,7 @@ def test_who_reads_on_finds_the_next_bytes_in_memory_and_who_jumps_costs_one_blo
                 for _ in range(20):
                     await asyncio.sleep(0.0005)
             requests = store.counters.cold_reads
-            assert requests <= 4 + len(data) / (4 << 20) + 5, "runs grow to 4 MiB"
+            assert requests <= 4 + len(data) / (1 << 20) + 5, "runs grow to 1 MiB"
             await store.read(ledger, 3 * BLOCK_BYTES + 17, 5)
         async with offloaded(memory_blobs(), data) as (store, ledger):
             for block in (9, 3, 17):
