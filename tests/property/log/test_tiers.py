@@ -224,7 +224,7 @@ steps = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(steps, min_size=20, max_size=50))
 def test_every_record_is_read_exactly_once_whichever_tier_has_it(script):
     faults: list[str] = []
