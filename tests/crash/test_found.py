@@ -220,3 +220,32 @@ def test_a_ledger_whose_file_is_gone_is_reported_as_damaged():
         await abandon(store)
 
     asyncio.run(main())
+
+
+def test_with_a_damaged_wal_behind_a_failed_segment_only_reading_goes_on():
+    """The store's background task died of it, and took appends that nobody could recover."""
+
+    async def main() -> None:
+        disk = ModelDisk()
+        store = await open_ledgers(disk, 64 << 10, 1 << 20)
+        ledger = await store.create()
+        for data in (b"first", b"second"):
+            _, completion = store.append(ledger, [data], len(data), None)
+            await completion.wait()
+        wal = store._commit._wal.current.path
+        inode = disk.names["data/wal"][wal.rpartition("/")[2]]
+        disk.inodes[inode][disk.inodes[inode].index(b"first")] ^= 1
+        store._ledgers[ledger].must_rewrite = True
+        store._commit.bytes_since_checkpoint = 1 << 30
+        store._commit.attention.set()
+        for _ in range(200):
+            if store._commit.outage is not None:
+                break
+            await asyncio.sleep(0.001)
+        _, completion = store.append(ledger, [b"third"], 5, None)
+        with pytest.raises(StorageUnavailable, match="does not match its checksum"):
+            await completion.wait()
+        assert bytes(await store.read(ledger, 0, 100)) == b"firstsecond"
+        await store.close()
+
+    asyncio.run(main())

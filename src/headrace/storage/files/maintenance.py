@@ -14,7 +14,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.errors import StorageUnavailable
+from headrace.errors import DataCorrupt, StorageUnavailable
 from headrace.storage.files.checkpoint import CheckpointWriter, Snapshot
 from headrace.storage.files.write_ahead_log import SMALL_FILE_BYTES
 
@@ -91,6 +91,15 @@ class Maintenance:
                 log.warning("storage maintenance failed, trying again: %s", error)
                 await asyncio.sleep(self._retry_ms / 1000)
                 commit.attention.set()
+            except DataCorrupt as error:
+                # A segment's sync failed, and the WAL that has its bytes is damaged as well. What
+                # comes now could not be recovered: only reading goes on.
+                commit.counters.errors += 1
+                log.error("%s", error)  # noqa: TRY400 - it says where; a traceback adds nothing
+                if commit.outage is None:
+                    commit.fail(OSError(errno.EIO, str(error)), "reading the WAL again")
+                await asyncio.sleep(self._retry_ms / 1000)
+                commit.attention.set()
 
     async def checkpoint(self) -> None:
         """Make the segments durable as far as the WAL is, and recycle WAL files. Raises OSError."""
@@ -113,7 +122,7 @@ class Maintenance:
         covered_bytes, commit.bytes_since_checkpoint = commit.bytes_since_checkpoint, 0
         try:
             await self._run(lambda: self._writer.write(snapshot))
-        except OSError:
+        except (OSError, DataCorrupt):
             snapshot.give_back(segments)
             commit.bytes_since_checkpoint += covered_bytes
             raise
@@ -127,7 +136,7 @@ class Maintenance:
                 await self._write_checkpoint(self._wal.next_number)
             else:
                 await self._start_afresh(self._wal.file_bytes)
-        except OSError as error:
+        except (OSError, DataCorrupt) as error:
             log.warning("no checkpoint on close (%s): the next open replays the WAL", error)
         self.abandon()
 
@@ -164,7 +173,7 @@ class Maintenance:
 
         try:
             fresh = await self._run(write)
-        except OSError:
+        except (OSError, DataCorrupt):
             snapshot.give_back(segments)
             raise
         commit.counters.checkpoints += 1
