@@ -39,6 +39,7 @@ REST_MS_MAX = 300_000
 PARTITION_REST_MS = 600_000
 """After a failure that is one partition's own, such as damaged bytes."""
 SWEEP_INTERVAL_MS = 24 * 3600 * 1000
+SWEEP_RETRY_MS = 3600 * 1000
 
 
 class TieringFigures(NamedTuple):
@@ -72,7 +73,7 @@ class Tiering:
         """Rounds that object storage ended, one after the other."""
         self._resting: dict[str, int] = {}
         """Partitions that met a failure of their own, and until when they rest."""
-        self._swept_ms = 0
+        self._sweep_at_ms = 0
 
     def figures(self) -> TieringFigures:
         """See TieringFigures."""
@@ -100,9 +101,10 @@ class Tiering:
         try:
             await self._offload_all(await self._survey())
             now_ms = self._clock.now_ms()
-            if now_ms - self._swept_ms >= SWEEP_INTERVAL_MS:
+            if now_ms >= self._sweep_at_ms:
+                self._sweep_at_ms = now_ms + SWEEP_RETRY_MS
                 await self.sweep()
-                self._swept_ms = now_ms
+                self._sweep_at_ms = now_ms + SWEEP_INTERVAL_MS
         except HeadraceError as error:
             if not error.fields.get("is_objects"):
                 log.warning("tiering rests: %s", error)
@@ -154,20 +156,24 @@ class Tiering:
     async def _offload_all(self, waiting: deque[PartitionLog]) -> None:
         """Offload ledger by ledger, the partitions in turn. Raises what object storage raises."""
         count = size = 0
+        away: list[HeadraceError] = []
 
         async def work() -> None:
             nonlocal count, size
-            while waiting:
+            while waiting and not away:
                 partition = waiting.popleft()
                 due = to_offload(partition)
                 if not due or partition.is_deleted:
                     continue
                 try:
                     size += await offload(partition, due[0], self._tier, self._clock.now_ms())
-                    count += 1
                 except HeadraceError as error:
-                    self._partition_failed(partition, error)
+                    if error.fields.get("is_objects"):
+                        away.append(error)
+                    else:
+                        self._partition_failed(partition, error)
                     continue
+                count += 1
                 if due[1:]:
                     waiting.append(partition)
 
@@ -175,11 +181,11 @@ class Tiering:
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(self._config.offloads_at_once, len(waiting))):
                     group.create_task(work())
-        except* HeadraceError as errors:
-            raise errors.exceptions[0] from None
         finally:
             if count:
                 log.info("offloaded %d ledgers, %d bytes, to %s", count, size, self._tier.shown)
+        if away:
+            raise away[0]
 
     def _partition_failed(self, partition: PartitionLog, error: HeadraceError) -> None:
         """Note a failure of one partition. Raises it again if it is object storage's own."""
