@@ -159,11 +159,11 @@ class Walk:
         self._facts = before.facts
         self._seen: set[int] = set()
 
-    async def run(self, account: list[tuple[Any, ...]], begun_at: int, chance: Random) -> None:
-        """Lose power at operations from `begun_at` on."""
+    async def run(self, account: list[tuple[Any, ...]], chance: Random) -> None:
+        """Lose power at operations, the first start's among them."""
         loss = PowerLoss(self._before.image, self.profile)
         # Of a long account a part, by chance: the next seed visits others.
-        share = OPERATIONS_PER_LIFE / max(1, len(account) - begun_at)
+        share = OPERATIONS_PER_LIFE / max(1, len(account))
         for index, operation in enumerate(account):
             loss.step(operation)
             if operation[0] in NOTES:
@@ -171,7 +171,7 @@ class Walk:
                 continue
             if operation[0] == "facts":
                 self._facts = operation[1]
-            if index < begun_at or chance.random() >= share:
+            if chance.random() >= share:
                 continue
             for keep, image in zip(KEEPS, loss.states(chance), strict=True):
                 await self._look(image, index, keep, chance)
@@ -231,14 +231,13 @@ async def _modelled(task: Task, seed: int, profile: str, sync_turns: int) -> Non
     for life in range(LIVES):
         name = f"{seed} {life}"
         async with Opened(state, name, sync_turns) as opened:
-            begun_at = len(opened.disk.operations) if life == 0 else 0
             await run_broker_life(opened.node, opened.disk.note, name, TURNS, life)
             for _ in range(_SETTLE_TURNS):
                 await asyncio.sleep(0)
             account = list(opened.disk.operations)
         walk = Walk(task, state, oracle, profile)
         walk.replay |= {"seed": seed, "life": life, "sync_turns": sync_turns}
-        await walk.run(account, begun_at, chance)
+        await walk.run(account, chance)
         if walk.has_found:
             return
         state = walk.candidates[-chance.randint(1, len(walk.candidates))]
@@ -266,7 +265,6 @@ async def _recorded(task: Task, recorder: Path, seed: int, profile: str, sync_tu
     place = task.folder / f"recorded-{seed}"
     reader = record_process(recorder, place, seed, sync_turns, task.planted)
     account = reader.operations
-    begun_at = account.index(("opened",))
     quick = Path("/dev/shm")  # noqa: S108 - a folder of our own in it
     with tempfile.TemporaryDirectory(
         prefix="headrace-verify-", dir=quick if os.access(quick, os.W_OK) else task.folder
@@ -274,7 +272,7 @@ async def _recorded(task: Task, recorder: Path, seed: int, profile: str, sync_tu
         before = State(NEW_DISK, {}, Path(scratch))
         walk = Walk(task, before, BrokerOracle(), profile)
         walk.replay |= {"seed": seed, "sync_turns": sync_turns}
-        await walk.run(account, begun_at, seeded(seed))
+        await walk.run(account, seeded(seed))
     shutil.rmtree(place)
 
 
