@@ -22,7 +22,7 @@ from kio.serial import entity_reader, entity_writer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PRODUCE, FETCH, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 8, 9
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3, 8, 9
 FIND_COORDINATOR, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 10, 19, 20, 22
 
 

@@ -218,6 +218,15 @@ def lost(events, chance):
     return {"lost write"}
 
 
+def lost_without_an_offset(events, chance):
+    """A retry was acknowledged as a duplicate, without an offset, and the value is nowhere."""
+    base = events[-1]["t"] - 1
+    where = {"p": "p1", "f": "send", "topic": TOPIC, "part": chance.randrange(2), "value": 10**6}
+    events.append({"t": base, "k": INVOKE, **where})
+    events.append({"t": base, "k": OK, "offset": -1, **where})
+    return {"lost write"}
+
+
 def lost_at_the_end(events, chance):
     """The log has ended before it, for all who read."""
     part = chance.randrange(2)
@@ -453,6 +462,7 @@ MUTATIONS = (
     value_at_two_offsets,
     lost,
     lost_at_the_end,
+    lost_without_an_offset,
     read_and_gone,
     never_sent,
     damaged,

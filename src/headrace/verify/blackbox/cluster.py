@@ -125,7 +125,7 @@ class SingleBroker:
             self.broker.environment = {
                 "LD_PRELOAD": self._faketime,
                 "FAKETIME_TIMESTAMP_FILE": str(self._clock_path),
-                "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_CACHE_DURATION": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }
 

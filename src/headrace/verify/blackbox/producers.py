@@ -60,7 +60,9 @@ def run_librdkafka_producer(context: Context) -> None:
 
     def delivered(topic: str, part: int, value: int, error: Any, message: Any) -> None:
         if error is None:
-            context.end_send(OK, topic, part, value, offset=message.offset())
+            # None: a retry was answered as a duplicate, and the library does not know where it is.
+            offset = message.offset()
+            context.end_send(OK, topic, part, value, offset=-1 if offset is None else offset)
         else:
             kind = FAIL if error.code() in _REFUSED else INFO
             context.end_send(kind, topic, part, value, error=str(error))

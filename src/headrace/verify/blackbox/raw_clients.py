@@ -6,59 +6,21 @@ connection is not (`info`, or another try where the broker must recognise it).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.records.codec import Record, encode_batch, iterate_records
 from headrace.runtime.clock import SystemClock
 from headrace.verify.blackbox.context import Context, now_ns
+from headrace.verify.blackbox.routing import RETRY_S, Connection, Group, Place
 from headrace.verify.history import FAIL, INFO, OK
 from headrace.verify.kafka_wire import LIST_OFFSETS, KafkaWire, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REQUEST_TIMEOUT_S = 4.0
-RETRY_S = 0.1
 AGAIN_CHANCE = 0.1
 """How often a batch that was acknowledged is sent once more: it must be recognised."""
-_RETRIABLE = {2, 3, 5, 6, 7, 14, 15, 16, 56}
 LATEST, EARLIEST = -1, -2
-
-
-class Connection:
-    """A connection that is made again when it is needed."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._wire: KafkaWire | None = None
-        self.made = 0
-        """How often it was made."""
-
-    def wire(self) -> KafkaWire:
-        """The connection. Raises OSError."""
-        if self._wire is None:
-            self._wire = KafkaWire(self._context.address, REQUEST_TIMEOUT_S)
-            self.made += 1
-        return self._wire
-
-    def drop(self) -> None:
-        """Close it: the next use makes another."""
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.close()
-
-    def until_answered(self, ask: Callable[[KafkaWire], Any]) -> Any:
-        """Ask until there is an answer; None at the end of the run. Raises Refused for good."""
-        while not self._context.over.is_set():
-            try:
-                return ask(self.wire())
-            except Refused as error:
-                if error.code not in _RETRIABLE:
-                    raise
-            except OSError:
-                self.drop()
-            self._context.pause(RETRY_S)
-        return None
 
 
 def encoded(values: list[bytes], producer: tuple[int, int] = (-1, -1), first: int = -1) -> bytes:
@@ -93,12 +55,12 @@ def run_raw_producer(context: Context) -> None:
             place: tuple[str, int] = place,
             sent: list[tuple[int, bytes]] = sent,
         ) -> None:
-            again = connection.until_answered(ask)
+            again = connection.until_answered(ask, Place(*place))
             if again is not None:
                 _end(context, *place, sent, again)
 
         try:
-            offset = connection.until_answered(ask)
+            offset = connection.until_answered(ask, Place(topic, part))
             _end(context, topic, part, sent, offset)
             if offset is None:
                 break
@@ -139,14 +101,11 @@ def run_raw_reader(context: Context) -> None:
         for (topic, part), position in positions.items():
             since_ns = now_ns()
             try:
-                data, high_watermark = connection.wire().fetch(topic, part, position)
-            except Refused as error:
-                if error.code not in _RETRIABLE:
+                wire = connection.wire(Place(topic, part))
+                data, high_watermark = wire.fetch(topic, part, position)
+            except OSError as error:
+                if not connection.failed(error):
                     context.note("refused", error=str(error), topic=topic, part=part, at=position)
-                context.pause(RETRY_S)
-                continue
-            except OSError:
-                connection.drop()
                 context.pause(RETRY_S)
                 continue
             records = [one for one in iterate_records(data) if one.offset >= position]
@@ -165,13 +124,11 @@ def run_observer(context: Context) -> None:
     while not context.over.is_set():
         try:
             for topic, part in context.places:
-                note_ends(context, connection.wire(), topic, part)
+                note_ends(context, connection.wire(Place(topic, part)), topic, part)
             for group in groups:
-                note_committed(context, connection.wire(), group)
-        except Refused:
-            pass  # the coordinator is loading, or the partition
-        except OSError:
-            connection.drop()
+                note_committed(context, connection.wire(Group(group)), group)
+        except OSError as error:
+            connection.failed(error)  # or the coordinator is loading, or the partition
         context.pause(0.1)
     connection.drop()
 
@@ -244,11 +201,18 @@ def _one_life(context: Context, connection: Connection, topic: str, label: str) 
         part = context.chance.randrange(partitions)
         value, data = context.begin_send(label, part, again=True)
         try:
-            offset = connection.wire().produce(topic, part, encoded([data]))
+            wire = connection.wire(Place(topic, part))
+        except OSError as error:
+            connection.failed(error)
+            context.end_send(FAIL, label, part, value, error=str(error))
+            continue
+        try:
+            offset = wire.produce(topic, part, encoded([data]))
         except Refused as error:
+            connection.failed(error)
             context.end_send(FAIL, label, part, value, error=str(error))
         except OSError as error:
-            connection.drop()
+            connection.failed(error)
             context.end_send(INFO, label, part, value, error=str(error))
             is_sure = False
         else:
@@ -279,16 +243,18 @@ def _change(
     def attempt(wire: KafkaWire) -> bool:
         nonlocal tries
         tries += 1
-        ask(wire)
+        try:
+            ask(wire)
+        except Refused as error:
+            if error.code != known or tries == 1:
+                raise
         return True
 
     try:
         done = connection.until_answered(attempt)
     except Refused as error:
-        if error.code != known or tries == 1:
-            context.history.write(FAIL, operation, op=op, topic=label, error=str(error))
-            raise
-        done = True
+        context.history.write(FAIL, operation, op=op, topic=label, error=str(error))
+        raise
     context.history.write(OK if done else INFO, operation, op=op, topic=label)
     return tries == 1 if done else None
 
@@ -300,11 +266,9 @@ def _read_life(
     for part, end in enumerate(ends):
         since_ns = now_ns()
         try:
-            data, _ = connection.wire().fetch(topic, part, 0)
-        except Refused:
-            continue
-        except OSError:
-            connection.drop()
+            data, _ = connection.wire(Place(topic, part)).fetch(topic, part, 0)
+        except OSError as error:
+            connection.failed(error)
             continue
         found = [(part, one.offset, one.value) for one in iterate_records(data)]
         context.polled(since_ns, label, found)

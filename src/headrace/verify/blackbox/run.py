@@ -23,6 +23,7 @@ from headrace.verify.blackbox.harm import Done, Harmer
 from headrace.verify.blackbox.link import Network
 from headrace.verify.blackbox.producers import PATIENCE_S
 from headrace.verify.blackbox.raw_clients import encoded, note_committed, note_ends
+from headrace.verify.blackbox.routing import Connection, Group, Place
 from headrace.verify.blackbox.schedule import Fault, draw_schedule
 from headrace.verify.checkers import Verdict, judge, without_collector
 from headrace.verify.checkers.facts import gather
@@ -187,8 +188,10 @@ class _Run:
         late = self._crew.end(self._crew.clients, 20)
         outcome.violations += [f"{name} did not end" for name in late]
         self._read_back("final-1")
-        self._cluster.kill(0)
-        self._cluster.start(0)
+        for node in range(self._cluster.node_count):
+            self._cluster.kill(node)
+        for node in range(self._cluster.node_count):
+            self._cluster.start(node)
         self._read_back("final-2")
 
     def _warm_up(self) -> None:
@@ -201,14 +204,12 @@ class _Run:
             waiting = [client for client in waiting if not _is_at_work(client.history_path)]
 
     def _make_topics(self) -> None:
-        wire = self._wire()
+        connection = Connection(self._context, 30)
+        wire = connection.wire()
         for topic, partitions in TOPICS.items():
             wire.create_topic(topic, partitions, SMALL_LEDGERS if topic == "gamma" else {})
         wire.create_topic(PROBE_TOPIC, 1, {})
-        wire.close()
-
-    def _wire(self, timeout_s: float = 10) -> KafkaWire:
-        return KafkaWire(self._context.address, timeout_s)
+        connection.drop()
 
     def _wait(self, seconds: float, what: str) -> None:
         self._on_progress(1, what)
@@ -239,21 +240,23 @@ class _Run:
         deadline_ns = now_ns() + int(LIVENESS_S * 1e9)
         value, data = self._context.begin_send(PROBE_TOPIC, 0, again=True)
         why: object = "no try"
+        connection = Connection(self._context, 2.0)
         while now_ns() < deadline_ns:
             try:
-                wire = self._wire(2.0)
+                wire = connection.wire(Place(PROBE_TOPIC, 0))
                 try:
                     offset = wire.produce(PROBE_TOPIC, 0, encoded([data]))
                     self._context.end_send(OK, PROBE_TOPIC, 0, value, offset=offset)
                     since_ns = now_ns()
                     fetched, _ = wire.fetch(PROBE_TOPIC, 0, offset)
                 finally:
-                    wire.close()
+                    connection.drop()
                 records = [(0, one.offset, one.value) for one in iterate_records(fetched)]
                 if self._context.polled(since_ns, PROBE_TOPIC, records):
                     return
             except OSError as error:
                 why = error
+                connection.drop()
                 time.sleep(0.1)
         said = f"not alive: no write and read within {LIVENESS_S} s after healing: {why}"
         self._outcome.violations.append(said)
@@ -290,44 +293,48 @@ class _Run:
         deadline_ns = now_ns() + int((DRAIN_S / 4 if self._plan.bug else DRAIN_S) * 1e9)
         waiting = set(self._crew.groups)
         lag: dict[str, int] = {}
+        connection = Connection(self._context)
         while waiting and now_ns() < deadline_ns:
             time.sleep(0.2)
             try:
-                wire = self._wire()
-                ends = {
-                    (topic, part): note_ends(self._context, wire, topic, part)[1]
-                    for topic, count in TOPICS.items()
-                    for part in range(count)
-                }
-                for group in sorted(waiting):
-                    committed = note_committed(self._context, wire, group)
-                    lag[group] = sum(
-                        end - max(0, committed.get(place, 0)) for place, end in ends.items()
-                    )
-                    if not lag[group]:
-                        waiting.discard(group)
-                        self._history.write(OK, "drained", group=group)
-                wire.close()
-            except OSError:
-                continue  # the group's coordinator may still be loading
+                self._look_at_groups(connection, waiting, lag)
+            except OSError as error:
+                connection.failed(error)  # the group's coordinator may still be loading
+        connection.drop()
         for group in sorted(waiting):
             said = f"not alive: group {group} still lags {lag.get(group)} after {DRAIN_S} s"
             self._outcome.violations.append(said)
+
+    def _look_at_groups(
+        self, connection: Connection, waiting: set[str], lag: dict[str, int]
+    ) -> None:
+        """Take those out of `waiting` that have committed everything. Raises OSError."""
+        ends = {
+            place: note_ends(self._context, connection.wire(place), *place)[1]
+            for place in (Place(topic, part) for topic, n in TOPICS.items() for part in range(n))
+        }
+        for group in sorted(waiting):
+            committed = note_committed(self._context, connection.wire(Group(group)), group)
+            lag[group] = sum(end - max(0, committed.get(at, 0)) for at, end in ends.items())
+            if not lag[group]:
+                waiting.discard(group)
+                self._history.write(OK, "drained", group=group)
 
     def _read_back(self, process: str) -> None:
         """Read every partition from its beginning to its end."""
         self._on_progress(1, "reading everything back")
         history = History(self._crew.folder / f"{process}.jsonl", process)
         self._crew.former_histories.append(self._crew.folder / f"{process}.jsonl")
-        wire = self._wire(20)
+        connection = Connection(self._context, 20)
         for topic, count in (TOPICS | {PROBE_TOPIC: 1}).items():
             for part in range(count):
                 try:
+                    wire = connection.wire(Place(topic, part))
                     self._read_partition(history, wire, topic, part)
                 except Refused as error:
                     said = f"{topic}-{part} cannot be read: {error}"
                     self._outcome.violations.append(said)
-        wire.close()
+        connection.drop()
         history.close()
 
     def _read_partition(self, history: History, wire: KafkaWire, topic: str, part: int) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from headrace.verify.blackbox.raw_clients import RETRY_S
+from headrace.verify.blackbox.routing import RETRY_S, Connection, Group
 from headrace.verify.history import FAIL, INFO, OK
-from headrace.verify.kafka_wire import KafkaWire, Refused
+from headrace.verify.kafka_wire import Refused
 
 if TYPE_CHECKING:
     from headrace.verify.blackbox.context import Context
@@ -26,12 +26,17 @@ class _Member:
 
     def __init__(self, context: Context, name: str) -> None:
         self._context = context
-        self.wire = KafkaWire(context.address, TIMEOUT_S)
+        self._connection = Connection(context, TIMEOUT_S)
+        self.wire = self._connection.wire(Group(context.spec.group or ""))
         self.name = name
         self.id = ""
         self.generation = -1
         self.is_leader = False
         self.members: list[str] = []
+
+    def close(self) -> None:
+        """Give up its connections."""
+        self._connection.drop()
 
     def join(self) -> None:
         """Join, or join again. Raises OSError, Refused."""
@@ -123,7 +128,7 @@ def run_zombies(context: Context) -> None:
             context.pause(RETRY_S)  # refused or cut off: the next round begins anew
         finally:
             for member in members:
-                member.wire.close()
+                member.close()
         context.pause(context.chance.random() * 0.2)
 
 

@@ -69,11 +69,15 @@ def _unread(facts: Facts, kind: str, *, is_below: bool) -> Iterator[Anomaly]:
         if not is_below and partition.final_end < 0:
             continue  # nobody has read to the end: there is always something under way
         for send in partition.sends.values():
-            if send.outcome != OK or send.is_read or send.offset < 0:
+            if send.outcome != OK or send.is_read:
                 continue
             if send.transaction is not None and not _is_committed(facts, send.transaction):
                 continue
-            if (send.offset < partition.read_end) is is_below:
+            if send.offset < 0:  # a library that does not know where: it must be somewhere
+                if is_below and send.ended_ns < partition.final_ns:
+                    what = f"value {send.value}, acknowledged, was never read"
+                    yield Anomaly(kind, what, send.ended_ns, topic, number)
+            elif (send.offset < partition.read_end) is is_below:
                 what = f"value {send.value}, acknowledged at offset {send.offset}, was never read"
                 yield Anomaly(kind, what, send.ended_ns, topic, number)
 
