@@ -199,7 +199,7 @@ class PartitionLog:
         if active.proved_to == position:
             active.proved_to = end_position
         if producer_id != NO_PRODUCER_ID:
-            self.producers.apply(header, base_offset, now_ms)
+            self.producers.apply(header, base_offset, now_ms, self.high_watermark)
         if completion is self._last_completion:
             pending = self._pending[-1]
             pending.end_offset = end_offset

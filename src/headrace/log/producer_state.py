@@ -3,8 +3,9 @@
 Rules of the room: knows sequences and epochs, not records, not files. Never asks the time;
 expiry gets `now_ms`. State is rebuilt by `apply` alone, live and on replay alike.
 How it works: the last five batches of each producer are kept, so a retry that crosses its
-acknowledgement is answered with the offset it already has (KIP-98, KIP-360). A few more are kept
-behind them, so that appends which fail can be forgotten without losing the sequence before.
+acknowledgement is answered with the offset it already has (KIP-98, KIP-360). Five that are safe are
+kept behind those that are not, so that appends which fail, however many and however often, can be
+forgotten without losing what was there before.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 DUPLICATES_KEPT = 5
 """Java's producer has at most five requests in flight when it is idempotent. Do not change."""
-_BATCHES_KEPT = 16
 SEQUENCE_END = 2**31
 _COUNT = Struct(">I")
 _PRODUCER = Struct(">qhqB")
@@ -36,11 +36,13 @@ class AppendedBatch(NamedTuple):
 
 
 class _Producer:
-    __slots__ = ("batches", "epoch", "seen_ms")
+    __slots__ = ("batches", "epoch", "first_sequence", "seen_ms")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: list[AppendedBatch] = []
+        self.first_sequence = 0
+        """What must come first while there are no batches: all that were appended have failed."""
         self.seen_ms = 0
 
 
@@ -85,21 +87,24 @@ class ProducerState:
                     f"sequence {first} instead of 0"
                 )
             return None
-        if not producer.batches:
-            return None
         last = sequence_after(first, batch.last_offset_delta)
         for appended in producer.batches[-DUPLICATES_KEPT:]:
             if appended.first_sequence == first and appended.last_sequence == last:
                 return appended
-        expected = sequence_after(producer.batches[-1].last_sequence, 1)
+        expected = producer.first_sequence
+        if producer.batches:
+            expected = sequence_after(producer.batches[-1].last_sequence, 1)
         if first != expected:
             raise OutOfOrderSequence(
                 f"producer {batch.producer_id} sent sequence {first}, expected {expected}"
             )
         return None
 
-    def apply(self, batch: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Take note of an appended batch of an idempotent producer."""
+    def apply(self, batch: BatchHeader, base_offset: int, now_ms: int, safe_offset: int) -> None:
+        """Take note of an appended batch of an idempotent producer.
+
+        No append below `safe_offset` will ever be forgotten.
+        """
         producer = self._producers.get(batch.producer_id)
         if producer is None or producer.epoch != batch.producer_epoch:
             producer = _Producer(batch.producer_epoch)
@@ -114,17 +119,30 @@ class ProducerState:
                 batch.max_timestamp_ms,
             )
         )
-        if len(batches) > _BATCHES_KEPT:
+        while len(batches) > DUPLICATES_KEPT and batches[DUPLICATES_KEPT].base_offset < safe_offset:
             del batches[0]
 
     def truncate(self, end_offset: int) -> None:
-        """Forget the batches at and behind `end_offset`: their append failed."""
-        for producer_id in list(self._producers):
-            producer = self._producers[producer_id]
+        """Forget the batches at and behind `end_offset`: their append failed.
+
+        The first of them must come before those behind it, even if nothing else is known of its
+        producer: whoever hears that a later batch is stored takes the earlier ones for stored.
+        """
+        for producer in self._producers.values():
             kept = [batch for batch in producer.batches if batch.base_offset < end_offset]
+            if not kept and producer.batches:
+                producer.first_sequence = producer.batches[0].first_sequence
             producer.batches = kept
-            if not kept:
-                del self._producers[producer_id]
+
+    def as_of(self, end_offset: int) -> ProducerState:
+        """The producers as they were when the log ended at `end_offset`, if that was lately."""
+        state = ProducerState()
+        for producer_id, producer in self._producers.items():
+            copied = state._producers[producer_id] = _Producer(producer.epoch)
+            copied.batches = list(producer.batches)
+            copied.first_sequence, copied.seen_ms = producer.first_sequence, producer.seen_ms
+        state.truncate(end_offset)
+        return state
 
     def expire(self, before_ms: int) -> None:
         """Forget the producers that were last seen before `before_ms`."""
@@ -133,9 +151,17 @@ class ProducerState:
                 del self._producers[producer_id]
 
     def encode(self) -> bytes:
-        """For a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored."""
-        out = [_COUNT.pack(len(self._producers))]
-        for producer_id, producer in self._producers.items():
+        """For a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored.
+
+        A producer without batches must begin with 0; one that must not is left out.
+        """
+        told = {
+            producer_id: producer
+            for producer_id, producer in self._producers.items()
+            if producer.batches or not producer.first_sequence
+        }
+        out = [_COUNT.pack(len(told))]
+        for producer_id, producer in told.items():
             batches = producer.batches[-DUPLICATES_KEPT:]
             out.append(_PRODUCER.pack(producer_id, producer.epoch, producer.seen_ms, len(batches)))
             out.extend(_BATCH.pack(*batch) for batch in batches)

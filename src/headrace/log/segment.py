@@ -159,7 +159,7 @@ class Segment:
                     raise self.corrupt(position + at, "the CRC of a batch does not match")
                 self.index.add(header.base_offset, position + at, header.max_timestamp_ms)
                 if header.producer_id != NO_PRODUCER_ID:
-                    producers.apply(header, header.base_offset, seen_ms)
+                    producers.apply(header, header.base_offset, seen_ms, header.base_offset)
                 if self.first_append_ms < 0:
                     self.first_append_ms = header.first_timestamp_ms
                 consumed = at + header.length + LOG_OVERHEAD

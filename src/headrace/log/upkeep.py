@@ -266,8 +266,7 @@ class Upkeep(Steps):
     async def _seal(self, segment: Segment) -> None:
         # The newest producer states go along: a little newer than this ledger does no harm,
         # since replaying the batches of the next one gives the same states again.
-        producers = ProducerState.decode(self._log.producers.encode())
-        producers.truncate(segment.end_offset)
+        producers = self._log.producers.as_of(segment.end_offset)
         footer = Footer(segment.end_offset, segment.first_append_ms, segment.index, producers)
         await self._store.seal(segment.ledger, encode_footer(footer))
         segment.is_sealed = True

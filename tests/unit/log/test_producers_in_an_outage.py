@@ -1,0 +1,146 @@
+"""Idempotent producers that try again and again while appends fail: nothing is forgotten.
+
+Found by `headrace verify blackbox`: the first batch of a producer, or of its new epoch, failed in
+an outage; the batch behind it was accepted, and librdkafka took the first for acknowledged (whoever
+has the later one must have the earlier): acknowledged records were lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from log_rig import NOW_MS, Rig, rig, settle
+
+from headrace.errors import OutOfOrderSequence, StorageUnavailable
+from headrace.log.producer_state import ProducerState
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch
+
+if TYPE_CHECKING:
+    from headrace.log.partition_log import Appended
+
+TRIES = 40
+
+
+def begin(bench: Rig, sequence: int, epoch: int = 0) -> Appended | None:
+    record = Record(0, NOW_MS, None, b"%d" % sequence, [])
+    batch = encode_batch([record], producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+    return bench.log.append(batch, check_batch(batch))
+
+
+async def append(bench: Rig, sequence: int, epoch: int = 0) -> int:
+    for _ in range(TRIES):
+        appended = begin(bench, sequence, epoch)
+        if appended is not None:
+            await appended.completion.wait()
+            return appended.base_offset
+        await settle()
+    raise AssertionError("the log never became ready")
+
+
+@pytest.mark.parametrize("first", [5, 20])
+def test_many_failed_tries_forget_neither_the_sequence_nor_the_duplicates(first) -> None:
+    async def scenario() -> None:
+        async with rig() as bench:
+            for sequence in range(first):
+                await append(bench, sequence)
+            bench.store.refuse_appends = True
+            for _ in range(TRIES):
+                with pytest.raises(StorageUnavailable):
+                    await append(bench, first)
+                await settle()
+            bench.store.refuse_appends = False
+            with pytest.raises(OutOfOrderSequence):
+                await append(bench, first + 1)
+            for sequence in range(first - 5, first):
+                assert await append(bench, sequence) == sequence, "a retry is recognised"
+            assert await append(bench, first) == first
+            assert await append(bench, first + 1) == first + 1
+
+    asyncio.run(scenario())
+
+
+def test_many_appends_that_fail_at_once_forget_nothing() -> None:
+    async def scenario() -> None:
+        async with rig() as bench:
+            for sequence in range(5):
+                await append(bench, sequence)
+            bench.store.is_held = True
+            for sequence in range(5, 5 + TRIES):
+                assert begin(bench, sequence) is not None
+            await settle()
+            bench.store.fail_newest()
+            bench.store.let_go()
+            await settle()
+            with pytest.raises(OutOfOrderSequence):
+                await append(bench, 6)
+            assert await append(bench, 0) == 0, "a retry is recognised"
+            assert await append(bench, 5) == 5
+
+    asyncio.run(scenario())
+
+
+async def fail(bench: Rig, sequence: int, epoch: int) -> None:
+    bench.store.refuse_appends = True
+    with pytest.raises(StorageUnavailable):
+        await append(bench, sequence, epoch)
+    bench.store.refuse_appends = False
+    await settle()
+
+
+@pytest.mark.parametrize("epoch", [0, 1], ids=["new producer", "new epoch"])
+@pytest.mark.parametrize("is_reloaded", [False, True])
+def test_what_follows_a_first_batch_that_failed_is_refused(epoch, is_reloaded) -> None:
+    async def scenario() -> None:
+        async with rig() as bench:
+            for sequence in range(3 * epoch):
+                await append(bench, sequence)
+            await fail(bench, 0, epoch)
+            if is_reloaded and epoch:
+                await bench.reload()
+            with pytest.raises(OutOfOrderSequence):
+                await append(bench, 1, epoch)
+            assert await append(bench, 0, epoch) == 3 * epoch
+            assert await append(bench, 1, epoch) == 3 * epoch + 1
+            assert await append(bench, 0, epoch) == 3 * epoch, "a retry is recognised"
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_first_batch_is_remembered_by_a_ledgers_footer() -> None:
+    async def scenario() -> None:
+        async with rig() as bench:
+            for sequence in range(3):
+                await append(bench, sequence)
+            await fail(bench, 0, 1)
+            await bench.log.upkeep.roll_now()
+            await settle()
+            await bench.reload()
+            with pytest.raises(OutOfOrderSequence):
+                await append(bench, 1, 1)
+            assert await append(bench, 0, 1) == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_footer_keeps_what_is_safe_though_newer_batches_are_under_way() -> None:
+    state = ProducerState()
+    for sequence in range(12):
+        record = Record(0, NOW_MS, None, b"", [])
+        batch = encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        state.apply(check_batch(batch), sequence, NOW_MS, min(sequence, 6))
+    stored = ProducerState.decode(state.as_of(6).encode())
+    for sequence in range(12):
+        batch = encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        header = check_batch(batch)
+        if 1 <= sequence <= 5:
+            found = stored.check(header)
+            assert found is not None
+            assert found.base_offset == sequence
+        elif sequence == 6:
+            assert stored.check(header) is None
+        else:
+            with pytest.raises(OutOfOrderSequence):
+                stored.check(header)
