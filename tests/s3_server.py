@@ -73,8 +73,9 @@ class S3Server:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
             except OSError:
-                assert self.process.poll() is None, self._log.read_text()[-2000:]
-                assert time.monotonic() < deadline, self._log.read_text()[-2000:]
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    self.stop()
+                    raise AssertionError(self._log.read_text()[-2000:]) from None
                 time.sleep(0.02)
             else:
                 return self

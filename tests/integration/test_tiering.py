@@ -56,8 +56,10 @@ def storage(request, tmp_path, monkeypatch):
 def tiered(storage, tmp_path):
     """A broker over it."""
     broker = Broker(tmp_path / "broker", *OPTIONS, "--objects", storage.url)
-    yield broker.start()
-    broker.kill()
+    try:
+        yield broker.start()
+    finally:
+        broker.kill()
 
 
 def value_of(number: int) -> bytes:
@@ -187,11 +189,13 @@ def stalling(tmp_path, monkeypatch):
     for name, value in server.environment(proxy.port).items():
         monkeypatch.setenv(name, value)
     broker = Broker(tmp_path / "broker", *OPTIONS, "--objects", server.url)
-    yield broker.start(), proxy
-    proxy.resume()
-    broker.kill()
-    proxy.close()
-    server.stop()
+    try:
+        yield broker.start(), proxy
+    finally:
+        proxy.resume()
+        broker.kill()
+        proxy.close()
+        server.stop()
 
 
 def test_storage_that_stalls_delays_offloading_and_cold_reads_only(stalling, name):

@@ -70,8 +70,10 @@ def blobs(request, tmp_path, monkeypatch):
     server = S3Server(tmp_path).start()
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
-    yield BlobStore.open(server.url)
-    server.stop()
+    try:
+        yield BlobStore.open(server.url)
+    finally:
+        server.stop()
 
 
 def test_a_blob_is_written_read_by_range_listed_replaced_and_deleted(blobs):
