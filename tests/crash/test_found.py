@@ -77,6 +77,17 @@ def test_a_ledger_that_ends_before_its_chain_says_is_reported(tmp_path):
     assert verdict(folder, damaged, None)[0] == "reported"
 
 
+def test_which_files_are_read_is_known_so_that_flips_in_others_need_no_run(closed):
+    """`flips --all` leaves out what nobody reads: behind a clean stop, the WAL."""
+    read = asyncio.run(closed.files_read())
+    assert {path for path in closed.files() if path not in read} == {
+        "lock",
+        "metadata.sqlite",  # opened by SQLite, and always flipped
+        *(path for path in closed.files() if path.endswith(".wal")),
+    }
+    assert "checkpoint" in read
+
+
 def test_sqlites_journal_holds_nothing_while_nobody_writes(tmp_path):
     """A damaged journal ends for SQLite where the damage is: what lies behind would be undone."""
     folder = asyncio.run(build(2, tmp_path, turns=2, is_closed=False))

@@ -193,11 +193,17 @@ def run_attacks(
                 is_exhaustive=plan.is_exhaustive and attack.name in {"flips", "tails"},
                 on_progress=on_progress,
             )
+            is_interrupted = False
             try:
                 attack.run(task)
+            except KeyboardInterrupt:
+                is_interrupted = True
+                task.skip("interrupted: what was checked until then counts")
             except (HeadraceError, AssertionError, OSError) as error:
                 task.wrong(f"the attack could not go on: {error!r}", seed=plan.seed)
             outcomes.append(Outcome(attack, task, task.seconds))
+            if is_interrupted:
+                break
     return outcomes
 
 

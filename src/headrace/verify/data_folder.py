@@ -80,6 +80,17 @@ class DataFolder:
                 found[f"{folder}/{name}".removeprefix("data/")] = self.image.inodes[inode]
         return found
 
+    async def files_read(self) -> set[str]:
+        """What opening the folder and reading all of it asks for, by path; not the metadata's."""
+        disk = ModelDisk(self.image)
+        await look(self, None, disk)
+        return {
+            f"{folder}/{name}".removeprefix("data/")
+            for folder, names in self.image.names.items()
+            for name, inode in names.items()
+            if inode in disk.was_read
+        }
+
     def with_file(self, path: str, content: bytes) -> DataFolder:
         """A copy in which one file holds something else."""
         copy = DataFolder()
@@ -211,13 +222,15 @@ class Found(NamedTuple):
         return f"Found({self.error!r}, {len(self.data)} partitions)"
 
 
-async def look(damaged: DataFolder, metadata_folder: Path | None) -> Found:
+async def look(
+    damaged: DataFolder, metadata_folder: Path | None, disk: ModelDisk | None = None
+) -> Found:
     """Open the folder and read all of it, and by offset and by time.
 
     The metadata comes from `metadata_folder`'s SQLite file, which is written anew, or (None) from
-    the facts as they were.
+    the facts as they were. `disk` is one with its image already.
     """
-    disk = ModelDisk(damaged.image)
+    disk = disk or ModelDisk(damaged.image)
     metadata: MetadataStore
     try:
         store = await open_ledgers(disk, 12 << 10, 1 << 40)

@@ -37,6 +37,8 @@ class ModelDisk:
         """May raise on ("write" or "sync", path), or say after how many bytes a write fails."""
         self.are_failed_syncs_dropped = False
         """A failed sync throws away what it should have written; the page cache still shows it."""
+        self.was_read: set[int] = set()
+        """The inodes whose bytes anybody has asked for."""
         self._paths: dict[int, str] = {}
         self.inodes: list[bytearray] = []
         self.names: dict[str, dict[str, int]] = {"": {}}
@@ -60,7 +62,9 @@ class ModelDisk:
     # --- open files ---
 
     def pread(self, fd: int, size: int, position: int, /) -> bytes:
-        return bytes(self.inodes[self._open[fd]][position : position + size])
+        inode = self._open[fd]
+        self.was_read.add(inode)
+        return bytes(self.inodes[inode][position : position + size])
 
     def pread_cached(self, fd: int, buffer: bytearray, position: int, /) -> int:
         data = self.pread(fd, len(buffer), position)

@@ -97,3 +97,14 @@ def test_a_task_stops_at_its_time_its_runs_or_too_many_violations(tmp_path):
         broken.wrong("again")
     assert broken.violation_count == 50
     assert not broken.goes_on()
+
+
+def test_a_run_that_is_interrupted_reports_what_it_has_checked(attack):
+    def stop(task):
+        task.checked += 2
+        raise KeyboardInterrupt
+
+    attack(stop)
+    (one,) = json.loads(invoke("--json").stdout)["attacks"]
+    assert one["checked"] == 2
+    assert one["skipped"] == ["interrupted: what was checked until then counts"]
