@@ -5,6 +5,7 @@ Rules of the room: the attacks are in `headrace.verify`; here are options, a pro
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,6 +137,8 @@ def _run(plan: Plan, planted: str | None, folder: Path | None, *, as_json: bool)
         raise click.UsageError(f"no planted bug {planted!r}: see --list")
     logging.getLogger("headrace").setLevel(logging.CRITICAL)  # failing is what this is about
     line = _Line()
+    # A long run that is told to end still reports what it has checked.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if planted is None:
             outcomes = run_attacks(plan, lambda attack: line.begin(attack.name), line.show)
@@ -144,6 +147,7 @@ def _run(plan: Plan, planted: str | None, folder: Path | None, *, as_json: bool)
             outcomes = []
             proofs = run_planted(planted, plan.seed, lambda bug: line.begin(bug.name))
     finally:
+        signal.signal(signal.SIGTERM, before)
         line.end()
     report = summary(plan.seed, outcomes, proofs)
     if folder is not None:
