@@ -188,3 +188,34 @@ def _committed(client, places) -> list[int]:
         return [place.offset for place in client.committed(places, timeout=5)]
     except KafkaException:
         return []
+
+
+def test_zookeeper_and_bookies_hang_and_die_beneath_the_brokers(make_cluster, tmp_path):
+    cluster = make_cluster(bookie_count=4)
+    made = Brokers(tmp_path, cluster.zookeeper.address, 2)
+    try:
+        load = start_load(made, "shaken")
+        # Away for less than a session: what is owned is served.
+        cluster.zookeeper.suspend()
+        time.sleep(SESSION_MS / 1000 / 3)
+        load.wait_acked(5)
+        cluster.zookeeper.resume()
+        load.wait_acked(20)
+        # Away for longer: nobody serves anything, until it is back.
+        cluster.zookeeper.suspend()
+        time.sleep(SESSION_MS / 1000 * 2)
+        cluster.zookeeper.resume()
+        load.wait_acked(20)
+        # One bookie of four dies, another hangs: two of three copies are enough.
+        cluster.bookies[0].kill()
+        load.wait_acked(20)
+        cluster.bookies[1].suspend()
+        load.wait_acked(20)
+        cluster.bookies[1].resume()
+        cluster.restart(cluster.bookies[0])
+        made.by_id[1].kill()
+        load.wait_acked(20)
+        load.stop()
+        load.check(made.bootstrap)
+    finally:
+        made.close()
