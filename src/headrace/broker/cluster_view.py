@@ -53,6 +53,8 @@ class ClusterView:
         self.owners: dict[PartitionKey, Owner] = {}
         self.pins: dict[UUID, dict[int, int]] = {}
         self.draining: set[int] = set()
+        self.dirty: set[PartitionKey] = set()
+        """Partitions whose owner changed; whoever looks at them takes them away."""
         self.members_version = 0
         """Counts changes of who may own what: of brokers, pins and draining."""
         self._followers = [
@@ -103,6 +105,7 @@ class ClusterView:
 
     def _take_owner(self, key: str, entry: Entry | None) -> None:
         partition = partition_of_key(key)
+        self.dirty.add(partition)
         if entry is None:
             self.owners.pop(partition, None)
             return

@@ -6,36 +6,36 @@ which raises the leader epoch. That settles who *may* serve; what keeps a former
 is storage, which the log fences when it loads (`PartitionLog`). A claim needs no consent, since it
 is made only where the owner's life has ended; a living owner hands over by itself.
 
-How it works: whatever changes (brokers, owners, topics, pins) sets one event, and one task compares
-what is with what should be. A partition is served by one PartitionLog for one tenure; afterwards
-another object stands in its place that says who is asked.
+How it works: whatever changes sets one event, and one task compares what is with what should be: of
+the partitions whose owner changed, and of all of them when brokers, topics or pins did. A partition
+is served by one PartitionLog for one tenure; afterwards another object stands in its place that
+says who is asked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.cluster_view import ClusterView, PartitionKey
+from headrace.broker.membership import Membership
 from headrace.broker.ownership import NO_LEADER, Leader
 from headrace.broker.peers import Peers
 from headrace.broker.session_guard import guard_session
 from headrace.coordination.placement.rendezvous import NOBODY, place
 from headrace.errors import (
-    BrokerIdInUse,
     HeadraceError,
-    MetadataUnavailable,
     NotOwner,
     VersionConflict,
 )
 from headrace.metadata.facts import (
     OwnerFact,
-    broker_key,
     owner_key,
     partition_key,
 )
-from headrace.metadata.store import ABSENT, ANY, Operation
+from headrace.metadata.store import ABSENT, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -54,7 +54,6 @@ log = logging.getLogger(__name__)
 
 CHANGES_AT_ONCE = 64
 HAND_OVERS_AT_ONCE = 16
-JOIN_POLL_S = 0.1
 SERVED_WAIT_S = 2.0
 RETRY_S = 0.2
 
@@ -89,8 +88,10 @@ class SharedOwnership:
         self._slots = slots
         self._wake = asyncio.Event()
         self._view = ClusterView(metadata, tasks, self._wake.set)
+        self._is_all_due = True
+        """Whether all partitions have to be looked at; else those that the view calls dirty."""
         self._peers = Peers(self._me, metadata, tasks)
-        self._fact: BrokerFact | None = None
+        self._membership: Membership | None = None
         self._mine: dict[PartitionKey, PartitionLog] = {}
         self._busy: set[PartitionKey] = set()
         self._placed: dict[UUID, tuple[tuple[int, int], list[int]]] = {}
@@ -124,6 +125,14 @@ class SharedOwnership:
 
     def topics_changed(self) -> None:
         """See Ownership."""
+        self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        self._is_all_due = True
+        self._wake.set()
+
+    def _look_at(self, key: PartitionKey) -> None:
+        self._view.dirty.add(key)
         self._wake.set()
 
     def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
@@ -154,27 +163,13 @@ class SharedOwnership:
     async def join(self, fact: BrokerFact) -> None:
         """See Ownership. Raises BrokerIdInUse, MetadataUnavailable."""
         fact.incarnation = self._incarnation
-        self._fact = fact
-        key = broker_key(self._me)
-        deadline = asyncio.get_running_loop().time() + self._config.join_timeout_ms / 1000
-        while True:
-            try:
-                # ABSENT: the former life of this broker must have ended for all to see.
-                await self._metadata.put(key, fact.encode(), ABSENT, ephemeral=True)
-                break
-            except VersionConflict:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise BrokerIdInUse(
-                        f"another broker with the id {self._me} is alive: stop it, or give this"
-                        " one another --broker-id",
-                        broker_id=self._me,
-                    ) from None
-                await asyncio.sleep(JOIN_POLL_S)
+        self._membership = Membership(fact, self._metadata, self._config.join_timeout_ms)
+        await self._membership.join()
         await self._view.start()
         self._tasks.spawn(self._reconcile_always(), "ownership")
         guard = guard_session(self._metadata.session, self._clock, self._step_down, self._step_up)
         self._tasks.spawn(guard, "session")
-        self._wake.set()
+        self._look_at_all()
 
     async def leave(self) -> None:
         """See Ownership: what cannot be handed over in time is claimed when this broker is gone."""
@@ -183,9 +178,8 @@ class SharedOwnership:
             return
         moves: list[Coroutine[None, None, None]] = []
         for topic in list(self._topics.by_id.values()):
-            placed = self._placement(topic)
             moves += [
-                self._hand_over(topic, number, placed[number])
+                self._hand_over(topic, number, self._target(topic, number))
                 for number in range(len(topic.partitions))
                 if (topic.id, number) in self._mine
             ]
@@ -194,7 +188,8 @@ class SharedOwnership:
                 await asyncio.gather(*moves)
         except TimeoutError:
             log.warning("%d partitions were not handed over in time", len(self._mine))
-        await self._metadata.delete(broker_key(self._me), ANY)
+        if self._membership is not None:
+            await self._membership.leave()
 
     # --- what is, and what should be ---------------------------------------------------------
 
@@ -206,11 +201,13 @@ class SharedOwnership:
             if self._members_version != self._view.members_version:
                 self._members_version = self._view.members_version
                 self._moves_at = loop.time() + self._config.rebalance_delay_ms / 1000
-                loop.call_at(self._moves_at, self._wake.set)
+                loop.call_at(self._moves_at, self._look_at_all)
                 self._topics.version += 1
                 self._peers.follow(self._view.brokers)
+                self._is_all_due = True
             if self._is_safe and not self._is_leaving:
-                await self._stay_known()
+                if self._membership is not None and self._me not in self._view.brokers:
+                    await self._membership.restore()
                 self._reconcile()
 
     def _step_down(self) -> None:
@@ -223,34 +220,20 @@ class SharedOwnership:
 
     def _step_up(self) -> None:
         self._is_safe = True
-        self._wake.set()
+        self._look_at_all()
 
-    async def _stay_known(self) -> None:
-        """Put this broker's key back if it is gone: another one has held this one for dead."""
-        fact = self._fact
-        if fact is None or self._me in self._view.brokers:
-            return
-        try:
-            await self._metadata.put(broker_key(self._me), fact.encode(), ABSENT, ephemeral=True)
-            log.warning("this broker was held for dead, and tells the cluster that it is not")
-        except (VersionConflict, MetadataUnavailable) as error:
-            log.info("the cluster does not know this broker at the moment: %s", error)
-
-    def _placement(self, topic: Topic) -> list[int]:
-        """The broker that should serve each partition, as all brokers compute it."""
-        count = len(topic.partitions)
+    def _target(self, topic: Topic, number: int) -> int:
+        """The broker that should serve a partition, as all brokers compute it."""
         if self._slots:
-            placed = self._place(topic.id, count)
-            for number in range(count):
-                owner = self._view.owners.get((topic.id, number))
-                if owner is not None:
-                    placed[number] = owner.fact.broker
-            return placed
+            owner = self._view.owners.get((topic.id, number))
+            if owner is not None:
+                return owner.fact.broker
+        count = len(topic.partitions)
         stamp = (self._view.members_version, count * 2 + self._is_leaving)
         known = self._placed.get(topic.id)
         if known is None or known[0] != stamp:
             known = self._placed[topic.id] = (stamp, self._place(topic.id, count))
-        return known[1]
+        return known[1][number]
 
     def _place(self, topic_id: UUID, count: int) -> list[int]:
         brokers = self._slots or [
@@ -263,24 +246,35 @@ class SharedOwnership:
     def _reconcile(self) -> None:
         """Begin whatever it takes for each partition of this broker; what is under way goes on."""
         is_moving = asyncio.get_running_loop().time() >= self._moves_at
-        for topic in list(self._topics.by_id.values()):
-            placed = self._placement(topic)
-            for number in range(len(topic.partitions)):
-                self._settle(topic, number, placed[number], is_moving=is_moving)
-        for key in [key for key in self._mine if key[0] not in self._topics.by_id]:
-            log_of_deleted = self._mine.pop(key)
-            if self._slots:  # over shared storage the sweep of orphans does it
-                self._tasks.spawn(
-                    self._topics.clear([log_of_deleted], [partition_key(*key)]), "clear"
-                )
-        for topic_id in [known for known in self._placed if known not in self._topics.by_id]:
-            del self._placed[topic_id]
+        dirty, self._view.dirty = self._view.dirty, set()
+        if self._is_all_due:
+            self._is_all_due = False
+            self._drop_deleted()
+            for topic in list(self._topics.by_id.values()):
+                for number in range(len(topic.partitions)):
+                    self._settle(topic, number, is_moving=is_moving)
+        else:
+            for topic_id, number in dirty:
+                found = self._topics.by_id.get(topic_id)
+                if found is not None and number < len(found.partitions):
+                    self._settle(found, number, is_moving=is_moving)
         self._served.set()
 
-    def _settle(self, topic: Topic, number: int, target: int, *, is_moving: bool) -> None:
+    def _drop_deleted(self) -> None:
+        known = self._topics.by_id
+        for key in [key for key in self._mine if key[0] not in known]:
+            deleted = self._mine.pop(key)
+            if self._slots:  # over shared storage the sweep of orphans does it
+                clearing = self._topics.clear([deleted], [partition_key(*key)])
+                self._tasks.spawn(clearing, f"delete {deleted.name}")
+        for topic_id in [topic_id for topic_id in self._placed if topic_id not in known]:
+            del self._placed[topic_id]
+
+    def _settle(self, topic: Topic, number: int, *, is_moving: bool) -> None:
         key = (topic.id, number)
-        if key in self._busy:
+        if key in self._busy:  # looked at again when that is done
             return
+        target = self._target(topic, number)
         owner = self._view.owners.get(key)
         mine = self._mine.get(key)
         if owner is not None and owner.fact.incarnation == self._incarnation:
@@ -310,7 +304,7 @@ class SharedOwnership:
                 await asyncio.sleep(RETRY_S)
             finally:
                 self._busy.discard(key)
-                self._wake.set()
+                self._look_at(key)
 
         task = self._tasks.start(run(), f"own {key[0]}-{key[1]}")
         task.add_done_callback(lambda _: change.close())  # if it was cancelled before it began
@@ -355,6 +349,7 @@ class SharedOwnership:
         served = self._topics.new_log(topic.fact, number, leader_epoch)
         self._mine[topic.id, number] = topic.partitions[number] = served
         self._topics.version += 1
+        served.on_lost = partial(self._look_at, (topic.id, number))
         served.load()
         log.debug("%s is served here since epoch %d", served.name, leader_epoch)
 

@@ -41,6 +41,7 @@ from headrace.records.batch import (
 from headrace.runtime.completion import Completion
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
 
     from headrace.log.environment import Environment
@@ -95,6 +96,7 @@ class PartitionLog:
         "leader_epoch",
         "log_start_offset",
         "name",
+        "on_lost",
         "producers",
         "ready",
         "segments",
@@ -128,6 +130,8 @@ class PartitionLog:
         self.leader_epoch = leader_epoch or 0
         self.is_loaded = False
         self.is_deleted = False
+        self.on_lost: Callable[[], None] | None = None
+        """Called when the chain says that another broker owns the partition."""
         self.failure: HeadraceError | None = None
         """Why this partition cannot be served; None while all is well."""
         self.ready: Completion | None = Completion()

@@ -73,6 +73,8 @@ class Steps:
         """Tell those who wait; damage and a lost partition stay."""
         if isinstance(error, DataCorrupt | NotOwner):
             self._log.failure = error
+            if isinstance(error, NotOwner) and self._log.on_lost is not None:
+                self._log.on_lost()
         ready = self._log.ready
         if ready is not None:
             self._log.ready = Completion()

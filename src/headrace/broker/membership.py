@@ -1,0 +1,63 @@
+"""A broker's own key among the living: put there, put back, taken away.
+
+Rules of the room: knows one fact and its key. A key of the same id that another life left behind
+has to go first, with its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import BrokerIdInUse, MetadataUnavailable, VersionConflict
+from headrace.metadata.facts import broker_key
+from headrace.metadata.store import ABSENT, ANY
+
+if TYPE_CHECKING:
+    from headrace.metadata.facts import BrokerFact
+    from headrace.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+JOIN_POLL_S = 0.1
+
+
+class Membership:
+    """Of one life of a broker."""
+
+    def __init__(self, fact: BrokerFact, metadata: MetadataStore, join_timeout_ms: int) -> None:
+        self._fact = fact
+        self._key = broker_key(fact.id)
+        self._metadata = metadata
+        self._join_timeout_ms = join_timeout_ms
+
+    async def join(self) -> None:
+        """Become one of the living. Raises BrokerIdInUse, MetadataUnavailable."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._join_timeout_ms / 1000
+        while True:
+            try:
+                # ABSENT: the former life of this broker must have ended for all to see.
+                await self._metadata.put(self._key, self._fact.encode(), ABSENT, ephemeral=True)
+                return
+            except VersionConflict:
+                if loop.time() > deadline:
+                    raise BrokerIdInUse(
+                        f"another broker with the id {self._fact.id} is alive: stop it, or give"
+                        " this one another --broker-id",
+                        broker_id=self._fact.id,
+                    ) from None
+                await asyncio.sleep(JOIN_POLL_S)
+
+    async def restore(self) -> None:
+        """Put the key back: another broker has held this one for dead."""
+        try:
+            await self._metadata.put(self._key, self._fact.encode(), ABSENT, ephemeral=True)
+            log.warning("this broker was held for dead, and tells the cluster that it is not")
+        except (VersionConflict, MetadataUnavailable) as error:
+            log.info("the cluster does not know this broker at the moment: %s", error)
+
+    async def leave(self) -> None:
+        """Be no more. Raises MetadataUnavailable."""
+        await self._metadata.delete(self._key, ANY)
