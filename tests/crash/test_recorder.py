@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from headrace.cli.main import cli
 from headrace.verify import recorder
+from headrace.verify.exploration import NEW_DISK
 from headrace.verify.recorder import RecordReader, RecordUnsound, compile_recorder, recording
 
 EVERYTHING = """
@@ -63,7 +64,7 @@ def record(shared_object, place, program):
     command = [sys.executable, "-c", program, str(root)]
     environment = recording(shared_object, root, place / "record")
     subprocess.run(command, env=environment, check=True, timeout=30)
-    return RecordReader(root), (place / "record").read_bytes()
+    return RecordReader(root, NEW_DISK), (place / "record").read_bytes()
 
 
 def test_what_is_recorded_adds_up_to_the_files_sqlites_among_them(shared_object, tmp_path):

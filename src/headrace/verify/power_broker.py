@@ -38,7 +38,13 @@ from headrace.verify.exploration import NEW_DISK
 from headrace.verify.model_disk import Image, ModelDisk
 from headrace.verify.noted_metadata import NotedMetadata
 from headrace.verify.power_loss import KEEPS, PROFILES, PowerLoss
-from headrace.verify.recorder import RecordReader, RecordUnsound, compile_recorder, recording
+from headrace.verify.recorder import (
+    RecordReader,
+    RecordUnsound,
+    compile_recorder,
+    recording,
+    without,
+)
 from headrace.verify.scenario import FixedSalt, abandon, open_store
 from headrace.verify.task import patched
 
@@ -53,6 +59,8 @@ if TYPE_CHECKING:
 LIVES = 2
 TURNS = 22
 OPERATIONS_PER_LIFE = 60
+OPERATIONS_PER_PROCESS = 30
+"""Fewer where SQLite is opened for each state, which takes five times as long."""
 OPERATIONS_AGAIN = 8
 """Of an opening, at which power is lost again."""
 RECOVERY_SHARE = 0.02
@@ -163,7 +171,8 @@ class Walk:
         """Lose power at operations, the first start's among them."""
         loss = PowerLoss(self._before.image, self.profile)
         # Of a long account a part, by chance: the next seed visits others.
-        share = OPERATIONS_PER_LIFE / max(1, len(account))
+        visits = OPERATIONS_PER_LIFE if self._before.scratch is None else OPERATIONS_PER_PROCESS
+        share = visits / max(1, len(account))
         for index, operation in enumerate(account):
             loss.step(operation)
             if operation[0] in NOTES:
@@ -262,51 +271,61 @@ def run_power_files(task: Task) -> None:
 
 
 async def _recorded(task: Task, recorder: Path, seed: int, profile: str, sync_turns: int) -> None:
-    place = task.folder / f"recorded-{seed}"
-    reader = record_process(recorder, place, seed, sync_turns, task.planted)
-    account = reader.operations
     quick = Path("/dev/shm")  # noqa: S108 - a folder of our own in it
     with tempfile.TemporaryDirectory(
         prefix="headrace-verify-", dir=quick if os.access(quick, os.W_OK) else task.folder
     ) as scratch:
-        before = State(NEW_DISK, {}, Path(scratch))
-        walk = Walk(task, before, BrokerOracle(), profile)
-        walk.replay |= {"seed": seed, "sync_turns": sync_turns}
-        await walk.run(account, seeded(seed))
-    shutil.rmtree(place)
+        chance = seeded(seed)
+        state, oracle = State(NEW_DISK, {}, Path(scratch)), BrokerOracle()
+        for life in range(LIVES):
+            image = without(state.image, "-shm")
+            words = [str(seed), str(life), str(TURNS), str(sync_turns), task.planted]
+            reader = record_process(recorder, task.folder / f"{seed}-{life}", image, words)
+            walk = Walk(task, State(image, {}, state.scratch), oracle, profile)
+            walk.replay |= {"seed": seed, "life": life, "sync_turns": sync_turns}
+            await walk.run(reader.operations, chance)
+            if walk.has_found:
+                return
+            state = walk.candidates[-chance.randint(1, len(walk.candidates))]
+            async with Opened(state, f"{seed} {life}") as opened:
+                oracle = await BrokerOracle.after_recovery(opened.node, walk.oracle)
 
 
-def record_process(
-    recorder: Path, place: Path, seed: int, sync_turns: int, planted: str = ""
-) -> RecordReader:
-    """Let a broker live in a process of its own. Raises RecordUnsound."""
+def record_process(recorder: Path, place: Path, image: Image, words: list[str]) -> RecordReader:
+    """Let a broker live on `image` in a process of its own. Raises RecordUnsound."""
     root, record = place / "root", place / "record"
-    root.mkdir(parents=True)
-    command = [sys.executable, "-m", "headrace.verify.recorded_broker"]
-    done = subprocess.run(  # noqa: S603 - our own module
-        [*command, str(root), str(seed), str(TURNS), str(sync_turns), planted],
-        env=recording(recorder, root, record),
-        capture_output=True,
-        text=True,
-        timeout=_PROCESS_TIMEOUT_S,
-        check=False,
-    )
+    for folder, names in sorted(image.names.items()):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for name, inode in names.items():
+            (root / folder / name).write_bytes(image.inodes[inode])
+    command = [sys.executable, "-m", "headrace.verify.recorded_broker", str(root), *words]
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module
+            command,
+            env=recording(recorder, root, record),
+            capture_output=True,
+            text=True,
+            timeout=_PROCESS_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RecordUnsound("the recorded broker does not end") from error
     if done.returncode:
         raise RecordUnsound(f"the recorded broker failed: {done.stderr[-800:]}")
-    reader = RecordReader(root)
+    reader = RecordReader(root, image)
     reader.read(record.read_bytes())
     differences = reader.differences()
     if differences:
         raise RecordUnsound(
             f"the record does not add up to these files: {', '.join(differences[:5])}"
         )
+    shutil.rmtree(place)
     return reader
 
 
 def _run_cases(task: Task, explore: Callable[[Task, int, str, int], Any]) -> None:
-    logging.getLogger("headrace").setLevel(
-        logging.CRITICAL
-    )  # collected ledgers, thousands of times
+    # Ledgers are collected thousands of times now.
+    logging.getLogger("headrace").setLevel(logging.CRITICAL)
     with small_settings():
         while task.goes_on():
             profile = PROFILES[0] if task.stop_at_first else PROFILES[task.runs % 2]

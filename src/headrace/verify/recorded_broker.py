@@ -30,7 +30,7 @@ from headrace.verify.task import patched
 _SETTLE_S = 0.2
 
 
-async def _live(root: Path, seed: int, turns: int) -> None:
+async def _live(root: Path, seed: int, life: int, turns: int) -> None:
     record: Any = ctypes.CDLL(None).headrace_record_note
 
     def note(*event: Any) -> None:
@@ -51,7 +51,7 @@ async def _live(root: Path, seed: int, turns: int) -> None:
         broker = await assemble.start_embedded(settings)
     note("opened")
     has_quick_groups(nodes[0])
-    await run_broker_life(nodes[0], note, f"{seed} 0", turns, 0)
+    await run_broker_life(nodes[0], note, f"{seed} {life}", turns, life)
     await asyncio.sleep(_SETTLE_S)  # what goes on behind the answers, and SQLite's checkpoint
     note("closing")
     await broker.stop()
@@ -65,9 +65,9 @@ def _plant(name: str) -> None:
 
 def main() -> None:
     """Live once."""
-    root, seed, turns, sync_turns = Path(sys.argv[1]), *map(int, sys.argv[2:5])
-    if sys.argv[5]:  # this attack is to be seen finding a bug
-        _plant(sys.argv[5])
+    root, seed, life, turns, sync_turns = Path(sys.argv[1]), *map(int, sys.argv[2:6])
+    if sys.argv[6]:  # this attack is to be seen finding a bug
+        _plant(sys.argv[6])
     if sync_turns:
         wal_sync.INLINE_SYNC_NS = -1
     opened: Any = FileLedgerStore.open
@@ -75,7 +75,7 @@ def main() -> None:
         wal_file_bytes=WAL_FILE_BYTES, checkpoint_bytes=CHECKPOINT_BYTES, disk=SystemDisk()
     )
     with small_settings():
-        asyncio.run(_live(root, seed, turns))
+        asyncio.run(_live(root, seed, life, turns))
 
 
 if __name__ == "__main__":

@@ -58,13 +58,25 @@ def recording(recorder: Path, root: Path, record: Path) -> dict[str, str]:
     }
 
 
+def without(image: Image, ending: str) -> Image:
+    """The same without the files whose names end so."""
+    return Image(
+        image.inodes,
+        {
+            folder: {name: inode for name, inode in names.items() if not name.endswith(ending)}
+            for folder, names in image.names.items()
+        },
+    )
+
+
 class RecordReader:
     """Turns a record into operations, and keeps the files as they must look at its end."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, before: Image) -> None:
+        """`before`: what the folder held when the process began."""
         self.operations: list[tuple[Any, ...]] = []
-        self.inodes: list[bytearray] = []
-        self.names: dict[str, dict[str, int]] = {"": {}}
+        self.inodes = [bytearray(data) for data in before.inodes]
+        self.names = {folder: dict(names) for folder, names in before.names.items()}
         self._root = str(root)
         self._open: dict[int, int | str] = {}
         """What a descriptor stands for: an inode, or the path of a folder."""
@@ -165,13 +177,6 @@ class RecordReader:
                 )
             self.operations.append(("rename", folder, name, new_name))
             self.names[folder][new_name] = self.names[folder].pop(name)
-
-    def image(self) -> Image:
-        """The files as they must look now."""
-        return Image(
-            [bytes(data) for data in self.inodes],
-            {folder: dict(names) for folder, names in self.names.items()},
-        )
 
     def differences(self) -> list[str]:
         """Where the record does not add up to the files that are there."""
