@@ -37,6 +37,7 @@ from headrace.metadata.facts import (
     BrokerFact,
     OwnerFact,
     PartitionFact,
+    TopicFact,
     ensure_cluster_id,
     partition_of_key,
     topic_of_key,
@@ -189,7 +190,9 @@ class Node:
     def _topic_changed(self, key: str, entry: Entry | None) -> None:
         """Another broker may have made, changed or deleted a topic."""
         name = topic_of_key(key)
-        if entry is None and name in self.topics.by_name:
+        known = self.topics.by_name.get(name)
+        # Deleted, or deleted and made again before this broker looked.
+        if known is not None and (entry is None or TopicFact.decode(entry.value).id != known.id):
             self.tasks.spawn(self.groups.topic_deleted([name]), f"forget offsets of {name}")
         self.topics.apply(key, entry)
 

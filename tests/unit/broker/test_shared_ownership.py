@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from headrace.broker.node import Node
 from headrace.broker.ownership import NO_LEADER
 from headrace.errors import BrokerIdInUse, HeadraceError, NotOwner
 from headrace.log.reading import read
-from headrace.metadata.facts import PinFact, broker_key, draining_key, pin_key
+from headrace.metadata.facts import PinFact, broker_key, draining_key, pin_key, topic_key
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.store import ANY
 from headrace.records.batch import check_batch
@@ -292,6 +293,26 @@ def test_topics_made_changed_and_deleted_elsewhere_are_seen() -> None:
         await one.topics.create("t", 1)
         await until(lambda: cluster.agree("t", {1, 2}))
         assert await cluster.append("t", 0, b"new") == 0
+
+    run(scenario)
+
+
+def test_a_topic_that_was_made_again_before_anybody_looked_has_no_old_progress() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await node.topics.create("t", 1)
+        forgotten: list[str] = []
+
+        async def forget(names: list[str]) -> None:
+            forgotten.extend(names)
+
+        node.groups.topic_deleted = forget  # type: ignore[method-assign]
+        metadata = MemoryMetadataStore(cluster.metadata)
+        fact = replace(node.topics.get("t").fact, id=SystemRandomness().uuid())
+        await metadata.delete(topic_key("t"), ANY)
+        await metadata.put(topic_key("t"), fact.encode(), ANY)  # in the same turn of the loop
+        await until(lambda: node.topics.get("t").id == fact.id)
+        await until(lambda: forgotten == ["t"])
 
     run(scenario)
 
