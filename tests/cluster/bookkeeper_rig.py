@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.cluster.oracle import stream
+from tests.cluster.oracle import digest_of, stream
 
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
@@ -74,3 +74,30 @@ async def plant(store, ledger: int, entry: int, slots, *, damaged=(), size: int 
         if slot in damaged:
             frames[slot][-1] ^= 1
     await plant_frame(store, ledger, entry, frames)
+
+
+async def payloads_of(store: BookKeeperLedgerStore, ledger: int) -> list[bytes]:
+    """All entries of a closed ledger, trailer included, as they are on the bookies."""
+    metadata = (await store._cluster.service.read(ledger)).metadata
+    found: list[bytes] = []
+    while len(found) <= metadata.last_entry:
+        entries = await store._reader.read(
+            ledger, metadata, len(found), metadata.last_entry, 1 << 20
+        )
+        found += [bytes(entry.payload) for entry in entries]
+    return found
+
+
+async def check_same(store: BookKeeperLedgerStore, ledger: int, found) -> bytes:
+    """Both clients see the same entries in a closed ledger; its bytes."""
+    payloads = await payloads_of(store, ledger)
+    metadata = (await store._cluster.service.read(ledger)).metadata
+    assert (found.last_entry, found.length) == (metadata.last_entry, metadata.length)
+    assert found.digest == digest_of(payloads)
+    assert found.length == sum(map(len, payloads))
+    assert found.state == metadata.state.name == "CLOSED"
+    info = await store.recover(ledger)
+    content = bytes(await store.read(ledger, 0, 1 << 40))
+    assert len(content) == info.end
+    assert content == stream(0, info.end)
+    return content

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import tempfile
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from tests.cluster.bookkeeper_rig import check_same
 from tests.cluster.fixtures import cluster as started
-from tests.cluster.oracle import stream
+from tests.cluster.oracle import Oracle, OracleError, oracle, stream
 from tests.cluster.writer_process import WriterProcess
 
 from headrace.errors import LedgerUnknown, StorageUnavailable
@@ -17,6 +21,7 @@ from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 
+PATIENCE_S = 60
 GAP_MS_MAX = 1_000
 """On a machine that does other things as well; docs/BOOKKEEPER.md has what was measured."""
 
@@ -163,6 +168,71 @@ def test_a_writer_goes_on_while_an_ack_quorum_lives_and_its_ledger_is_recovered(
         in_store(cluster, lambda store: check_found(store, writer.ledger, writer.acked))
     finally:
         writer.end()
+
+
+@pytest.fixture(scope="module")
+def own_java(cluster_parts, own_cluster):
+    """The Java client over the cluster whose bookies are killed."""
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-oracle-") as folder,
+        oracle(cluster_parts, Path(folder), own_cluster.zookeeper.address) as started_java,
+    ):
+        yield started_java
+
+
+def recover_patiently(java: Oracle, ledger: int) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            java.recover(ledger)
+            return
+        except OracleError:
+            assert time.monotonic() < end
+
+
+def die_together(cluster, java: Oracle, seed: int) -> None:
+    """A bookie and, a moment later, the writer: in the middle of an ensemble change, or near it."""
+    chance = random.Random(seed)
+    quorum = chance.choice([(3, 3, 2), (4, 3, 2), (3, 2, 2)])
+    writer = WriterProcess(
+        cluster.zookeeper.address, quorum, chance.choice([100, 16 << 10]), chance.choice([4, 32])
+    )
+    victim = None
+    try:
+        writer.wait_more(chance.randrange(5, 100))
+        victim = chance.choice(bookies_of(cluster, writer.ledger)[0])
+        victim.kill()
+        time.sleep(chance.choice([0, 0, 0.002, 0.01, 0.05]))
+        writer.end()
+        if chance.random() < 0.5:
+            recover_patiently(java, writer.ledger)
+
+        async def check(store):
+            # With one bookie dead, another that is slow may be one too many, for now.
+            end = time.monotonic() + PATIENCE_S
+            while True:
+                try:
+                    assert (await store.recover(writer.ledger)).end >= writer.acked
+                    break
+                except StorageUnavailable:
+                    assert time.monotonic() < end
+            await check_same(store, writer.ledger, java.recover(writer.ledger))
+
+        in_store(cluster, check)
+    finally:
+        writer.end()
+        revive(cluster)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_bookie_and_the_writer_die_together(own_cluster, own_java, seed):
+    die_together(own_cluster, own_java, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 40))
+def test_a_bookie_and_the_writer_die_together_many_times(own_cluster, own_java, seed):
+    die_together(own_cluster, own_java, seed)
 
 
 def test_a_writer_that_was_suspended_across_a_recovery_gets_no_acknowledgement(shared_cluster):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.cluster.bookkeeper_rig import plant
-from tests.cluster.oracle import Oracle, OracleError, digest_of, oracle, stream
+from tests.cluster.bookkeeper_rig import check_same, plant
+from tests.cluster.oracle import Oracle, OracleError, oracle, stream
 from tests.cluster.writer_process import WriterProcess
 
 from headrace.errors import DataCorrupt, LedgerFenced, StorageUnavailable
@@ -32,33 +32,6 @@ def java(cluster_parts, shared_cluster):
         oracle(cluster_parts, Path(folder), shared_cluster.zookeeper.address) as started,
     ):
         yield started
-
-
-async def payloads_of(store: BookKeeperLedgerStore, ledger: int) -> list[bytes]:
-    """All entries of a closed ledger, trailer included, as they are on the bookies."""
-    metadata = (await store._cluster.service.read(ledger)).metadata
-    found: list[bytes] = []
-    while len(found) <= metadata.last_entry:
-        entries = await store._reader.read(
-            ledger, metadata, len(found), metadata.last_entry, 1 << 20
-        )
-        found += [bytes(entry.payload) for entry in entries]
-    return found
-
-
-async def check_same(store: BookKeeperLedgerStore, ledger: int, found) -> bytes:
-    """Both clients see the same entries in a closed ledger; its bytes."""
-    payloads = await payloads_of(store, ledger)
-    metadata = (await store._cluster.service.read(ledger)).metadata
-    assert (found.last_entry, found.length) == (metadata.last_entry, metadata.length)
-    assert found.digest == digest_of(payloads)
-    assert found.length == sum(map(len, payloads))
-    assert found.state == metadata.state.name == "CLOSED"
-    info = await store.recover(ledger)
-    content = bytes(await store.read(ledger, 0, 1 << 40))
-    assert len(content) == info.end
-    assert content == stream(0, info.end)
-    return content
 
 
 async def append(store: BookKeeperLedgerStore, ledger: int, data: bytes) -> None:
