@@ -1,7 +1,8 @@
 """A process that writes a ledger until it is killed; its parent reads what was acknowledged.
 
-Arguments: ZooKeeper's address, E, W, A, bytes of an append, appends outstanding. It tells the
-ledger, then the end of what is acknowledged, whenever that moves, and in the end why it stopped.
+Arguments: ZooKeeper's address, E, W, A, bytes of an append, appends outstanding, the time-out of
+adds in ms. It tells the ledger, then the end of what is acknowledged, whenever that moves, and in
+the end why it stopped.
 """
 
 from __future__ import annotations
@@ -27,11 +28,9 @@ def say(*words: object) -> None:
 
 
 async def main(address: str, *numbers: int) -> None:
-    ensemble, write, ack, size, outstanding = numbers
+    ensemble, write, ack, size, outstanding, timeout_ms = numbers
     zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
-    settings = BookKeeperSettings(
-        quorum=Quorum(ensemble, write, ack), add_timeout_ms=2_000, metadata_timeout_ms=5_000
-    )
+    settings = BookKeeperSettings(quorum=Quorum(ensemble, write, ack), add_timeout_ms=timeout_ms)
     store = await BookKeeperLedgerStore.open(zookeeper, settings, SystemClock())
     ledger = await store.create()
     say("ledger", ledger)

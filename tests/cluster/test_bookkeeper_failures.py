@@ -84,7 +84,7 @@ def revive(cluster) -> None:
 
 def test_a_bookie_that_hangs_stops_nobody_and_is_replaced(own_cluster):
     cluster = own_cluster
-    writer = WriterProcess(cluster.zookeeper.address, (3, 3, 2), 2_000, 4)
+    writer = WriterProcess(cluster.zookeeper.address, (3, 3, 2), 2_000, 4, timeout_ms=2_000)
     writer.wait_more(50)
     bookies, _ = bookies_of(cluster, writer.ledger)
     try:

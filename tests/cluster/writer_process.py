@@ -18,9 +18,15 @@ class WriterProcess:
     """One writer; a thread reads what it says."""
 
     def __init__(
-        self, zookeeper: str, quorum: tuple[int, int, int], size: int = 2_000, outstanding: int = 8
+        self,
+        zookeeper: str,
+        quorum: tuple[int, int, int],
+        size: int = 2_000,
+        outstanding: int = 8,
+        timeout_ms: int = 10_000,
     ) -> None:
-        arguments = [zookeeper, *map(str, quorum), str(size), str(outstanding)]
+        numbers = [*quorum, size, outstanding, timeout_ms]
+        arguments = [zookeeper, *map(str, numbers)]
         path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.cluster.ledger_writer", *arguments],
