@@ -43,6 +43,13 @@ def with_store(shared_cluster):
     return run
 
 
+async def beside(store: BookKeeperLedgerStore) -> BookKeeperLedgerStore:
+    """Another broker's store, over the same session."""
+    return await BookKeeperLedgerStore.open(
+        store._directory._zookeeper, store._settings, store._clock
+    )
+
+
 def data_entry(position: int, data: bytes, kind: int = DATA, start: int | None = None) -> bytes:
     """The payload of an entry."""
     return pack_head(kind, position, position if start is None else start) + data

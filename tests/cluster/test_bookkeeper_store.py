@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.cluster.bookkeeper_rig import data_entry, plant, plant_payload
+from tests.cluster.bookkeeper_rig import beside, data_entry, plant, plant_payload
 from tests.cluster.oracle import stream
 
 from headrace.errors import LedgerFenced, LedgerLost, StorageUnavailable
@@ -18,18 +19,13 @@ from headrace.storage.bookkeeper.entries import (
     trailer_entries,
 )
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerState
-from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+
+if TYPE_CHECKING:
+    from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 
 
 async def append(store: BookKeeperLedgerStore, ledger: int, data: bytes) -> None:
     await store.append(ledger, [data], len(data), None)[1].wait()
-
-
-async def beside(store: BookKeeperLedgerStore) -> BookKeeperLedgerStore:
-    """Another broker's store, over the same session."""
-    return await BookKeeperLedgerStore.open(
-        store._directory._zookeeper, store._settings, store._clock
-    )
 
 
 def test_a_burst_larger_than_what_may_be_under_way_waits_in_line(with_store):
