@@ -374,13 +374,17 @@ class SharedOwnership:
             if served is None:
                 return
             self._resigned(topic, number)
-            await served.upkeep.release(
-                NotOwner(f"{served.name} moves to broker {target}: refresh the metadata")
-            )
+            await served.upkeep.settle_and_seal()
             broker = self._view.brokers.get(target)
-            if broker is not None and broker.incarnation is not None:
-                fact = OwnerFact(target, broker.incarnation, served.leader_epoch + 1)
-                await self._put(topic, number, fact)
+            try:
+                if broker is not None and broker.incarnation is not None:
+                    fact = OwnerFact(target, broker.incarnation, served.leader_epoch + 1)
+                    await self._put(topic, number, fact)
+            finally:
+                # Who waits is sent to the next owner now, and not while nobody could say which.
+                served.upkeep.abandon(
+                    NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
+                )
             self._mine.pop((topic.id, number), None)
             self._stand_in(topic, number)
             log.debug("%s was handed over to broker %d", served.name, target)

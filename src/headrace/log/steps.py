@@ -25,12 +25,14 @@ log = logging.getLogger(__name__)
 class Steps:
     """Runs the steps of one PartitionLog."""
 
-    __slots__ = ("_log", "_task", "_tasks")
+    __slots__ = ("_is_ending", "_log", "_task", "_tasks")
 
     def __init__(self, log: PartitionLog, tasks: Tasks) -> None:
         self._log = log
         self._tasks = tasks
         self._task: asyncio.Task[None] | None = None
+        self._is_ending = False
+        """Whether the log is being handed over: then appends wait until it is abandoned."""
 
     def _begin(self, step: Coroutine[None, None, None], what: str) -> asyncio.Task[None]:
         """Run one step behind whatever step is under way."""
@@ -84,6 +86,8 @@ class Steps:
         """Let appends go ahead, unless the log has ended meanwhile."""
         if self._log.failure is not None:
             self._fail(self._log.failure)
+            return
+        if self._is_ending:
             return
         ready, self._log.ready = self._log.ready, None
         if ready is not None:

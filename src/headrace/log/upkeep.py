@@ -160,6 +160,8 @@ class Upkeep(Steps):
 
     def require_active(self) -> None:
         """Do what it takes for appends to go ahead; `ready` completes when they can be tried."""
+        if self._is_ending:
+            return
         if not self._log.is_loaded:
             self.load()
         elif self._to_resume is not None:
@@ -331,16 +333,15 @@ class Upkeep(Steps):
         self._shut()
         self._fail(reason)
 
-    async def release(self, reason: NotOwner) -> None:
-        """Hand the log over: from now on it answers `reason`; what is under way is settled, and
-        the ledger sealed where that can be done, so that the next owner begins at once."""
+    async def settle_and_seal(self) -> None:
+        """The first half of a hand-over: what is under way ends, the ledger is sealed where that
+        can be done, and whatever comes waits until `abandon` tells it where to go."""
         target = self._log
-        target.failure = reason
+        self._is_ending = True
         self._shut()
         await target.settled()
         await self._idle()
-        active = target.active
-        self.abandon(reason)
+        active, target.active = target.active, None
         if active is not None and active.end_position:
             await asyncio.wait([self._begin(self._seal(active), "seal")])
 

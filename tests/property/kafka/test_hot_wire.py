@@ -13,6 +13,7 @@ from kio.serial import entity_reader, entity_writer
 
 from headrace.kafka.apis import APIS, FETCH, PRODUCE
 from headrace.kafka.wire.fetch import FetchResult, read_fetch, write_fetch
+from headrace.kafka.wire.leader_hints import LeaderHint
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
 from headrace.kafka.wire.produce import (
     ProduceResult,
@@ -48,6 +49,32 @@ def encode(schema: type, values: dict[str, Any]) -> bytes:
 
 def topic_key(version: int, first_with_ids: int, topic_id: uuid.UUID, name: str) -> bytes:
     return topic_id.bytes if version >= first_with_ids else name.encode()
+
+
+HINTS = st.one_of(
+    st.none(),
+    st.builds(
+        LeaderHint,
+        st.integers(0, 2**31 - 1),
+        st.integers(0, 2**31 - 1),
+        st.sampled_from(["localhost", "10.0.0.1"]),
+        st.integers(1, 65_535),
+        st.sampled_from([None, "rack-1"]),
+    ),
+)
+
+
+def check_hints(partitions: list[Any], answer: Any, hint: LeaderHint | None) -> None:
+    """The leader stands in each partition, and where it is reached once at the end."""
+    for partition in partitions:
+        leader = partition.current_leader
+        if hint is not None:
+            assert (leader.leader_id, leader.leader_epoch) == (hint.broker_id, hint.leader_epoch)
+        else:
+            assert leader is None or leader.leader_id == -1
+    told = [(e.node_id, e.host, e.port, e.rack) for e in answer.node_endpoints]
+    named = hint is not None and bool(partitions)
+    assert told == ([(hint.broker_id, hint.host, hint.port, hint.rack)] if named else [])
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
@@ -86,13 +113,13 @@ def test_a_produce_request_is_read_as_its_schema_says(
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @settings(max_examples=30, deadline=None)
-@given(TOPICS, st.integers(-1, 2**40), st.sampled_from([0, 2, 45]))
+@given(TOPICS, st.integers(-1, 2**40), st.sampled_from([0, 2, 45]), HINTS)
 def test_a_produce_answer_is_what_its_schema_reads(
-    version: int, topics: list[Any], offset: int, error_code: int
+    version: int, topics: list[Any], offset: int, error_code: int, hint: LeaderHint | None
 ) -> None:
     message = "why" if error_code else None
     results = [
-        ProduceResult(topic_key(version, 13, i, name), n, error_code, offset, -1, 3, message)
+        ProduceResult(topic_key(version, 13, i, name), n, error_code, offset, -1, 3, message, hint)
         for i, name, numbers in topics
         for n in numbers
     ]
@@ -106,6 +133,9 @@ def test_a_produce_answer_is_what_its_schema_reads(
     ]
     assert seen == [(r.partition, r.error_code, offset, message) for r in results]
     assert len(answer.responses) == len(topics)
+    if version >= 10:
+        partitions = [p for topic in answer.responses for p in topic.partition_responses]
+        check_hints(partitions, answer, hint)
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
@@ -164,12 +194,17 @@ def test_a_fetch_request_is_read_as_its_schema_says(
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @settings(max_examples=30, deadline=None)
-@given(TOPICS, st.binary(max_size=300), st.integers(0, 2**40), st.sampled_from([0, 1, 71]))
+@given(TOPICS, st.binary(max_size=300), st.integers(0, 2**40), st.sampled_from([0, 1, 71]), HINTS)
 def test_a_fetch_answer_is_what_its_schema_reads(
-    version: int, topics: list[Any], records: bytes, mark: int, error_code: int
+    version: int,
+    topics: list[Any],
+    records: bytes,
+    mark: int,
+    error_code: int,
+    hint: LeaderHint | None,
 ) -> None:
     results = [
-        FetchResult(topic_key(version, 13, i, name), n, error_code, mark, 4, records)
+        FetchResult(topic_key(version, 13, i, name), n, error_code, mark, 4, records, hint)
         for i, name, numbers in topics
         for n in numbers
     ]
@@ -183,6 +218,8 @@ def test_a_fetch_answer_is_what_its_schema_reads(
     ]
     assert seen == [(r.partition, error_code, mark, mark, records) for r in results]
     assert getattr(answer, "session_id", 9) == 9
+    if version >= 16:
+        check_hints([p for topic in answer.responses for p in topic.partitions], answer, hint)
 
 
 @settings(max_examples=400, deadline=None)

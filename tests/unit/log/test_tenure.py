@@ -92,15 +92,20 @@ def test_released_in_peace_the_ledger_is_sealed_and_what_was_under_way_is_safe()
             await bench.append(b"a")
             bench.store.is_held = True
             pending = bench.begin(b"b")
-            releasing = bench.tasks.start(bench.log.upkeep.release(NotOwner("gone")), "release")
+            releasing = bench.tasks.start(bench.log.upkeep.settle_and_seal(), "release")
             await settle()
-            with pytest.raises(NotOwner):
-                bench.begin(b"c")
+            assert bench.begin(b"c") is None, "it waits to be told where to go"
+            waiting = bench.log.ready
             assert pending is not None
             assert not releasing.done()
             bench.store.let_go()
             await releasing
             assert pending.completion.error is None
+            assert not waiting.done
+            bench.log.upkeep.abandon(NotOwner("gone"))
+            assert isinstance(waiting.error, NotOwner)
+            with pytest.raises(NotOwner):
+                bench.begin(b"c")
             rival = await taken_over(bench, 4)
             segment = rival.log.segments[0]
             assert segment.is_sealed

@@ -20,6 +20,7 @@ from headrace.errors import (
 from headrace.kafka.error_codes import code_of
 from headrace.kafka.handlers.cold_reads import WAIT_MS, WAIT_WITH_DATA_MS, ColdReads
 from headrace.kafka.handlers.fetch_sessions import FetchSession, FetchSessions
+from headrace.kafka.handlers.leaders import leader_hint
 from headrace.kafka.wire.fetch import (
     FLEXIBLE,
     TOPIC_IDS,
@@ -186,7 +187,7 @@ class FetchHandler:
         left = fetch.bytes_max
         for wanted, partition in zip(fetch.wanted, fetch.partitions, strict=True):
             if not isinstance(partition, PartitionLog):
-                results.append(_failed(wanted, partition))
+                results.append(self._failed(fetch, wanted, partition))
                 has_error = True
                 continue
             if not partition.is_loaded or partition.failure is not None or partition.is_deleted:
@@ -195,7 +196,7 @@ class FetchHandler:
             try:
                 found = self._read_one(partition, wanted, left, size)
             except HeadraceError as error:
-                results.append(_failed(wanted, error, partition))
+                results.append(self._failed(fetch, wanted, error, partition))
                 has_error = True
                 continue
             if isinstance(found, Miss):
@@ -245,7 +246,7 @@ class FetchHandler:
         for at in sorted(range(len(pairs)), key=lambda at: self._is_cold(*pairs[at])):
             wanted, partition = pairs[at]
             if not isinstance(partition, PartitionLog):
-                results[at] = _failed(wanted, partition)
+                results[at] = self._failed(fetch, wanted, partition)
                 continue
             try:
                 data = await self._read_patiently(partition, wanted, left, size)
@@ -253,7 +254,7 @@ class FetchHandler:
                 if not error.fields.get("is_objects"):  # `cold_reads` tells of those
                     name = partition.name
                     self._warnings.warn(name, f"{name} cannot be read: {error}")
-                results[at] = _failed(wanted, error, partition)
+                results[at] = self._failed(fetch, wanted, error, partition)
                 continue
             if data is None:
                 data, is_cold_due = EMPTY, True
@@ -347,6 +348,20 @@ class FetchHandler:
         assert not isinstance(first, FileBytes), "an answer begins with its head"
         fetch.reply.send((head + first, *body[1:]))
 
+    def _failed(
+        self,
+        fetch: _Fetch,
+        wanted: FetchPartition,
+        error: HeadraceError,
+        partition: PartitionLog | None = None,
+    ) -> FetchResult:
+        start = -1 if partition is None else partition.log_start_offset
+        mark = -1 if partition is None else partition.high_watermark
+        hint = leader_hint(
+            self._node, wanted.topic, wanted.partition, error, is_id=fetch.version >= TOPIC_IDS
+        )
+        return FetchResult(wanted.topic, wanted.partition, code_of(error), mark, start, EMPTY, hint)
+
 
 def _result(wanted: FetchPartition, partition: PartitionLog, records: Sendable) -> FetchResult:
     return FetchResult(
@@ -357,11 +372,3 @@ def _result(wanted: FetchPartition, partition: PartitionLog, records: Sendable) 
         partition.log_start_offset,
         records,
     )
-
-
-def _failed(
-    wanted: FetchPartition, error: HeadraceError, partition: PartitionLog | None = None
-) -> FetchResult:
-    start = -1 if partition is None else partition.log_start_offset
-    mark = -1 if partition is None else partition.high_watermark
-    return FetchResult(wanted.topic, wanted.partition, code_of(error), mark, start, EMPTY)

@@ -21,6 +21,7 @@ from headrace.errors import (
     StorageUnavailable,
 )
 from headrace.kafka.error_codes import code_of, message_of
+from headrace.kafka.handlers.leaders import leader_hint
 from headrace.kafka.wire.primitives import INT32
 from headrace.kafka.wire.produce import (
     FLEXIBLE,
@@ -97,6 +98,7 @@ class ProduceHandler:
     """The Produce API."""
 
     def __init__(self, node: Node) -> None:
+        self._node = node
         self._topics = node.topics
         self._clock = node.clock
         self.records_total = 0
@@ -329,7 +331,17 @@ class ProduceHandler:
         self.errors_total += 1
         if not isinstance(error, HeadraceError):
             log.error("a batch met a fault of the broker", exc_info=error)
+        hint = leader_hint(
+            self._node, part.topic, part.partition, error, is_id=pending.version >= TOPIC_IDS
+        )
         pending.results[index] = ProduceResult(
-            part.topic, part.partition, code_of(error), -1, NO_TIMESTAMP, -1, message_of(error)
+            part.topic,
+            part.partition,
+            code_of(error),
+            -1,
+            NO_TIMESTAMP,
+            -1,
+            message_of(error),
+            hint,
         )
         self._close(pending)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.kafka.wire.leader_hints import LeaderHint, endpoints_field, leader_field
 from headrace.kafka.wire.primitives import (
     INT32,
     FrameInvalid,
@@ -31,6 +32,8 @@ FLEXIBLE = 12
 TOPIC_IDS = 13
 SESSIONS = 7
 RACKS = 11
+ENDPOINTS = 16
+LEADER_TAG = 1
 
 _LIMITS = Struct(">iiib")
 _SESSION = Struct(">ii")
@@ -74,6 +77,8 @@ class FetchResult(NamedTuple):
     high_watermark: int
     log_start_offset: int
     records: Sendable
+    hint: LeaderHint | None = None
+    """Who serves the partition, where this broker does not (from version 12 on)."""
 
 
 def read_fetch(data: memoryview, at: int, version: int) -> FetchRequest:
@@ -229,6 +234,7 @@ def _write_flexible(
 ) -> list[Sendable]:
     out: list[Sendable] = []
     text = head + write_uvarint(len(topics) + 1)
+    hints: list[LeaderHint] = []
     for topic, of_topic in topics:
         text += topic if version >= TOPIC_IDS else compact_string(topic)
         text += write_uvarint(len(of_topic) + 1)
@@ -242,6 +248,9 @@ def _write_flexible(
             out.append(text)
             out.append(result.records)
             text = b"\x00"  # no tags
+            if result.hint is not None:
+                text = leader_field(LEADER_TAG, result.hint)
+                hints.append(result.hint)
         text += b"\x00"
-    out.append(text + b"\x00")
+    out.append(text + endpoints_field(hints if version >= ENDPOINTS else ()))
     return out

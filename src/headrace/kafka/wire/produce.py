@@ -11,6 +11,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
+from headrace.kafka.wire.leader_hints import LeaderHint, endpoints_field, leader_field
 from headrace.kafka.wire.primitives import (
     INT16,
     INT32,
@@ -28,7 +29,9 @@ from headrace.kafka.wire.primitives import (
 )
 
 FLEXIBLE = 9
+HINTS = 10
 TOPIC_IDS = 13
+LEADER_TAG = 0
 
 _ACKS = Struct(">hi")
 _PARTITION = Struct(">ii")
@@ -63,6 +66,8 @@ class ProduceResult(NamedTuple):
     log_append_time_ms: int
     log_start_offset: int
     message: str | None
+    hint: LeaderHint | None = None
+    """Who serves the partition, where this broker does not (from version 10 on)."""
 
 
 _ONE = Struct(">hhiih")
@@ -240,15 +245,20 @@ def _message(message: str | None) -> bytes:
 
 def _write_flexible(version: int, topics: list[tuple[bytes, list[ProduceResult]]]) -> bytes:
     out = [write_uvarint(len(topics) + 1)]
+    hints: list[LeaderHint] = []
     for topic, of_topic in topics:
         out.append(topic if version >= TOPIC_IDS else compact_string(topic))
         out.append(write_uvarint(len(of_topic) + 1))
         for result in of_topic:
             out.append(_RESULT_5.pack(*result[1:6]))
+            tags = b"\x00"
+            if result.hint is not None and version >= HINTS:
+                tags = leader_field(LEADER_TAG, result.hint)
+                hints.append(result.hint)
             if result.message is None:
-                out.append(b"\x01\x00\x00")  # no record errors, no message, no tags
+                out.append(b"\x01\x00" + tags)  # no record errors, no message
             else:
-                out.append(b"\x01" + compact_string(result.message.encode()[:1000]) + b"\x00")
+                out.append(b"\x01" + compact_string(result.message.encode()[:1000]) + tags)
         out.append(b"\x00")
-    out.append(b"\x00\x00\x00\x00\x00")  # throttle time, no tags
+    out.append(b"\x00\x00\x00\x00" + endpoints_field(hints))  # throttle time before it
     return b"".join(out)

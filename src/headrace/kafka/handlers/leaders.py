@@ -1,0 +1,41 @@
+"""Who serves a partition that this broker does not: the hint beside the error.
+
+Rules of the room: no hint where nobody serves it, or where this broker is still the one named.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.errors import Fenced, HeadraceError, NotOwner
+from headrace.kafka.wire.leader_hints import LeaderHint
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
+
+
+def leader_hint(
+    node: Node, topic_key: bytes, number: int, error: BaseException, *, is_id: bool
+) -> LeaderHint | None:
+    """The hint for a partition that `error` was answered for, or None."""
+    if not isinstance(error, NotOwner | Fenced):
+        return None
+    try:
+        topic = (
+            node.topics.get_by_id(UUID(bytes=topic_key))
+            if is_id
+            else node.topics.get(topic_key.decode(errors="replace"))
+        )
+        topic.require_partition(number)
+    except HeadraceError:
+        return None
+    leader = node.ownership.leader(topic, number)
+    if leader.broker == node.config.broker_id:
+        return None
+    for broker in node.brokers():
+        if broker.id == leader.broker:
+            return LeaderHint(
+                broker.id, leader.leader_epoch, broker.kafka_host, broker.kafka_port, broker.rack
+            )
+    return None
