@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 BIN_MS = 100
 ALONE_NS = 900_000_000
-"""A fault is alone if no other broke a node or a link from its beginning to so long after it."""
+"""A fault is alone if no other broke a node or a link from its beginning to so long after it, nor
+before somebody wrote and read again: else the figures would be those of both."""
 
 
 class Tally:
@@ -80,15 +81,20 @@ def outages(tally: Tally, harms: Sequence[Harm]) -> list[dict[str, Any]]:
     found = []
     for harm in harms:
         outage = _outage(tally, times, harm)
+        until_ns = harm.healed_ns + max(ALONE_NS, _recovery_ns(outage))
         outage["is_alone"] = not any(
             other is not harm
             and other.fault.kind not in CLIENT_FAULTS
-            and other.began_ns < harm.healed_ns + ALONE_NS
+            and other.began_ns < until_ns
             and other.healed_ns > harm.began_ns
             for other in harms
         )
         found.append(outage)
     return found
+
+
+def _recovery_ns(outage: dict[str, Any]) -> int:
+    return max(outage["write_after_ms"] or 0, outage["read_after_ms"] or 0) * 1_000_000
 
 
 def _outage(tally: Tally, times: list[int], harm: Harm) -> dict[str, Any]:

@@ -105,7 +105,8 @@ def run_raw_reader(context: Context) -> None:
                 data, high_watermark = wire.fetch(topic, part, position)
             except OSError as error:
                 if not connection.failed(error):
-                    context.note("refused", error=str(error), topic=topic, part=part, at=position)
+                    context.gave_up(f"fetch of {topic}-{part} at {position}: {error}")
+                    context.over.set()
                 context.pause(RETRY_S)
                 continue
             records = [one for one in iterate_records(data) if one.offset >= position]

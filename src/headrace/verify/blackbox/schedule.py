@@ -28,7 +28,7 @@ CHAINS = {
 _PAUSE_MAX_S = {ONE_BY_ONE: 2.5, OVER: 40.0, CLIENTS: 6.0}
 _WEIGHTS = {"kill": 4, "pause": 2, "kill-in-start": 2}
 FIRST_AT_S = 0.5
-CALM_S = 1.0
+CALM_S = 2.0
 """Between two faults of one chain, from healing to the next."""
 
 
