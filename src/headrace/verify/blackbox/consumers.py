@@ -146,6 +146,7 @@ def run_kafka_python_member(context: Context) -> None:
         session_timeout_ms=SESSION_TIMEOUT_MS,
         heartbeat_interval_ms=HEARTBEAT_MS,
         max_poll_interval_ms=20_000,
+        bootstrap_timeout_ms=300_000,  # it may be started while the broker is away
         reconnect_backoff_ms=10,
         reconnect_backoff_max_ms=250,
         request_timeout_ms=21_000,

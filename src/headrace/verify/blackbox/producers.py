@@ -94,6 +94,7 @@ def run_kafka_python_producer(context: Context) -> None:
         reconnect_backoff_max_ms=250,
         request_timeout_ms=5_000,
         delivery_timeout_ms=300_000,
+        bootstrap_timeout_ms=300_000,  # it may be started while the broker is away
         max_block_ms=10_000,
         linger_ms=context.chance.choice((0, 5)),
     )
