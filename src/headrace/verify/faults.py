@@ -21,7 +21,7 @@ from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.batch import PLACEMENT, read_header
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.tasks import Tasks
-from headrace.storage.files import wal_sync
+from headrace.storage.files import tails, wal_sync
 from headrace.verify.chance import seeded
 from headrace.verify.data_folder import SlowClock, open_ledgers
 from headrace.verify.model_disk import ModelDisk
@@ -127,7 +127,12 @@ def run_faults(task: Task) -> None:
     while task.goes_on():
         seed = task.seed + task.runs
         inline_ns = -1 if seed % 2 else wal_sync.INLINE_SYNC_NS
-        with patched(wal_sync, "INLINE_SYNC_NS", inline_ns):
+        small_bytes = seeded(seed).choice((0, 600, tails.SMALL_BYTES))
+        with (
+            patched(wal_sync, "INLINE_SYNC_NS", inline_ns),
+            patched(tails, "SMALL_BYTES", small_bytes),
+            patched(tails, "TAIL_BYTES_MAX", 2_000),
+        ):
             try:
                 wrong = asyncio.run(_life(task, seed))
             except (HeadraceError, AssertionError, OSError) as error:

@@ -149,6 +149,7 @@ PLANTED = (
     Planted(11, "power", store_bugs.ignore_checksums),
     Planted(13, "power", store_bugs.skip_bad_frames),
     Planted(16, "power", store_bugs.forget_the_segments),
+    Planted(16, "power", store_bugs.forget_what_is_kept_in_memory),
     Planted(16, "power", store_bugs.forget_the_footers),
     Planted(16, "power", store_bugs.checkpoint_what_is_not_durable),
     Planted(42, "power", store_bugs.recycle_before_the_checkpoint),

@@ -7,7 +7,8 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import HeadraceError
-from headrace.storage.files import wal_sync
+from headrace.storage.files import tails, wal_sync
+from headrace.verify.chance import seeded
 from headrace.verify.exploration import explore
 from headrace.verify.power_loss import PROFILES
 from headrace.verify.scenario import run_faulty_workload, run_workload
@@ -73,7 +74,13 @@ def run_case(task: Task, case: _Case, seed: int) -> None:
     sync_turns = 3 if case.way == "thread" else 0
     inline_ns = wal_sync.INLINE_SYNC_NS if case.way == "inline" else -1
     replay = {"seed": seed, **case._asdict()}
-    with patched(wal_sync, "INLINE_SYNC_NS", inline_ns):
+    # How much a segment lags behind the log: not at all, some appends, up to the checkpoint.
+    small_bytes = seeded(seed).choice((0, 600, tails.SMALL_BYTES))
+    with (
+        patched(wal_sync, "INLINE_SYNC_NS", inline_ns),
+        patched(tails, "SMALL_BYTES", small_bytes),
+        patched(tails, "TAIL_BYTES_MAX", 2_000),
+    ):
         try:
             report = asyncio.run(
                 explore(

@@ -14,7 +14,14 @@ from typing import Any
 from headrace.runtime.disk import CREATE_EMPTY
 from headrace.storage.files import checkpoint as checkpoint_module
 from headrace.storage.files import format as format_module
-from headrace.storage.files import group_commit, maintenance, wal_reader, wal_sync, write_ahead_log
+from headrace.storage.files import (
+    group_commit,
+    maintenance,
+    segments,
+    wal_reader,
+    wal_sync,
+    write_ahead_log,
+)
 
 Patch = Callable[[Any, str, Any], None]
 
@@ -63,6 +70,10 @@ def forget_the_segments(patch: Patch) -> None:
         write(self, snapshot)
 
     patch(checkpoint_module.CheckpointWriter, "write", forgetful)
+
+
+def forget_what_is_kept_in_memory(patch: Patch) -> None:
+    patch(segments.Segments, "settle_all", lambda self: None)
 
 
 def forget_the_footers(patch: Patch) -> None:

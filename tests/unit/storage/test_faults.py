@@ -15,7 +15,7 @@ import pytest
 from headrace.errors import DataCorrupt, StorageUnavailable
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.files import FileLedgerStore, wal_sync
+from headrace.storage.files import FileLedgerStore, tails, wal_sync
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,7 +131,13 @@ def test_a_failed_sync_fails_the_group_and_is_never_repeated(tmp_path, number):
     asyncio.run(main())
 
 
-@pytest.mark.usefixtures("sync_way")
+@pytest.fixture
+def _written_at_once(monkeypatch):
+    """However small an append is, its segment gets it in its turn."""
+    monkeypatch.setattr(tails, "SMALL_BYTES", 0)
+
+
+@pytest.mark.usefixtures("sync_way", "_written_at_once")
 @pytest.mark.parametrize("ending", [".wal", ".ledger"])
 @pytest.mark.parametrize("limit", [None, 1, 30])
 def test_a_write_that_stops_halfway_leaves_no_trace(tmp_path, ending, limit):
@@ -279,6 +285,7 @@ def test_a_segment_whose_sync_failed_is_written_again_before_it_is_trusted(tmp_p
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("_written_at_once")
 def test_a_read_that_fails_says_so(tmp_path):
     async def main() -> None:
         disk = FaultyDisk()

@@ -13,6 +13,7 @@ from headrace.errors import HeadraceError, LedgerSealed
 
 if TYPE_CHECKING:
     from headrace.runtime.completion import Completion
+    from headrace.storage.files.tails import Tail
     from headrace.storage.ledger import Buffer
 
 
@@ -33,6 +34,7 @@ class Ledger:
         "readable",
         "run",
         "sync_until",
+        "tail",
     )
 
     def __init__(self, ledger: int, length: int = 0) -> None:
@@ -55,6 +57,8 @@ class Ledger:
         self.is_recent = False
         self.is_dirty = False
         """Written since the last checkpoint began."""
+        self.tail: Tail | None = None
+        """Its last bytes, where they are not in the segment yet."""
         self.must_rewrite = False
         """A sync of its segment failed: the page cache may hold less than it seems to."""
 

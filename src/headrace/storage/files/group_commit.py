@@ -5,9 +5,8 @@ A sync covers the frames that were completely written before it began, no others
 failed is tried again as if it had worked: a failed sync or WAL write fails every group that waits,
 and no position is given out until `resume` says that a fresh checkpoint and WAL file are durable.
 
-How it works: `append` collects; `_flush`, called once per turn, writes each ledger's bytes to its
-segment, then one frame to the WAL; then a sync begins, unless one runs already: the groups that
-gather meanwhile share the next one.
+How it works: `append` collects; `_flush`, called once per turn, gives each ledger's bytes to its
+segment, then one frame to the WAL; then a sync begins, or the groups wait for the one that runs.
 """
 
 from __future__ import annotations
@@ -371,6 +370,7 @@ class GroupCommit:
                 ledger = run.ledger
                 ledger.run = None
                 ledger.end = max(run.start, ledger.readable)
+                self._segments.cut_kept(ledger)
             for change in group.changes:
                 change.ledger.unblock()
         for group in groups:

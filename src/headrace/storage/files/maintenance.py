@@ -118,6 +118,7 @@ class Maintenance:
 
     async def _write_checkpoint(self, first_number: int) -> None:
         commit, segments = self._commit, self._segments
+        segments.settle_all()
         snapshot = Snapshot(segments, self._catalog, commit.synced_sequence, first_number)
         covered_bytes, commit.bytes_since_checkpoint = commit.bytes_since_checkpoint, 0
         try:
@@ -165,6 +166,7 @@ class Maintenance:
         if wal.current is not None:
             old.append(wal.current)
         number = wal.take_number()
+        segments.settle_all()
         snapshot = Snapshot(segments, self._catalog, commit.next_sequence - 1, number)
 
         def write() -> WalFile:

@@ -129,8 +129,7 @@ def _replay(entry: Entry, found: Recovered, segments: Segments) -> None:
             ledger=entry.ledger,
         )
     if entry.kind == DELETE:
-        segments.close(ledger)
-        segments.dirty.pop(ledger.id, None)
+        segments.drop_written(ledger)
         del found.catalog.ledgers[entry.ledger]
     elif ledger.corrupt is not None:
         return

@@ -1,7 +1,8 @@
 """The segments: one file of raw bytes per ledger, written through the page cache.
 
 Rules of the room: knows files and positions, not groups or the WAL. A segment is never trusted
-beyond the length that a checkpoint or the WAL gives it. At most `open_max` files are open; which
+beyond the length that a checkpoint or the WAL gives it. Small appends wait in `tails`; a checkpoint
+calls `settle_all` first. At most `open_max` files are open; which
 one to close is found by second chance, so that a hit costs one attribute.
 """
 
@@ -22,7 +23,9 @@ from headrace.runtime.disk import (
     write_fully,
 )
 from headrace.runtime.file_bytes import FileBytes
+from headrace.storage.files import tails
 from headrace.storage.files.format import FOOTER_HEAD, decode_footer, encode_footer
+from headrace.storage.files.tails import Tails
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +44,7 @@ class Segments:
         self._folder = f"{folder}/ledgers"
         self._open_max = open_max
         self._open: deque[Ledger] = deque()
+        self._tails = Tails()
         self.dirty: dict[int, Ledger] = {}
         """Written since the last checkpoint began."""
         self.unsynced_folders: dict[str, None] = {}
@@ -58,7 +62,35 @@ class Segments:
         return f"{self._folder}/{ledger & 0xFF:02x}/{ledger:016x}.footer"
 
     def write(self, ledger: Ledger, data: Buffer, position: int) -> None:
-        """Hand `data` to the operating system. Raises OSError; then a part may be there."""
+        """Take `data`; small runs are kept for a while. Raises OSError; a part may be there."""
+        if len(data) < tails.SMALL_BYTES:
+            self._tails.keep(ledger, bytes(data), position)
+            tail = ledger.tail
+            if tail is not None and tail.size >= tails.TAIL_BYTES_MAX:
+                self.settle(ledger)
+            while (due := self._tails.due()) is not None:
+                self.settle(due)
+            return
+        self.settle(ledger)
+        self._write(ledger, data, position)
+
+    def settle(self, ledger: Ledger) -> None:
+        """Write what is kept of the ledger. Raises OSError; then it is kept as before."""
+        tail = ledger.tail
+        if tail is not None:
+            self._write(ledger, tail.joined(), tail.start)
+            self._tails.drop(ledger)
+
+    def settle_all(self) -> None:
+        """Write all that is kept. Raises OSError."""
+        for ledger in self._tails.all():
+            self.settle(ledger)
+
+    def cut_kept(self, ledger: Ledger) -> None:
+        """Appends behind the ledger's end have failed: keep nothing of them."""
+        self._tails.cut(ledger, ledger.end)
+
+    def _write(self, ledger: Ledger, data: Buffer, position: int) -> None:
         fd = ledger.fd
         if fd < 0:
             fd = self._open_segment(ledger)
@@ -72,7 +104,8 @@ class Segments:
     def write_parts(
         self, ledger: Ledger, parts: Sequence[Buffer], position: int, size: int
     ) -> None:
-        """Like write, of parts that lie next to each other: saves joining them."""
+        """Like write, of many parts that lie next to each other: saves joining them."""
+        self.settle(ledger)
         fd = ledger.fd
         if fd < 0:
             fd = self._open_segment(ledger)
@@ -85,17 +118,27 @@ class Segments:
 
     def read_cached(self, ledger: Ledger, position: int, size: int) -> Buffer | None:
         """Exactly `size` bytes if memory holds them. Raises OSError."""
-        fd = ledger.fd
-        if fd < 0:
-            fd = self._open_segment(ledger)
-        ledger.is_recent = True
+        kept = self.kept(ledger, position, size)
+        size -= len(kept)
+        if not size:
+            return kept
         buffer = bytearray(size)
-        if self._disk.pread_cached(fd, buffer, position) != size:
+        if self._disk.pread_cached(self._descriptor(ledger), buffer, position) != size:
             return None
-        return buffer
+        return buffer + kept if kept else buffer
+
+    def kept(self, ledger: Ledger, position: int, size: int) -> bytes:
+        """What of these bytes is not in the segment yet: the last of them, or none."""
+        tail = ledger.tail
+        if tail is None or position + size <= tail.start:
+            return b""
+        return tail.joined()[max(0, position - tail.start) : position + size - tail.start]
 
     def locate_cached(self, ledger: Ledger, position: int, size: int) -> FileBytes | None:
         """Exactly `size` bytes as they lie in the file, if memory holds them. Raises OSError."""
+        tail = ledger.tail
+        if tail is not None and position + size > tail.start:
+            return None
         if not self._disk.is_cached(self._descriptor(ledger), size, position):
             return None
         return FileBytes(partial(self._descriptor, ledger), position, size)
@@ -168,10 +211,15 @@ class Segments:
 
     def forget(self, ledger: Ledger) -> None:
         """The ledger is deleted: `unlink_forgotten` will remove its files."""
-        self.close(ledger)
-        self.dirty.pop(ledger.id, None)
+        self.drop_written(ledger)
         self.unsynced_footers.pop(self.footer_path(ledger.id), None)
         self.forgotten.append(ledger.id)
+
+    def drop_written(self, ledger: Ledger) -> None:
+        """What was written to it is not wanted any more."""
+        self.close(ledger)
+        self._tails.drop(ledger)
+        self.dirty.pop(ledger.id, None)
 
     def unlink_forgotten(self) -> None:
         """Remove the files of deleted ledgers; for any thread. Recovery does it otherwise."""

@@ -197,8 +197,12 @@ class FileLedgerStore:
         size = min(size, found.readable - position)
         if size <= 0:
             return b""
+        kept = self._segments.kept(found, position, size)
+        left = size - len(kept)
+        if not left:
+            return kept
         try:
-            data = await _run(self._threads, lambda: self._segments.read(found.id, position, size))
+            data = await _run(self._threads, lambda: self._segments.read(found.id, position, left))
         except FileNotFoundError:
             self._find(ledger)  # deleted meanwhile: LedgerUnknown
             raise self._missing_bytes(found.id, position, "its file is gone") from None
@@ -210,9 +214,9 @@ class FileLedgerStore:
                 position=position,
                 cause=str(error),
             ) from error
-        if len(data) != size:
+        if len(data) != left:
             raise self._missing_bytes(found.id, position, "its file is too short")
-        return data
+        return data + kept
 
     def _missing_bytes(self, ledger: int, position: int, problem: str) -> DataCorrupt:
         return DataCorrupt(
