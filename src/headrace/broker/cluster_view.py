@@ -6,11 +6,9 @@ broker made itself is entered at once (`own`), and an older reading never covers
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.follower import Follower
-from headrace.errors import DataCorrupt, FormatUnsupported
 from headrace.metadata.facts import (
     BROKERS,
     DRAINING,
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from headrace.broker.topics import Topics
     from headrace.metadata.store import Entry, MetadataStore
     from headrace.runtime.tasks import Tasks
-
-log = logging.getLogger(__name__)
 
 PartitionKey = tuple["UUID", int]
 
@@ -58,7 +54,7 @@ class ClusterView:
         self.members_version = 0
         """Counts changes of who may own what: of brokers, pins and draining."""
         self._followers = [
-            Follower(metadata, prefix, self._guarded(take), changed, tasks)
+            Follower(metadata, prefix, take, changed, tasks)
             for prefix, take in (
                 (BROKERS, self._take_broker),
                 (PINS, self._take_pin),
@@ -82,18 +78,6 @@ class ClusterView:
         known = self.owners.get(key)
         if known is None or known.version < version:
             self.owners[key] = Owner(fact, version)
-
-    @staticmethod
-    def _guarded(take: Callable[[str, Entry | None], None]) -> Callable[[str, Entry | None], None]:
-        """A fact that cannot be read is reported and left out: it must not hide all others."""
-
-        def guarded(key: str, entry: Entry | None) -> None:
-            try:
-                take(key, entry)
-            except (DataCorrupt, FormatUnsupported, ValueError) as error:
-                log.warning("%s is ignored: %s", key, error)
-
-        return guarded
 
     def _take_broker(self, key: str, entry: Entry | None) -> None:
         broker_id = int(key.removeprefix(BROKERS))

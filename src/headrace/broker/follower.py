@@ -2,9 +2,10 @@
 
 Rules of the room: knows keys and entries, not what they mean. `changed(key, entry)` is called for
 every key that is there at the start and for each change after it (None: the key is gone), and
-`settled()` once after each bundle of changes. Changes are read in bundles, so that a thousand
-owners that change at once cost few round trips. An outage of the store delays the picture: it is
-read anew, and compared, when the store is back.
+`settled()` once after each bundle of changes. A fact that cannot be read is reported and left out:
+it must not hide all others. Changes are read in bundles, so that a thousand owners that change at
+once cost few round trips. An outage of the store delays the picture: it is read anew, and compared,
+when the store is back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.errors import MetadataUnavailable
+from headrace.errors import DataCorrupt, FormatUnsupported, MetadataUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -60,11 +61,17 @@ class Follower:
         gone = self._known - {entry.key for entry in entries}
         for entry in entries:
             self._known.add(entry.key)
-            self._changed(entry.key, entry)
+            self._tell(entry.key, entry)
         for key in sorted(gone):
             self._known.discard(key)
-            self._changed(key, None)
+            self._tell(key, None)
         self._settled()
+
+    def _tell(self, key: str, entry: Entry | None) -> None:
+        try:
+            self._changed(key, entry)
+        except (DataCorrupt, FormatUnsupported, ValueError) as error:
+            log.warning("%s is ignored: %s", key, error)
 
     async def _pump(self, watch: AsyncIterator[str]) -> None:
         while True:
@@ -98,7 +105,7 @@ class Follower:
             raise
         for key, entry in zip(keys, entries, strict=True):
             (self._known.discard if entry is None else self._known.add)(key)
-            self._changed(key, entry)
+            self._tell(key, entry)
 
     async def _persist(self, read: Callable[[], Awaitable[None]]) -> None:
         """Read until it works: without its picture a broker would act on an old one."""

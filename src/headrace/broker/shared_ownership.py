@@ -194,21 +194,31 @@ class SharedOwnership:
     # --- what is, and what should be ---------------------------------------------------------
 
     async def _reconcile_always(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self._members_version != self._view.members_version:
-                self._members_version = self._view.members_version
-                self._moves_at = loop.time() + self._config.rebalance_delay_ms / 1000
-                loop.call_at(self._moves_at, self._look_at_all)
-                self._topics.version += 1
-                self._peers.follow(self._view.brokers)
-                self._is_all_due = True
-            if self._is_safe and not self._is_leaving:
-                if self._membership is not None and self._me not in self._view.brokers:
-                    await self._membership.restore()
-                self._reconcile()
+            try:
+                await self._look()
+            except Exception:
+                # Whatever it was: a broker that reacts to nothing any more would be worse.
+                log.exception("the owners of partitions were not settled; trying again")
+                await asyncio.sleep(RETRY_S)
+                self._look_at_all()
+
+    async def _look(self) -> None:
+        """Take in what changed, and act on it."""
+        loop = asyncio.get_running_loop()
+        if self._members_version != self._view.members_version:
+            self._members_version = self._view.members_version
+            self._moves_at = loop.time() + self._config.rebalance_delay_ms / 1000
+            loop.call_at(self._moves_at, self._look_at_all)
+            self._topics.version += 1
+            self._peers.follow(self._view.brokers)
+            self._is_all_due = True
+        if self._is_safe and not self._is_leaving:
+            if self._membership is not None and self._me not in self._view.brokers:
+                await self._membership.restore()
+            self._reconcile()
 
     def _step_down(self) -> None:
         """The session may end before long: serve nothing, so that no client is led here."""

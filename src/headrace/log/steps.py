@@ -67,7 +67,9 @@ class Steps:
                 if isinstance(error, NotOwner):
                     raise  # the log has ended, for everybody
 
-        await asyncio.wait([self._begin(run(), what)])
+        task = self._begin(run(), what)
+        task.add_done_callback(lambda _: step.close())  # if it was cancelled before it began
+        await asyncio.wait([task])
         if failed:
             raise failed[0]
 
