@@ -8,10 +8,19 @@ from headrace.storage.files import write_ahead_log
 from headrace.verify.kill_cycles import run_kill_cycles
 
 
+ROUNDS = 8
+"""On a machine that does other things as well, writers hardly get to write before they are killed."""
+
+
 def test_what_a_killed_writer_had_acknowledged_is_there(tmp_path):
-    model = run_kill_cycles(25, 11, tmp_path / "data")
-    assert model.wrong == []
-    assert model.acknowledgements > 200, "the writers hardly wrote: nothing was proved"
+    acknowledgements = 0
+    for round_ in range(ROUNDS):
+        model = run_kill_cycles(25, 11 + round_, tmp_path / f"data-{round_}")
+        assert model.wrong == []
+        acknowledgements += model.acknowledgements
+        if acknowledgements > 200:
+            return
+    raise AssertionError(f"{acknowledgements} acknowledgements: nothing was proved")
 
 
 @pytest.mark.long
@@ -30,4 +39,7 @@ def test_a_frame_that_stays_in_memory_is_missed(monkeypatch, tmp_path):
         kept.append(frame)
 
     monkeypatch.setattr(write_ahead_log.WriteAheadLog, "write", buffered)
-    assert run_kill_cycles(25, 3, tmp_path / "data").wrong != []
+    assert any(
+        run_kill_cycles(25, 3 + round_, tmp_path / f"data-{round_}").wrong
+        for round_ in range(ROUNDS)
+    )
