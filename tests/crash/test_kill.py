@@ -7,9 +7,8 @@ import pytest
 from headrace.storage.files import write_ahead_log
 from headrace.verify.kill_cycles import run_kill_cycles
 
-
 ROUNDS = 8
-"""On a machine that does other things as well, writers hardly get to write before they are killed."""
+"""On a busy machine writers hardly get to write before they are killed."""
 
 
 def test_what_a_killed_writer_had_acknowledged_is_there(tmp_path):
