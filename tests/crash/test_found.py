@@ -22,6 +22,7 @@ from headrace.records.codec import Record, encode_batch
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.verify import faults
+from headrace.verify.broker_scenario import batches_in
 from headrace.verify.chance import seeded
 from headrace.verify.damage import verdict
 from headrace.verify.data_folder import SlowClock, build, open_ledgers
@@ -44,13 +45,25 @@ def flipped(folder, path, byte, bit):
     return folder.with_file(path, bytes(content))
 
 
-@pytest.mark.parametrize("byte", [0, 7, 12, 15, 16])
+@pytest.mark.parametrize("byte", [0, 7, 8, 9, 11, 12, 15, 16])
 def test_damage_to_what_a_batchs_checksum_leaves_out_is_reported(closed, byte):
-    """Base offset, leader epoch and magic lie before the part that Kafka's CRC covers."""
+    """Base offset, length, leader epoch and magic lie before what Kafka's CRC covers."""
     for path in closed.files():
         if path.endswith(".ledger"):
             for bit in range(8):
                 assert verdict(closed, flipped(closed, path, byte, bit), None)[0] == "reported"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_length_that_grew_is_reported_at_the_end_of_a_sealed_ledger_too(tmp_path, seed):
+    """There the batch looks cut, and what looks cut was served without a look at its CRC."""
+    closed = asyncio.run(build(seed, tmp_path, turns=8, is_closed=True))
+    for path, content in closed.files().items():
+        if path.endswith(".ledger"):
+            last = [at for at, _header in batches_in(content)][-1]
+            for bit in range(24):
+                damaged = flipped(closed, path, last + 8 + bit // 8, bit % 8)
+                assert verdict(closed, damaged, None)[0] == "reported", (path, bit)
 
 
 def test_damaged_metadata_loses_no_topic_in_silence(closed, tmp_path):
@@ -75,6 +88,15 @@ def test_a_ledger_that_ends_before_its_chain_says_is_reported(tmp_path):
     damaged = folder.with_file(path, content[:shorter])
     damaged = damaged.with_file("checkpoint", changed[:4] + crc + changed[8:])
     assert verdict(folder, damaged, None)[0] == "reported"
+
+
+def test_a_counter_that_is_gone_from_the_metadata_is_reported(closed, tmp_path):
+    """Its name changed in place: SQLite finds the file in order, and the row no more."""
+    content = closed.files()["metadata.sqlite"]
+    for name in (b"sequence", b"session"):
+        at = content.rindex(name)
+        kind, what = verdict(closed, flipped(closed, "metadata.sqlite", at + 3, 2), tmp_path)
+        assert kind in {"exact", "reported"}, what
 
 
 def test_which_files_are_read_is_known_so_that_flips_in_others_need_no_run(closed):

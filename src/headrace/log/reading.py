@@ -77,6 +77,17 @@ def _bytes_at(store: CachedReads, segment: Segment, position: int, size: int) ->
     return data
 
 
+def _whole_at(store: CachedReads, segment: Segment, position: int, size: int) -> Buffer:
+    """Like `_bytes_at`, of whole batches: that each of them is one has been proved, too.
+
+    A length that grew would make the last of them look as if it went on behind what was read.
+    """
+    data = _bytes_at(store, segment, position, size)
+    if not (segment.proved_from <= position and position + size <= segment.proved_to):
+        raise segment.corrupt(position, "a batch reaches past those that are there")
+    return data
+
+
 def _visible_end(log: PartitionLog, segment: Segment) -> int:
     """The position behind the last readable batch of `segment`."""
     if segment.end_offset <= log.high_watermark:
@@ -125,7 +136,7 @@ def read_now(
         return b"", offset
     try:
         found = _range_at(log, store, offset, bytes_max)
-        return _bytes_at(store, found.segment, found.start, found.size), found.next_offset
+        return _whole_at(store, found.segment, found.start, found.size), found.next_offset
     except _Missing as missing:
         return missing.miss
 
@@ -147,7 +158,7 @@ def locate_now(
             located = files.locate_cached(segment.ledger, start, size)
             if located is not None:
                 return located
-        return _bytes_at(store, segment, start, size)
+        return _whole_at(store, segment, start, size)
     except _Missing as missing:
         return missing.miss
 

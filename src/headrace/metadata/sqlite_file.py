@@ -140,7 +140,14 @@ class SqliteFile:
                 self._db.execute(statement)
 
     def _one(self, query: str, *values: object) -> Any:
-        return self._db.execute(query, values).fetchone()[0]
+        row = self._db.execute(query, values).fetchone()
+        if row is None:  # of the counters, which have no checksums: each has its row
+            raise DataCorrupt(
+                f"the metadata in {self._path} has lost a row ({query}): restore"
+                f" {self._path.name} from a backup",
+                path=str(self._path),
+            )
+        return row[0]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

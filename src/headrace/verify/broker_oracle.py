@@ -283,9 +283,11 @@ class BrokerOracle:
 
     @classmethod
     async def after_recovery(cls, node: Node, before: BrokerOracle) -> BrokerOracle:
-        """What was recovered must be there for ever."""
+        """What was recovered must be there for ever.
+
+        `before` may know of more than there was when the power went.
+        """
         oracle = cls()
-        oracle.producer_id_last = before.producer_id_last
         for topic in node.topics.by_name.values():
             if topic.is_internal:
                 continue

@@ -91,6 +91,8 @@ class State:
         """The metadata, if there is no `scratch`."""
         self.scratch = scratch
         """Where SQLite's files of the image are put to be opened."""
+        self.producer_id_last = -1
+        """The last that was given out before the power went."""
 
     async def metadata(self, disk: ModelDisk) -> MetadataStore:
         """The metadata of this state, opened."""
@@ -195,6 +197,7 @@ class Walk:
         self._seen.add(key)
         state = State(image, self._facts, self._before.scratch)
         account = await self._examine(state, f"operation {index}, {keep}")
+        state.producer_id_last = self.oracle.producer_id_last
         self.candidates.append(state)
         if account and state.scratch is None and chance.random() < RECOVERY_SHARE:
             await self._lose_power_again(state, account, f"operation {index}, {keep}")
@@ -252,6 +255,7 @@ async def _modelled(task: Task, seed: int, profile: str, sync_turns: int) -> Non
         state = walk.candidates[-chance.randint(1, len(walk.candidates))]
         async with Opened(state, name) as opened:
             oracle = await BrokerOracle.after_recovery(opened.node, walk.oracle)
+            oracle.producer_id_last = state.producer_id_last
 
 
 # --- a recorded process ----------------------------------------------------------------------
@@ -289,6 +293,7 @@ async def _recorded(task: Task, recorder: Path, seed: int, profile: str, sync_tu
             state = walk.candidates[-chance.randint(1, len(walk.candidates))]
             async with Opened(state, f"{seed} {life}") as opened:
                 oracle = await BrokerOracle.after_recovery(opened.node, walk.oracle)
+                oracle.producer_id_last = state.producer_id_last
 
 
 def record_process(recorder: Path, place: Path, image: Image, words: list[str]) -> RecordReader:
