@@ -14,7 +14,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.errors import DataCorrupt, FormatUnsupported, MetadataUnavailable
+from headrace.errors import DataCorrupt, FormatUnsupported, HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -48,11 +48,17 @@ class Follower:
         self._known: set[str] = set()
         self._dirty: dict[str, None] = {}
         self._news = asyncio.Event()
+        self._is_started = False
 
     async def start(self) -> None:
-        """Read what is there, then follow. Raises MetadataUnavailable."""
+        """Read what is there, then follow.
+
+        Raises MetadataUnavailable, and what `changed` says of a fact that cannot be read: a broker
+        that cannot know all its topics at the start should not start.
+        """
         watch = self._metadata.watch(self._prefix)  # before the list: no change falls between
         await self._read_all()
+        self._is_started = True
         self._tasks.spawn(self._pump(watch), f"watch {self._prefix}")
         self._tasks.spawn(self._read_news(), f"follow {self._prefix}")
 
@@ -71,6 +77,8 @@ class Follower:
         try:
             self._changed(key, entry)
         except (DataCorrupt, FormatUnsupported, ValueError) as error:
+            if not self._is_started:
+                raise
             log.warning("%s is ignored: %s", key, error)
 
     async def _pump(self, watch: AsyncIterator[str]) -> None:
@@ -80,7 +88,7 @@ class Follower:
                     self._dirty[key] = None
                     self._news.set()
                 return  # the store was closed
-            except MetadataUnavailable as error:
+            except HeadraceError as error:
                 log.warning("cannot watch %s (%s): reading it anew", self._prefix, error)
                 await asyncio.sleep(RETRY_S)
                 watch = self._metadata.watch(self._prefix)
@@ -98,14 +106,21 @@ class Follower:
         keys = list(self._dirty)[:BUNDLE_MAX]
         for key in keys:
             del self._dirty[key]
-        try:
-            entries = await asyncio.gather(*(self._metadata.get(key) for key in keys))
-        except BaseException:
-            self._dirty = dict.fromkeys(keys) | self._dirty
-            raise
-        for key, entry in zip(keys, entries, strict=True):
-            (self._known.discard if entry is None else self._known.add)(key)
-            self._tell(key, entry)
+        failed: BaseException | None = None
+        reads = (self._metadata.get(key) for key in keys)
+        for key, found in zip(
+            keys, await asyncio.gather(*reads, return_exceptions=True), strict=True
+        ):
+            if isinstance(found, DataCorrupt | FormatUnsupported):
+                log.warning("%s is ignored: %s", key, found)
+            elif isinstance(found, BaseException):
+                self._dirty[key] = None
+                failed = found
+            else:
+                (self._known.discard if found is None else self._known.add)(key)
+                self._tell(key, found)
+        if failed is not None:
+            raise failed
 
     async def _persist(self, read: Callable[[], Awaitable[None]]) -> None:
         """Read until it works: without its picture a broker would act on an old one."""
@@ -113,6 +128,6 @@ class Follower:
             try:
                 await read()
                 return
-            except MetadataUnavailable as error:
-                log.warning("cannot read %s (%s): trying again", self._prefix, error)
+            except Exception as error:  # noqa: BLE001  # a broker that follows nothing is worse
+                log.warning("cannot read %s (%r): trying again", self._prefix, error)
                 await asyncio.sleep(RETRY_S)

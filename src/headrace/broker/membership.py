@@ -50,13 +50,15 @@ class Membership:
                     ) from None
                 await asyncio.sleep(JOIN_POLL_S)
 
-    async def restore(self) -> None:
-        """Put the key back: another broker has held this one for dead."""
+    async def restore(self) -> bool:
+        """Put the key back: another broker has held this one for dead. False: not yet."""
         try:
             await self._metadata.put(self._key, self._fact.encode(), ABSENT, ephemeral=True)
-            log.warning("this broker was held for dead, and tells the cluster that it is not")
         except (VersionConflict, MetadataUnavailable) as error:
             log.info("the cluster does not know this broker at the moment: %s", error)
+            return False
+        log.warning("this broker was held for dead, and tells the cluster that it is not")
+        return True
 
     async def leave(self) -> None:
         """Be no more. Raises MetadataUnavailable."""

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 2.0
 RETRY_S = 5.0
 """Until a peer that could not be reached is tried again."""
+HELD_S = 1.0
+"""A connection that lasted so long was kept."""
 PROBES = 2
 PROBE_GAP_S = 0.02
 
@@ -56,12 +58,16 @@ class Peers:
                 self._watched[incarnation] = task
 
     async def _watch(self, fact: BrokerFact) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            began = loop.time()
             if not await self._hold(fact):
                 await asyncio.sleep(RETRY_S)
             elif await self._is_refused(fact):
                 await self._witness(fact)
                 await asyncio.sleep(RETRY_S)
+            elif loop.time() - began < HELD_S:
+                await asyncio.sleep(RETRY_S)  # it takes connections, and does not keep them
 
     async def _hold(self, fact: BrokerFact) -> bool:
         """Connect and wait for the end of the connection; False if there was none."""

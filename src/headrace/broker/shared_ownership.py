@@ -19,12 +19,13 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.cluster_view import ClusterView, PartitionKey
+from headrace.broker.cluster_view import ClusterView, Owner, PartitionKey
 from headrace.broker.membership import Membership
 from headrace.broker.ownership import NO_LEADER, Leader
 from headrace.broker.peers import Peers
+from headrace.broker.placement import Placement
 from headrace.broker.session_guard import guard_session
-from headrace.coordination.placement.rendezvous import NOBODY, place
+from headrace.coordination.placement.rendezvous import NOBODY
 from headrace.errors import (
     HeadraceError,
     NotOwner,
@@ -39,7 +40,6 @@ from headrace.metadata.store import ABSENT, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
-    from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.topic import Topic
@@ -56,6 +56,7 @@ CHANGES_AT_ONCE = 64
 HAND_OVERS_AT_ONCE = 16
 SERVED_WAIT_S = 2.0
 RETRY_S = 0.2
+LOADS_AT_ONCE = 64
 
 
 class SharedOwnership:
@@ -93,13 +94,19 @@ class SharedOwnership:
         self._peers = Peers(self._me, metadata, tasks)
         self._membership: Membership | None = None
         self._mine: dict[PartitionKey, PartitionLog] = {}
+        self._ended: dict[PartitionKey, int] = {}
+        """The epochs of tenures that ended here: none is begun twice in one life, since steps of
+        the log that served it may still be under way, and would take the new log's facts for
+        their own."""
         self._busy: set[PartitionKey] = set()
-        self._placed: dict[UUID, tuple[tuple[int, int], list[int]]] = {}
+        self._idle = asyncio.Event()
+        self._placement = Placement(self._view, slots)
         self._members_version = -1
         self._moves_at = 0.0
         """When partitions may move between brokers that live: a little after the last change of
         who lives, so that a broker that is restarted finds most of what it had."""
         self._claims = asyncio.Semaphore(CHANGES_AT_ONCE)
+        self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
         self._hand_overs = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
         self._served = asyncio.Event()
         self._is_leaving = False
@@ -138,7 +145,7 @@ class SharedOwnership:
     def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
         """See Ownership."""
         operations: list[Operation] = []
-        for number, broker_id in enumerate(self._place(fact.id, fact.partition_count)):
+        for number, broker_id in enumerate(self._placement.place(fact.id, fact.partition_count)):
             broker = self._view.brokers.get(broker_id)
             if broker is not None and broker.incarnation is not None:
                 owner = OwnerFact(broker_id, broker.incarnation, 0)
@@ -174,22 +181,35 @@ class SharedOwnership:
     async def leave(self) -> None:
         """See Ownership: what cannot be handed over in time is claimed when this broker is gone."""
         self._is_leaving = True
+        self._placement.without = self._me
         if self._slots:
             return
-        moves: list[Coroutine[None, None, None]] = []
-        for topic in list(self._topics.by_id.values()):
-            moves += [
-                self._hand_over(topic, number, self._target(topic, number))
-                for number in range(len(topic.partitions))
-                if (topic.id, number) in self._mine
-            ]
         try:
             async with asyncio.timeout(self._config.hand_over_timeout_ms / 1000):
-                await asyncio.gather(*moves)
+                while self._busy:  # one change of a partition at a time
+                    self._idle.clear()
+                    await self._idle.wait()
+                await self._hand_over_all()
         except TimeoutError:
             log.warning("%d partitions were not handed over in time", len(self._mine))
-        if self._membership is not None:
-            await self._membership.leave()
+        finally:
+            for topic in list(self._topics.by_id.values()):
+                for number in range(len(topic.partitions)):
+                    if (topic.id, number) in self._mine:
+                        self._end(topic, number, "this broker stops")
+            if self._membership is not None:
+                await self._membership.leave()
+
+    async def _hand_over_all(self) -> None:
+        moves = [
+            self._hand_over(topic, number, self._placement.target(topic, number))
+            for topic in list(self._topics.by_id.values())
+            for number in range(len(topic.partitions))
+            if (topic.id, number) in self._mine
+        ]
+        for result in await asyncio.gather(*moves, return_exceptions=True):
+            if isinstance(result, Exception):
+                log.warning("a partition was not handed over: %s", result)
 
     # --- what is, and what should be ---------------------------------------------------------
 
@@ -216,8 +236,10 @@ class SharedOwnership:
             self._peers.follow(self._view.brokers)
             self._is_all_due = True
         if self._is_safe and not self._is_leaving:
-            if self._membership is not None and self._me not in self._view.brokers:
-                await self._membership.restore()
+            membership = self._membership
+            is_unknown = membership is not None and self._me not in self._view.brokers
+            if membership is not None and is_unknown and not await membership.restore():
+                loop.call_later(RETRY_S, self._wake.set)
             self._reconcile()
 
     def _step_down(self) -> None:
@@ -231,27 +253,6 @@ class SharedOwnership:
     def _step_up(self) -> None:
         self._is_safe = True
         self._look_at_all()
-
-    def _target(self, topic: Topic, number: int) -> int:
-        """The broker that should serve a partition, as all brokers compute it."""
-        if self._slots:
-            owner = self._view.owners.get((topic.id, number))
-            if owner is not None:
-                return owner.fact.broker
-        count = len(topic.partitions)
-        stamp = (self._view.members_version, count * 2 + self._is_leaving)
-        known = self._placed.get(topic.id)
-        if known is None or known[0] != stamp:
-            known = self._placed[topic.id] = (stamp, self._place(topic.id, count))
-        return known[1][number]
-
-    def _place(self, topic_id: UUID, count: int) -> list[int]:
-        brokers = self._slots or [
-            broker
-            for broker in self._view.brokers
-            if broker not in self._view.draining and not (self._is_leaving and broker == self._me)
-        ]
-        return place(topic_id, count, brokers, self._view.pins.get(topic_id, {}))
 
     def _reconcile(self) -> None:
         """Begin whatever it takes for each partition of this broker; what is under way goes on."""
@@ -274,22 +275,24 @@ class SharedOwnership:
         known = self._topics.by_id
         for key in [key for key in self._mine if key[0] not in known]:
             deleted = self._mine.pop(key)
+            self._ended.pop(key, None)
             if self._slots:  # over shared storage the sweep of orphans does it
                 clearing = self._topics.clear([deleted], [partition_key(*key)])
                 self._tasks.spawn(clearing, f"delete {deleted.name}")
-        for topic_id in [topic_id for topic_id in self._placed if topic_id not in known]:
-            del self._placed[topic_id]
+        self._placement.forget_all_but(known)
 
     def _settle(self, topic: Topic, number: int, *, is_moving: bool) -> None:
         key = (topic.id, number)
         if key in self._busy:  # looked at again when that is done
             return
-        target = self._target(topic, number)
+        target = self._placement.target(topic, number)
         owner = self._view.owners.get(key)
         mine = self._mine.get(key)
         if owner is not None and owner.fact.incarnation == self._incarnation:
             epoch = owner.fact.leader_epoch
-            if mine is None or mine.leader_epoch < epoch:
+            if mine is None and self._ended.get(key, -1) >= epoch:
+                self._do(key, self._claim(topic, number))
+            elif mine is None or mine.leader_epoch < epoch:
                 self._begin(topic, number, epoch)
             elif isinstance(mine.failure, NotOwner):
                 # Storage says that somebody else was here, the facts that nobody is: claim anew.
@@ -314,6 +317,7 @@ class SharedOwnership:
                 await asyncio.sleep(RETRY_S)
             finally:
                 self._busy.discard(key)
+                self._idle.set()
                 self._look_at(key)
 
         task = self._tasks.start(run(), f"own {key[0]}-{key[1]}")
@@ -323,22 +327,24 @@ class SharedOwnership:
 
     async def _claim(self, topic: Topic, number: int) -> None:
         async with self._claims:
-            owner = self._view.owners.get((topic.id, number))
-            epoch = 0 if owner is None else owner.fact.leader_epoch + 1
+            known = self._view.owners.get((topic.id, number))
+            epoch = 0 if known is None else known.fact.leader_epoch + 1
             fact = OwnerFact(self._me, self._incarnation, epoch)
-            if not await self._put(topic, number, fact):
-                return
+            is_mine = await self._put(topic, number, fact, known)
+        if is_mine and self._is_safe and not self._is_leaving:
             self._begin(topic, number, epoch)
-            try:
-                # At once: the first client should not have to wait for it.
-                await topic.partitions[number].wait_loaded()
-            except HeadraceError as error:
-                log.warning("%s cannot be read yet: %s", topic.partitions[number].name, error)
 
-    async def _put(self, topic: Topic, number: int, fact: OwnerFact) -> bool:
-        """Write an owner over the one that is known; False if a rival was faster."""
+    async def _warm(self, served: PartitionLog) -> None:
+        """Read the log at once: the first client should not have to wait for it."""
+        async with self._loads:
+            try:
+                await served.wait_loaded()
+            except HeadraceError as error:
+                log.warning("%s cannot be read yet: %s", served.name, error)
+
+    async def _put(self, topic: Topic, number: int, fact: OwnerFact, known: Owner | None) -> bool:
+        """Write an owner over the one that was known; False if a rival was faster."""
         key = (topic.id, number)
-        known = self._view.owners.get(key)
         try:
             version = await self._metadata.put(
                 owner_key(*key), fact.encode(), ABSENT if known is None else known.version
@@ -352,20 +358,23 @@ class SharedOwnership:
         return True
 
     def _begin(self, topic: Topic, number: int, leader_epoch: int) -> None:
-        former = self._mine.pop((topic.id, number), None)
+        key = (topic.id, number)
+        former = self._mine.pop(key, None)
         if former is not None:
+            self._ended[key] = former.leader_epoch
             former.upkeep.abandon(NotOwner(f"{former.name} is served under a newer epoch"))
-            self._resigned(topic, number)
+        self._resigned(topic, number)
         served = self._topics.new_log(topic.fact, number, leader_epoch)
-        self._mine[topic.id, number] = topic.partitions[number] = served
+        self._mine[key] = topic.partitions[number] = served
         self._topics.version += 1
-        served.on_lost = partial(self._look_at, (topic.id, number))
-        served.load()
+        served.on_lost = partial(self._look_at, key)
+        self._tasks.spawn(self._warm(served), f"load {served.name}")
         log.debug("%s is served here since epoch %d", served.name, leader_epoch)
 
     def _end(self, topic: Topic, number: int, why: str) -> None:
         """Serve the partition no longer; whatever is under way fails."""
         served = self._mine.pop((topic.id, number))
+        self._ended[topic.id, number] = served.leader_epoch
         error = NotOwner(f"{served.name} is not served here: {why}; refresh the metadata")
         self._resigned(topic, number)
         served.upkeep.abandon(error)
@@ -379,22 +388,36 @@ class SharedOwnership:
 
     async def _hand_over(self, topic: Topic, number: int, target: int) -> None:
         """Settle and seal, then name the next owner; it serves as soon as it sees that."""
+        key = (topic.id, number)
         async with self._hand_overs:
-            served = self._mine.get((topic.id, number))
+            served = self._mine.get(key)
             if served is None:
                 return
             self._resigned(topic, number)
             await served.upkeep.settle_and_seal()
-            broker = self._view.brokers.get(target)
             try:
-                if broker is not None and broker.incarnation is not None:
+                owner, broker = self._view.owners.get(key), self._view.brokers.get(target)
+                if (
+                    # Nobody took it over in the meantime, and there is somebody to give it to.
+                    owner is not None
+                    and owner.fact.incarnation == self._incarnation
+                    and owner.fact.leader_epoch == served.leader_epoch
+                    and self._mine.get(key) is served
+                    and broker is not None
+                    and broker.incarnation is not None
+                ):
                     fact = OwnerFact(target, broker.incarnation, served.leader_epoch + 1)
-                    await self._put(topic, number, fact)
+                    await self._put(topic, number, fact, owner)
             finally:
                 # Who waits is sent to the next owner now, and not while nobody could say which.
                 served.upkeep.abandon(
                     NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
                 )
-            self._mine.pop((topic.id, number), None)
+                # Once more: a request may have made a coordinator over the log meanwhile.
+                self._resigned(topic, number)
+            if self._mine.get(key) is not served:
+                return
+            del self._mine[key]
+            self._ended[key] = served.leader_epoch
             self._stand_in(topic, number)
             log.debug("%s was handed over to broker %d", served.name, target)

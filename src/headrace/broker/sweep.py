@@ -15,7 +15,15 @@ from uuid import UUID
 
 from headrace.coordination.placement.rendezvous import place
 from headrace.errors import HeadraceError
-from headrace.metadata.facts import OWNERS, PARTITIONS, PINS, PartitionFact, partition_of_key
+from headrace.metadata.facts import (
+    OWNERS,
+    PARTITIONS,
+    PINS,
+    TOPICS,
+    PartitionFact,
+    TopicFact,
+    partition_of_key,
+)
 from headrace.metadata.store import ANY
 
 if TYPE_CHECKING:
@@ -83,16 +91,22 @@ class Sweep:
     async def sweep(self) -> int:
         """One pass: note what belongs to nothing, delete what has done so for long; how many."""
         ledgers = await self._store.all_ledgers()  # before the chains, which only grow ledgers
+        facts = [
+            (prefix, entry)
+            for prefix in (PARTITIONS, OWNERS, PINS)
+            for entry in await self._metadata.list(prefix)
+        ]
+        # As they are stored, and read last: what this broker knows may be behind, and a topic that
+        # it cannot read is not one that was deleted.
+        topics = {TopicFact.decode(entry.value).id for entry in await self._metadata.list(TOPICS)}
         used: set[int] = set()
         stale: list[str] = []
-        for prefix in (PARTITIONS, OWNERS, PINS):
-            for entry in await self._metadata.list(prefix):
-                if partition_of_key(entry.key)[0] not in self._topics.by_id:
-                    stale.append(entry.key)
-                elif prefix == PARTITIONS:
-                    # What lies in object storage alone has left this store, for its chain.
-                    links = PartitionFact.decode(entry.value).ledgers
-                    used |= {link.ledger for link in links if link.local_deleted_ms is None}
+        for prefix, entry in facts:
+            if partition_of_key(entry.key)[0] not in topics:
+                stale.append(entry.key)
+            elif prefix == PARTITIONS:
+                links = PartitionFact.decode(entry.value).ledgers
+                used |= {link.ledger for link in links if link.local_deleted_ms is None}
         now_ms = self._clock.now_ms()
         orphans: list[LedgerId | str] = [
             *(ledger for ledger in ledgers if ledger not in used),
@@ -105,10 +119,14 @@ class Sweep:
             if now_ms - since_ms >= self._config.sweep_grace_ms
         ]
         for orphan in ripe:
-            if isinstance(orphan, str):
-                await self._metadata.delete(orphan, ANY)
-            else:
-                await self._store.delete(orphan)
+            try:
+                if isinstance(orphan, str):
+                    await self._metadata.delete(orphan, ANY)
+                else:
+                    await self._store.delete(orphan)
+            except HeadraceError as error:  # the next one may go all the same
+                log.warning("%s stays for now: %s", orphan, error)
+                continue
             del self._since_ms[orphan]
         if ripe:
             log.info("removed %d ledgers and facts that belonged to no topic", len(ripe))

@@ -35,6 +35,11 @@ class LedgerChain:
         self._key = partition_key(topic_id, partition)
         self._version = ABSENT
         self.fact = PartitionFact()
+        self._is_retired = False
+
+    def retire(self) -> None:
+        """Change nothing any more: the tenure is over, and steps of it may still be under way."""
+        self._is_retired = True
 
     async def load(self) -> PartitionFact:
         """Read the fact; an empty one where nothing was ever appended."""
@@ -51,7 +56,7 @@ class LedgerChain:
         """
         for _ in range(ATTEMPTS_MAX):
             await self.load()
-            if self.fact.leader_epoch > leader_epoch:
+            if self._is_retired or self.fact.leader_epoch > leader_epoch:
                 raise self._not_owner(leader_epoch)
             if self.fact.leader_epoch == leader_epoch:
                 return self.fact
@@ -67,6 +72,8 @@ class LedgerChain:
     async def _store(self, fact: PartitionFact) -> None:
         value = fact.encode()
         for _ in range(ATTEMPTS_MAX):
+            if self._is_retired:
+                raise self._not_owner(fact.leader_epoch)
             try:
                 self._version = await self._metadata.put(self._key, value, self._version)
             except VersionConflict:

@@ -46,6 +46,9 @@ class Steps:
             except HeadraceError as error:
                 log.warning("%s: %s failed: %s", self._log.name, what, error)
                 self._fail(error)
+            except asyncio.CancelledError:
+                self._fail(StorageUnavailable(f"{what} was cancelled: try again"))
+                raise
             except Exception:
                 # Whatever it was, those who wait must hear of it, or they wait for ever.
                 log.exception("%s: %s met a fault of the broker", self._log.name, what)

@@ -115,6 +115,8 @@ class Upkeep(Steps):
             end_offset = segment.end_offset
         if producers is None:
             producers = await self._producers_behind(segments)
+        if isinstance(target.failure, NotOwner):
+            raise target.failure  # abandoned while it was read
         target.producers = producers
         target.segments = segments
         target.log_start_offset = fact.log_start_offset
@@ -329,6 +331,7 @@ class Upkeep(Steps):
         target.failure = reason
         target.is_loaded = False
         target.active = None
+        self._chain.retire()
         target.waiters.wake()
         self._shut()
         self._fail(reason)

@@ -79,7 +79,12 @@ class Worker:
                 self._process.kill()
             code = await self._process.wait()
             raise WorkerFailed(f"worker {self.number} ended with code {code} before it was ready")
-        ready = json.loads(line)
+        try:
+            ready = json.loads(line)
+        except ValueError:
+            self._process.kill()
+            await self._process.wait()
+            raise WorkerFailed(f"worker {self.number} ended in the middle of a line") from None
         # Ports that it picked itself are its own from now on, so that clients find it again.
         self.kafka, self.http = ready["kafka"], ready["http"]
 

@@ -147,7 +147,7 @@ class Chaos:
             await asyncio.sleep(self.random.random() * 0.03)
             whole = [n for n, node in self.nodes.items() if node.metadata.whole.is_set()]
             cut = [n for n in self.nodes if n not in whole]
-            step = self.random.choice(("cut", "heal", "kill", "move", "cut", "heal"))
+            step = self.random.choice(("cut", "heal", "kill", "move", "cut", "heal", "silence"))
             if step == "cut" and len(whole) > 1:
                 self.nodes[self.random.choice(whole)].metadata.cut()
             elif step == "heal" and cut:
@@ -156,6 +156,12 @@ class Chaos:
                 victim = self.random.choice(sorted(self.nodes))
                 await self.kill(victim)
                 await self.start(victim)
+            elif step == "silence":
+                # The session is silent for a moment: it steps down, and up again.
+                node = self.nodes[self.random.choice(sorted(self.nodes))]
+                node.ownership._step_down()
+                await asyncio.sleep(self.random.random() * 0.01)
+                node.ownership._step_up()
             elif step == "move" and whole:
                 node = self.nodes[whole[0]]
                 topic = node.topics.by_name.get("t")

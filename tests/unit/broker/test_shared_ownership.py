@@ -13,7 +13,16 @@ from headrace.broker.node import Node
 from headrace.broker.ownership import NO_LEADER
 from headrace.errors import BrokerIdInUse, HeadraceError, NotOwner
 from headrace.log.reading import read
-from headrace.metadata.facts import PinFact, broker_key, draining_key, pin_key, topic_key
+from headrace.log.upkeep import Upkeep
+from headrace.metadata.facts import (
+    OwnerFact,
+    PinFact,
+    broker_key,
+    draining_key,
+    owner_key,
+    pin_key,
+    topic_key,
+)
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.store import ANY
 from headrace.records.batch import check_batch
@@ -366,6 +375,8 @@ def test_a_broker_that_hears_nothing_of_its_session_serves_nothing_until_it_does
             await append_at(node, topic, 0, b"b")
         node.ownership._step_up()
         await until(lambda: cluster.agree("t", {1}))
+        # Steps of the first tenure may still be under way: their writes must not fit the second's.
+        assert node.ownership.leader(topic, 0) == (1, 1)
         assert await cluster.append("t", 0, b"c") == 1
         assert await cluster.values("t", 0) == [b"a", b"c"]
 
@@ -403,5 +414,48 @@ def test_the_death_of_a_process_is_seen_long_before_its_session_ends() -> None:
         for writer in connected:
             writer.transport.abort()
         await until(lambda: cluster.agree("t", {2}))
+
+    run(scenario)
+
+
+def test_a_hand_over_that_was_overtaken_names_nobody(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.create("t", 1)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        holder = one if cluster.owners("t")[0] == 1 else two
+        topic = holder.topics.get("t")
+        await append_at(holder, topic, 0, b"a")
+        served = topic.partitions[0]
+        honest = Upkeep.settle_and_seal
+
+        async def overtaken(upkeep: Upkeep) -> None:
+            await honest(upkeep)
+            rival = OwnerFact(7, "another", served.leader_epoch + 1)
+            await holder.metadata.put(owner_key(topic.id, 0), rival.encode(), ANY)
+            await until(lambda: holder.ownership.leader(topic, 0).leader_epoch >= 1)
+
+        monkeypatch.setattr(Upkeep, "settle_and_seal", overtaken)
+        other = 3 - holder.config.broker_id
+        await holder.ownership._hand_over(topic, 0, other)
+        entry = await holder.metadata.get(owner_key(topic.id, 0))
+        fact = OwnerFact.decode(entry.value)
+        assert (fact.broker, fact.leader_epoch) != (other, 1), "two owners of one epoch"
+
+    run(scenario)
+
+
+def test_a_fact_that_cannot_be_read_does_not_make_its_ledgers_orphans() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await node.topics.create("t", 1)
+        await cluster.append("t", 0, b"a")
+        ledger = node.topics.get("t").partitions[0].segments[0].ledger
+        await node.metadata.put(topic_key("t"), b'{"v":99}', ANY)
+        node.config.sweep_grace_ms = 0
+        for _ in range(2):
+            with pytest.raises(HeadraceError):
+                await node.sweep.sweep()
+        assert ledger in await node.store.all_ledgers()
 
     run(scenario)

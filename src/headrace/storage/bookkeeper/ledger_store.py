@@ -279,6 +279,16 @@ class BookKeeperLedgerStore:
         except HeadraceError as error:
             opening.set_exception(error)
             opening.exception()  # it may be that nobody waits any more
+        except Exception:
+            # A cancellation instead would not be told to those who wait for the log.
+            opening.set_exception(
+                StorageUnavailable(
+                    f"ledger {ledger} cannot be opened: a fault of the broker, see its log",
+                    ledger=ledger,
+                )
+            )
+            opening.exception()
+            raise
         except BaseException:
             opening.cancel()
             raise
