@@ -20,6 +20,8 @@ from headrace.cli.config_file import config_option
 from headrace.cli.failures import CommandFailed
 from headrace.cli.parameters import Address, show_address
 from headrace.errors import FolderInUse, HeadraceError
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.log_limit import LogLimit
 from headrace.server.settings import (
     HTTP_PORT,
     KAFKA_PORT,
@@ -30,6 +32,13 @@ from headrace.server.settings import (
 
 log = logging.getLogger("headrace")
 
+LOUD = (
+    "headrace.kafka.connection",
+    "headrace.kafka.dispatch",
+    "headrace.kafka.handlers.fetch",
+    "uvicorn.error",
+)
+"""What logs a line for each misdeed of a client."""
 _LOOPBACKS = ("127.", "::1", "localhost")
 
 
@@ -151,6 +160,9 @@ def _prepare(log_level: str) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    limit = LogLimit(LOUD, SystemClock())
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(limit)
     # Its start and stop are ours to tell.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     _raise_file_limit()

@@ -6,14 +6,21 @@ Rules of the room: reads, never changes.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
+from h11 import LocalProtocolError
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.http.metrics import Metrics
+
+CONNECTIONS_MAX = 128
+"""From here on the oldest that waits for its client is closed for each new one: health checks come
+through beside however many that dribble."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +37,28 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """The process handles its signals itself."""
         yield
+
+
+class _Protocol(H11Protocol):
+    """Clients that ask for nothing, or never end asking, give way to those that come."""
+
+    began_s = 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        """See asyncio.Protocol."""
+        super().connection_made(transport)
+        self.began_s = self.loop.time()
+        if len(self.connections) > CONNECTIONS_MAX:
+            others = cast("set[_Protocol]", self.connections) - {self}
+            idle = (one for one in others if _is_idle(one))
+            oldest = min(idle, key=lambda one: one.began_s, default=None)
+            if oldest is not None:
+                self.connections.discard(oldest)
+                oldest.transport.abort()
+
+
+def _is_idle(connection: Any) -> bool:
+    return connection.cycle is None or connection.cycle.response_complete
 
 
 class _App:
@@ -66,14 +95,20 @@ class _App:
         return Response(text, media_type=content_type)
 
 
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Leave out the trouble of answering a client that has been told 400 within its request."""
+    return record.exc_info is None or record.exc_info[0] is not LocalProtocolError
+
+
 def make_server(face: HttpFace) -> uvicorn.Server:
     """A server for a socket that is open already."""
+    logging.getLogger("uvicorn.error").addFilter(_is_ours)
     config = uvicorn.Config(
         Starlette(routes=_App(face).routes),
         log_config=None,
         access_log=False,
         lifespan="off",
-        http="h11",
+        http=_Protocol,
         ws="none",
         server_header=False,
         limit_concurrency=256,

@@ -31,6 +31,7 @@ Buffer = bytes | bytearray | memoryview
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12
 """Bytes before the part that `length` counts: base offset and length."""
+_HEADER_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 MAGIC = 2
 
 COMPRESSION_MASK = 0x07
@@ -118,7 +119,7 @@ def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
     count = header[12]
     if count < 1 or header[6] != count - 1:
         raise BatchCorrupt(f"{count} records and a last offset delta of {header[6]} disagree")
-    if count * RECORD_SIZE_MIN > length and not header[5] & COMPRESSION_MASK:
+    if count * RECORD_SIZE_MIN > length - _HEADER_LENGTH and not header[5] & COMPRESSION_MASK:
         raise BatchCorrupt(f"{count} records cannot be in {length} bytes")
     end = position + LOG_OVERHEAD + length
     # memoryview: a slice of bytes would copy the batch

@@ -34,6 +34,18 @@ class Refused(ConnectionError):
         self.code = code
 
 
+def request_bytes(api: int, version: int, correlation_id: int, **values: Any) -> bytes:
+    """A request as it goes over the wire, its size in front."""
+    request: Any = load_request_schema(api, version)
+    body = io.BytesIO()
+    entity_writer(request)(body, _build(request, values))
+    header = struct.pack(">hhih", api, version, correlation_id, 6) + b"verify"
+    if request.__flexible__:
+        header += b"\x00"
+    data = header + body.getvalue()
+    return struct.pack(">i", len(data)) + data
+
+
 class KafkaWire:
     """One connection."""
 
@@ -49,14 +61,7 @@ class KafkaWire:
     def call(self, api: int, version: int, **values: Any) -> Any:
         """Ask and wait for the answer. Raises OSError if the connection breaks."""
         self._correlation_id += 1
-        request: Any = load_request_schema(api, version)
-        body = io.BytesIO()
-        entity_writer(request)(body, _build(request, values))
-        header = struct.pack(">hhih", api, version, self._correlation_id, 6) + b"verify"
-        if request.__flexible__:
-            header += b"\x00"
-        data = header + body.getvalue()
-        self._socket.sendall(struct.pack(">i", len(data)) + data)
+        self._socket.sendall(request_bytes(api, version, self._correlation_id, **values))
         answer = self._exactly(struct.unpack(">i", self._exactly(4))[0])
         response: Any = load_response_schema(api, version)
         (correlation_id,) = struct.unpack_from(">i", answer)

@@ -101,6 +101,12 @@ class RealBroker:
         return None if self._process is None else self._process.pid
 
     @property
+    def http_address(self) -> tuple[str, int]:
+        """Where it serves HTTP, once it is ready."""
+        host, _, port = self._http.rpartition(":")
+        return host, int(port)
+
+    @property
     def has_ended(self) -> bool:
         """Whether its process has ended by itself."""
         return self._process is not None and self._process.poll() is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from crc32c import crc32c
 
 from headrace.errors import BatchCorrupt, UnsupportedForMessageFormat
 from headrace.records.batch import check_batch, is_intact, iterate_headers, read_header
@@ -61,3 +62,12 @@ def test_illegal_topic_names(name):
 
 def test_a_partition_is_written_as_kafka_writes_it():
     assert str(TopicPartition("orders", 3)) == "orders-3"
+
+
+def test_a_record_that_the_bytes_behind_the_header_cannot_hold_is_refused():
+    header = encode_batch([Record(0, 1, None, b"")])[:61]
+    empty = bytearray(header)
+    empty[8:12] = (49).to_bytes(4, "big")
+    empty[17:21] = crc32c(bytes(empty[21:])).to_bytes(4, "big")
+    with pytest.raises(BatchCorrupt, match="cannot be in"):
+        check_batch(bytes(empty))

@@ -40,7 +40,7 @@ def _assigned_count(topic: Any, broker_id: int) -> int:
     numbers = sorted(item.partition_index for item in topic.assignments)
     if numbers != list(range(len(numbers))):
         raise _AssignmentInvalid("an assignment names each partition from 0 on once")
-    if any(tuple(item.broker_ids) != (broker_id,) for item in topic.assignments):
+    if any(tuple(item.broker_ids or ()) != (broker_id,) for item in topic.assignments):
         raise _AssignmentInvalid(f"the only broker to assign partitions to is {broker_id}")
     return len(numbers)
 
@@ -116,7 +116,7 @@ async def create_partitions(node: Node, request: Any, _context: Context) -> Answ
         try:
             topic = node.topics.get(item.name)
             for assignment in item.assignments or ():
-                if tuple(assignment.broker_ids) != (node.config.broker_id,):
+                if tuple(assignment.broker_ids or ()) != (node.config.broker_id,):
                     raise _AssignmentInvalid("the only broker is this one")
             await node.topics.add_partitions(
                 topic, item.count, is_validated_only=request.validate_only

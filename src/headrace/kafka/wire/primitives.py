@@ -15,6 +15,8 @@ INT16 = Struct(">h")
 INT32 = Struct(">i")
 INT64 = Struct(">q")
 STRUCT_ERROR = struct_error
+TAGS_MAX = 1_000
+"""In one place: clients send a handful, and a million keep the loop for most of a second."""
 
 
 class FrameInvalid(Rejected):
@@ -47,11 +49,17 @@ def write_uvarint(value: int) -> bytes:
     return bytes(out)
 
 
+def read_tag_count(data: memoryview, at: int) -> tuple[int, int]:
+    """(how many tagged fields follow, position behind the count)."""
+    count, at = read_uvarint(data, at)
+    if count > min(TAGS_MAX, len(data) - at):
+        raise FrameInvalid(f"{count} tagged fields do not fit the request, or are too many")
+    return count, at
+
+
 def skip_tags(data: memoryview, at: int) -> int:
     """The position behind a tagged-fields section, none of which is of interest."""
-    count, at = read_uvarint(data, at)
-    if count > len(data) - at:
-        raise FrameInvalid(f"{count} tagged fields do not fit the request")
+    count, at = read_tag_count(data, at)
     for _ in range(count):
         _tag, at = read_uvarint(data, at)
         size, at = read_uvarint(data, at)

@@ -16,6 +16,7 @@ from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from headrace.kafka.wire.counts import type_of
 from headrace.kafka.wire.primitives import FrameInvalid
 
 Answer = Mapping[str, Any]
@@ -23,11 +24,15 @@ _Convert = Callable[[Any], Any]
 
 
 @lru_cache(maxsize=512)
-def _reader(api_key: int, version: int) -> Callable[[Any, int], tuple[Any, int]]:
+def _reader(
+    api_key: int, version: int
+) -> tuple[Callable[[Any, int], tuple[Any, int]], Callable[[Any, int], int]]:
+    """(what reads a request, what looks at its arrays before)."""
     from kio.index import load_request_schema
     from kio.serial import entity_reader
 
-    return entity_reader(load_request_schema(api_key, version))
+    cls = load_request_schema(api_key, version)
+    return entity_reader(cls), type_of(cls).skip
 
 
 def read_request(api_key: int, version: int, data: bytes, at: int) -> Any:
@@ -37,7 +42,11 @@ def read_request(api_key: int, version: int, data: bytes, at: int) -> Any:
     it asks for the metadata of all topics (Metadata v9 and later).
     """
     try:
-        entity, _size = _reader(api_key, version)(data, at)
+        read, look = _reader(api_key, version)
+        look(data, at)
+        entity, _size = read(data, at)
+    except FrameInvalid:
+        raise
     except Exception as error:  # kio raises many kinds, all due to the bytes
         raise FrameInvalid(f"{type(error).__name__}: {str(error)[:200]}") from error
     return entity

@@ -1,0 +1,149 @@
+"""`headrace verify wire`: abuse of every listener, and what it did to everybody else.
+
+Rules of the room: the run is in `headrace.verify.wire`; here are options, a line, a table.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.cli.duration import Duration
+from headrace.cli.failures import FAILED, OK
+from headrace.cli.output import print_json, print_table, say
+
+QUICK_S = 4.0
+
+
+def _show_progress(fraction: float, name: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{fraction:4.0%}  {name}")
+        sys.stderr.flush()
+
+
+def _end_progress() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+
+
+@click.command(
+    epilog="Examples:\n\n  headrace verify wire --time 30s --seed 7 --report ./wire\n\n"
+    "  headrace verify wire --only bombs\n\n"
+    "  headrace verify wire --planted all   # does it see bugs at all?"
+)
+@click.option("--time", "seconds", type=Duration(), help="In all, about.  [default: 30s]")
+@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same abuse.")
+@click.option("--quick", is_flag=True, help="What `make test` runs.")
+@click.option("--only", multiple=True, metavar="WORDS", help="Cases so named; may be repeated.")
+@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write a report.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--list", "is_list", is_flag=True, help="List cases and planted bugs.")
+@click.option("--planted", metavar="BUG", help="Plant a bug (words or `all`) and find it.")
+@click.pass_context
+def wire(
+    ctx: click.Context,
+    seconds: float | None,
+    seed: int,
+    quick: bool,
+    only: tuple[str, ...],
+    report: Path | None,
+    as_json: bool,
+    is_list: bool,
+    planted: str | None,
+) -> None:
+    """Hostile clients on every listener of a real broker, while a good one is measured.
+
+    The exit code is 0 only if something was checked and nothing was wrong.
+    """
+    from headrace.verify.wire.run import Plan
+
+    if is_list:
+        _list()
+        return
+    if planted is not None:
+        ctx.exit(_prove(planted, seed))
+    if seconds is None:
+        seconds = QUICK_S if quick else 30.0
+    plan = Plan(seconds, seed, only)
+    if not plan.cases():
+        raise click.UsageError(f"no case is named {' or '.join(only)!r}: see --list")
+    ctx.exit(_run(plan, report, as_json=as_json))
+
+
+def _run(plan: Any, folder: Path | None, *, as_json: bool) -> int:
+    from headrace.verify.wire import report as reports
+    from headrace.verify.wire.run import run_wire
+
+    try:
+        outcome = run_wire(plan, _show_progress)
+    finally:
+        _end_progress()
+    report = reports.as_json(outcome)
+    if folder is not None:
+        names = reports.write_report(folder, outcome, report)
+        say(f"report: {folder}: {', '.join(names)}")
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    return OK if outcome.held else FAILED
+
+
+_FIGURES = ("p99_ms", "max_ms", "memory_grown_mib", "peak_grown_mib", "log_lines")
+
+
+def _show(report: dict[str, Any]) -> None:
+    print_table(
+        ("case", "on", "verdict", "checked", "s", "p99 ms", "max ms", "MiB", "peak MiB", "log"),
+        [
+            (
+                one["case"],
+                one["listener"],
+                one["verdict"],
+                one["checked"],
+                one["seconds"],
+                *(one["figures"].get(name, "-") for name in _FIGURES),
+            )
+            for one in report["cases"]
+        ],
+    )
+    for one in report["cases"]:
+        for why in one["skipped"]:
+            say(f"skipped: {one['case']}: {why}")
+        for what in one["violations"]:
+            say(f"VIOLATION: {one['case']}: {what}")
+    for why in report["skipped"]:
+        say(f"skipped: {why}")
+    good = report["good_client"]
+    for what in good["lost"]:
+        say(f"VIOLATION: {what}")
+    say(f"good client: {good['writes']:,} acknowledged writes, p99 {good['p99_ms']} ms")
+    say(f"seed {report['seed']}, version {report['version']}: {report['verdict']}")
+
+
+def _prove(words: str, seed: int) -> int:
+    """Plant bugs, one run each; every one must be found."""
+    from headrace.verify.wire.bugs import chosen, find
+
+    bugs = chosen(words)
+    if not bugs:
+        raise click.UsageError(f"no planted bug {words!r}: see --list")
+    rows = []
+    for bug in bugs:
+        found = find(bug, seed, _show_progress)
+        _end_progress()
+        rows.append((bug.name, bool(found), found[0][:100] if found else "-"))
+    print_table(("planted bug", "found", "by"), rows)
+    return OK if all(row[1] for row in rows) else FAILED
+
+
+def _list() -> None:
+    from headrace.verify.wire.bugs import BUGS
+    from headrace.verify.wire.run import CASES
+
+    print_table(("listener", "case"), [(case.listener, case.name) for case in CASES])
+    click.echo()
+    print_table(("planted bug", "found by"), [(bug.name, bug.case) for bug in BUGS])

@@ -1,0 +1,36 @@
+"""A client cannot make a broker log without bound."""
+
+from __future__ import annotations
+
+import logging
+
+from headrace.runtime.log_limit import LogLimit
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ns = 7
+
+    def now_ms(self) -> int:
+        return 0
+
+    def now_ns(self) -> int:
+        return self.ns
+
+
+def record(name: str = "loud") -> logging.LogRecord:
+    return logging.LogRecord(name, logging.WARNING, "", 0, "client %s", ("x",), None)
+
+
+def test_a_burst_passes_then_one_for_each_interval_and_it_says_what_is_missing():
+    clock = Clock()
+    limit = LogLimit(["loud"], clock, burst=5, interval_s=2)
+    assert sum(limit.filter(record()) for _ in range(100)) == 5
+    assert limit.filter(record("other"))
+    clock.ns += 2_000_000_000
+    passed = record()
+    assert limit.filter(passed)
+    assert passed.getMessage() == "client x (and 95 such lines before it)"
+    assert not limit.filter(record())
+    clock.ns += 1_000_000_000_000
+    assert sum(limit.filter(record()) for _ in range(100)) == 5
