@@ -20,7 +20,7 @@ class Clock:
 def test_each_thing_is_told_of_once_a_minute_and_counted(caplog):
     clock = Clock()
     warnings = SparseWarnings(logging.getLogger("headrace.test"), clock)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, logger="headrace.test"):
         for _ in range(4):
             warnings.warn("a-0", "a-0 is damaged")
         warnings.warn("b-0", "b-0 is damaged")
