@@ -239,8 +239,7 @@ class Node:
                 continue  # another broker's, in another folder
             topic_id = partition[0]
             if topic_id in self.topics.by_id:
-                links = PartitionFact.decode(entry.value).ledgers
-                used |= {link.ledger for link in links if link.local_deleted_ms is None}
+                used |= PartitionFact.decode(entry.value).local_ledgers
             else:
                 stale.append(entry.key)
         orphans = [info.ledger for info in self.store.list() if info.ledger not in used]

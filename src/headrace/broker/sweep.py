@@ -105,8 +105,7 @@ class Sweep:
             if partition_of_key(entry.key)[0] not in topics:
                 stale.append(entry.key)
             elif prefix == PARTITIONS:
-                links = PartitionFact.decode(entry.value).ledgers
-                used |= {link.ledger for link in links if link.local_deleted_ms is None}
+                used |= PartitionFact.decode(entry.value).local_ledgers
         now_ms = self._clock.now_ms()
         orphans: list[LedgerId | str] = [
             *(ledger for ledger in ledgers if ledger not in used),

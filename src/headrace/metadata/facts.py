@@ -111,8 +111,18 @@ def broker_key(broker_id: int) -> str:
 # --- values ----------------------------------------------------------------------------------
 
 
+class StoredFact:
+    """What all facts have in common: a dataclass whose fields are stored by their names."""
+
+    __slots__ = ()
+
+    def encode(self) -> bytes:
+        """Its stored bytes."""
+        return encode_fact(shown_fields(self))
+
+
 @dataclass(slots=True)
-class TopicFact:
+class TopicFact(StoredFact):
     """One topic: what was asked for when it was made, and its configuration overrides."""
 
     name: str
@@ -122,10 +132,6 @@ class TopicFact:
     configs: dict[str, str]
     created_ms: int
     unknown: dict[str, Any] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        """Its stored bytes."""
-        return encode_fact(shown_fields(self))
 
     @classmethod
     def decode(cls, value: bytes) -> TopicFact:
@@ -194,7 +200,7 @@ class LedgerLink:
 
 
 @dataclass(slots=True)
-class PartitionFact:
+class PartitionFact(StoredFact):
     """One partition: where its log starts, its newest epoch, its ledgers from old to new."""
 
     log_start_offset: int = 0
@@ -202,9 +208,10 @@ class PartitionFact:
     ledgers: list[LedgerLink] = field(default_factory=list)
     unknown: dict[str, Any] = field(default_factory=dict)
 
-    def encode(self) -> bytes:
-        """Its stored bytes."""
-        return encode_fact(shown_fields(self))
+    @property
+    def local_ledgers(self) -> set[int]:
+        """The ledgers whose bytes are not in object storage alone."""
+        return {link.ledger for link in self.ledgers if link.local_deleted_ms is None}
 
     @classmethod
     def decode(cls, value: bytes) -> PartitionFact:
@@ -223,7 +230,7 @@ class PartitionFact:
 
 
 @dataclass(slots=True)
-class OwnerFact:
+class OwnerFact(StoredFact):
     """Which broker serves a partition, and for the how-many-eth time it changed hands.
 
     `incarnation` is one life of that broker: after a restart it is another, which owns nothing yet.
@@ -233,10 +240,6 @@ class OwnerFact:
     incarnation: str
     leader_epoch: int
     unknown: dict[str, Any] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        """Its stored bytes."""
-        return encode_fact(shown_fields(self))
 
     @classmethod
     def decode(cls, value: bytes) -> OwnerFact:
@@ -251,15 +254,11 @@ class OwnerFact:
 
 
 @dataclass(slots=True)
-class PinFact:
+class PinFact(StoredFact):
     """Which broker an operator wants to serve a partition, while that broker lives."""
 
     broker: int
     unknown: dict[str, Any] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        """Its stored bytes."""
-        return encode_fact(shown_fields(self))
 
     @classmethod
     def decode(cls, value: bytes) -> PinFact:
@@ -269,7 +268,7 @@ class PinFact:
 
 
 @dataclass(slots=True)
-class BrokerFact:
+class BrokerFact(StoredFact):
     """One live broker and where clients reach it."""
 
     id: int
@@ -282,10 +281,6 @@ class BrokerFact:
     incarnation: str | None = None
     """Drawn anew at each start."""
     unknown: dict[str, Any] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        """Its stored bytes."""
-        return encode_fact(shown_fields(self))
 
     @classmethod
     def decode(cls, value: bytes) -> BrokerFact:
@@ -305,15 +300,11 @@ class BrokerFact:
 
 
 @dataclass(slots=True)
-class BrokerConfigFact:
+class BrokerConfigFact(StoredFact):
     """Settings of all brokers that were changed while they ran."""
 
     configs: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, Any] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        """Its stored bytes."""
-        return encode_fact(shown_fields(self))
 
     @classmethod
     def decode(cls, value: bytes) -> BrokerConfigFact:
@@ -323,15 +314,11 @@ class BrokerConfigFact:
 
 
 @dataclass(slots=True)
-class ClusterFact:
+class ClusterFact(StoredFact):
     """The cluster's name for itself: 22 characters, as Kafka's clients expect."""
 
     id: str
     unknown: dict[str, Any] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        """Its stored bytes."""
-        return encode_fact(shown_fields(self))
 
     @classmethod
     def decode(cls, value: bytes) -> ClusterFact:
