@@ -42,6 +42,24 @@ def counting(label: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: shown.advance(task, count)
 
 
+class StatusLine:
+    """How far something is, rewritten in place: for what tells by itself now and then."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty()
+
+    def show(self, fraction: float, state: str) -> None:
+        """Say it."""
+        if self._is_shown:
+            sys.stderr.write(f"\r\x1b[K{fraction:4.0%}  {state}")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Take it away."""
+        if self._is_shown:
+            sys.stderr.write("\r\x1b[K")
+
+
 class Meter:
     """Counts records and bytes; shows them while it works, and sums them up at the end."""
 

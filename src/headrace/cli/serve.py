@@ -60,6 +60,15 @@ def _calm_the_collector() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
+def _told_to_stop() -> asyncio.Event:
+    """Set when SIGINT or SIGTERM comes."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
 def _at_end_of_input(stop: asyncio.Event) -> None:
     if not os.read(sys.stdin.fileno(), 4096):
         stop.set()
@@ -85,10 +94,7 @@ async def _supervise(settings: Settings, options: list[str], *, as_json: bool) -
     """Run `worker_count` brokers, at ports that follow each other."""
     from headrace.server.supervisor import Supervisor
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = _told_to_stop()
     addresses = [
         (show_address(_nth(settings.kafka, number)), show_address(_nth(settings.http, number)))
         for number in range(settings.worker_count)
@@ -113,12 +119,10 @@ def _nth(address: tuple[str, int], number: int) -> tuple[str, int]:
 async def _serve(settings: Settings, worker: int | None, *, as_json: bool) -> None:
     from headrace.server.assemble import start
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = _told_to_stop()
     if worker is not None:
         # The supervisor holds the other end: when it is gone, so is the reason to run.
+        loop = asyncio.get_running_loop()
         loop.add_reader(sys.stdin.fileno(), _at_end_of_input, stop)
     broker = await start(settings)
     line = _ready_line(

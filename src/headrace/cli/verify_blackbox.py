@@ -6,7 +6,6 @@ Rules of the room: the run is in `headrace.verify.blackbox`; here are options, a
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,29 +15,12 @@ import click
 from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, OK
 from headrace.cli.output import print_json, print_table, say
+from headrace.cli.progress import StatusLine
 
 if TYPE_CHECKING:
     from headrace.verify.blackbox.bugs import Bug
 
 QUICK_S = 8.0
-
-
-class _Line:
-    """Where the run is, on stderr of a terminal."""
-
-    def __init__(self) -> None:
-        self._is_shown = sys.stderr.isatty()
-
-    def show(self, fraction: float, state: str) -> None:
-        """Say it."""
-        if self._is_shown:
-            sys.stderr.write(f"\r\x1b[K{fraction:4.0%}  {state}")
-            sys.stderr.flush()
-
-    def end(self) -> None:
-        """Take it away."""
-        if self._is_shown:
-            sys.stderr.write("\r\x1b[K")
 
 
 @click.command(
@@ -91,7 +73,7 @@ def _run(plan: Any, folder: Path | None, *, as_json: bool) -> int:
     from headrace.verify.blackbox import report as reports
     from headrace.verify.blackbox.run import run_blackbox
 
-    line = _Line()
+    line = StatusLine()
     kept = folder or Path(tempfile.mkdtemp(prefix="headrace-blackbox-report-"))
     try:
         outcome = run_blackbox(plan, kept, line.show)
@@ -185,7 +167,7 @@ def _prove(words: str, seed: int) -> int:
 def _prove_one(bug: Bug, seed: int) -> tuple[bool, str, float]:
     from headrace.verify.blackbox.bugs import find
 
-    line = _Line()
+    line = StatusLine()
     with tempfile.TemporaryDirectory(prefix="headrace-blackbox-") as folder:
         try:
             found = find(bug, seed, Path(folder), line.show)

@@ -5,7 +5,6 @@ Rules of the room: the run is in `headrace.verify.wire`; here are options, a lin
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,9 @@ import click
 from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, OK
 from headrace.cli.output import print_json, print_table, say
+from headrace.cli.progress import StatusLine
 
 QUICK_S = 4.0
-
-
-def _show_progress(fraction: float, name: str) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{fraction:4.0%}  {name}")
-        sys.stderr.flush()
-
-
-def _end_progress() -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
 
 
 @click.command(
@@ -77,10 +66,11 @@ def _run(plan: Any, folder: Path | None, *, as_json: bool) -> int:
     from headrace.verify.wire import report as reports
     from headrace.verify.wire.run import run_wire
 
+    line = StatusLine()
     try:
-        outcome = run_wire(plan, _show_progress)
+        outcome = run_wire(plan, line.show)
     finally:
-        _end_progress()
+        line.end()
     report = reports.as_json(outcome)
     if folder is not None:
         names = reports.write_report(folder, outcome, report)
@@ -132,9 +122,10 @@ def _prove(words: str, seed: int) -> int:
     if not bugs:
         raise click.UsageError(f"no planted bug {words!r}: see --list")
     rows = []
+    line = StatusLine()
     for bug in bugs:
-        found = find(bug, seed, _show_progress)
-        _end_progress()
+        found = find(bug, seed, line.show)
+        line.end()
         rows.append((bug.name, bool(found), found[0][:100] if found else "-"))
     print_table(("planted bug", "found", "by"), rows)
     return OK if all(row[1] for row in rows) else FAILED

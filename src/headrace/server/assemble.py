@@ -21,7 +21,10 @@ from headrace.storage.files.store import FileLedgerStore
 
 if TYPE_CHECKING:
     from headrace.http.metrics import Counters
+    from headrace.metadata.store import MetadataStore
     from headrace.server.settings import ClusterSettings, Settings
+    from headrace.storage.ledger import LedgerStore
+    from headrace.storage.objects.tiered_store import TieredLedgerStore
 
 WORKERS_POLL_MS = 50
 """How soon a worker sees what another wrote to the metadata; a look costs some 10 us."""
@@ -48,12 +51,7 @@ async def start_embedded(settings: Settings) -> Broker:
             poll_ms=WORKERS_POLL_MS if slots else POLL_MS,
         )
         broker.on_stop(metadata.close)
-        tier = None
-        if settings.objects_url is not None:
-            from headrace.server.objects import open_tier
-
-            tier = await open_tier(settings, store, metadata, clock, randomness)
-            broker.on_stop(tier.close)
+        tier = await _tier(broker, settings, store, metadata, is_storage_shared=False)
         node = Node(
             settings.broker, tier or store, metadata, clock, randomness, slots=slots, tier=tier
         )
@@ -98,14 +96,7 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
             randomness,
         )
         broker.on_stop(store.close)
-        tier = None
-        if settings.objects_url is not None:
-            from headrace.server.objects import open_tier
-
-            tier = await open_tier(
-                settings, store, metadata, clock, randomness, is_storage_shared=True
-            )
-            broker.on_stop(tier.close)
+        tier = await _tier(broker, settings, store, metadata, is_storage_shared=True)
         node = Node(
             settings.broker,
             tier or store,
@@ -120,6 +111,31 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
         await broker.stop()
         raise
     return broker
+
+
+async def _tier(
+    broker: Broker,
+    settings: Settings,
+    store: LedgerStore,
+    metadata: MetadataStore,
+    *,
+    is_storage_shared: bool,
+) -> TieredLedgerStore | None:
+    """Object storage over the ledgers; None where the settings name none."""
+    if settings.objects_url is None:
+        return None
+    from headrace.server.objects import open_tier
+
+    tier = await open_tier(
+        settings,
+        store,
+        metadata,
+        SystemClock(),
+        SystemRandomness(),
+        is_storage_shared=is_storage_shared,
+    )
+    broker.on_stop(tier.close)
+    return tier
 
 
 async def _open(broker: Broker, node: Node, settings: Settings, counters: Counters | None) -> None:
