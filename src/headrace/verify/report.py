@@ -102,13 +102,20 @@ def write_report(folder: Path, report: dict[str, Any]) -> list[str]:
     return ["report.json", *names]
 
 
-def _draw(path: Path, report: dict[str, Any]) -> bool:
-    """A bar for each attack; False without matplotlib."""
+def load_pyplot() -> Any:
+    """Matplotlib's pyplot, which draws into files; None where it is not installed."""
     try:
         matplotlib = importlib.import_module("matplotlib")
         matplotlib.use("Agg")
-        pyplot = importlib.import_module("matplotlib.pyplot")
+        return importlib.import_module("matplotlib.pyplot")
     except ImportError:
+        return None
+
+
+def _draw(path: Path, report: dict[str, Any]) -> bool:
+    """A bar for each attack; False without matplotlib."""
+    pyplot = load_pyplot()
+    if pyplot is None:
         return False
     attacks = report["attacks"]
     if not attacks:

@@ -40,11 +40,6 @@ class BookiePool:
         self._quarantine: dict[str, tuple[int, int]] = {}
         """Bookie -> (until, how long the next time), in ns."""
 
-    @property
-    def writable(self) -> list[str]:
-        """All that are registered for writing, in quarantine or not."""
-        return list(self._writable)
-
     def set_writable(self, bookies: Iterable[str]) -> None:
         """These are registered now. One that had gone and is back is trusted again."""
         now = dict.fromkeys(sorted(bookies))

@@ -7,7 +7,6 @@ matplotlib is installed, and the report says so if it is not.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import platform
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.runtime.clock import SystemClock
 from headrace.verify.blackbox.figures import BIN_MS, availability, outages, summary
 from headrace.verify.blackbox.run import HISTORY, replays
+from headrace.verify.report import load_pyplot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,11 +76,8 @@ def write_report(outcome: Outcome, report: dict[str, Any]) -> list[str]:
 
 def _draw(path: Path, outcome: Outcome, verdict: str) -> bool:
     """Writes and reads over time, with the faults behind them; False without matplotlib."""
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-        matplotlib.use("Agg")
-        pyplot = importlib.import_module("matplotlib.pyplot")
-    except ImportError:
+    pyplot = load_pyplot()
+    if pyplot is None:
         return False
     writes, reads = availability(outcome.tally, outcome.begun_ns, outcome.ended_ns)
     seconds = [place * BIN_MS / 1000 for place in range(len(writes))]

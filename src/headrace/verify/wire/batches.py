@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 TOPIC = "wire-unfolded"
 """Made by the run before the first case."""
-GIB = 1 << 30
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _RECORD = bytes([14 << 0, 0, 0, 0, 1, 2, 120, 0])  # one record: null key, value "x"
 _ERRORS_AT = 4 + 4 + 2 + len(TOPIC) + 4 + 4

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kio.index import load_request_schema
 from kio.serial import entity_writer
 
+from headrace.kafka.wire.primitives import write_uvarint
 from headrace.verify.wire.abuse import Case
 
 if TYPE_CHECKING:
@@ -184,17 +185,8 @@ def bytes_behind_a_request_harm_nobody(abuse: Abuse) -> None:
     _in_turn(abuse, longer)
 
 
-def _uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def a_million_unknown_tagged_fields_keep_nobody_waiting(abuse: Abuse) -> None:
-    tags = _uvarint(TAGS) + b"".join(_uvarint(100 + tag) + b"\x00" for tag in range(TAGS))
+    tags = write_uvarint(TAGS) + b"".join(write_uvarint(100 + tag) + b"\x00" for tag in range(TAGS))
     for served in ((18, 3), (3, 9), (0, 9), (1, 12)):
         written = write(Served(*served))
         header, body = written.data[: written.body_at - 1], written.data[written.body_at :]
