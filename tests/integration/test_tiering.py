@@ -166,8 +166,8 @@ def test_what_retention_and_a_deleted_topic_leave_behind_is_nothing(tiered, stor
     )
     count = 0
     # What is dropped before it was offloaded leaves no object to delete: go on until one was.
-    while (
-        watermarks(tiered.kafka, name)[0] < 800 or not metric(tiered, "headrace_tier_deletes_total")
+    while watermarks(tiered.kafka, name)[0] < 800 or not metric(
+        tiered, "headrace_tier_deletes_total"
     ):
         produce(tiered, name, count, 160)
         count += 160
