@@ -9,10 +9,12 @@ and checks group ids; the rules of groups are in `coordination/groups`, appendin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from headrace.broker.coordinator_shard import CoordinatorShard, ShardLog
 from headrace.coordination.groups.commands import (
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
     CommitCommand,
     CommitReply,
     DeleteGroupsCommand,
@@ -21,6 +23,7 @@ from headrace.coordination.groups.commands import (
     DeleteOffsetsReply,
     DescribeGroupsCommand,
     DescribeGroupsReply,
+    FetchedOffset,
     FetchOffsetsCommand,
     FetchOffsetsReply,
     GroupDescription,
@@ -58,11 +61,25 @@ from headrace.errors import (
 from headrace.records.identifiers import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
 
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
     from headrace.runtime.tasks import Tasks
+
+
+class TopicIds(Protocol):
+    """The topics that there are, as the coordinator of groups needs to know them."""
+
+    @property
+    def ids(self) -> Mapping[str, UUID]:
+        """By name, as this broker sees them now."""
+        ...
+
+    async def refresh(self, name: str) -> None:
+        """Bring `ids` up to date with the metadata store. Raises MetadataUnavailable."""
+        ...
 
 
 @dataclass(slots=True)
@@ -96,9 +113,11 @@ class GroupCoordinator:
         randomness: Randomness,
         tasks: Tasks,
         config: GroupConfig | None = None,
+        topics: TopicIds | None = None,
     ) -> None:
         """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
-        HeadraceError, which becomes the reply) when this broker does not own the partition."""
+        HeadraceError, which becomes the reply) when this broker does not own the partition.
+        `topics`: which there are; without it progress is kept by name alone."""
         assert partition_count > 0
         self._shard_log = shard_log
         self._partition_count = partition_count
@@ -106,6 +125,7 @@ class GroupCoordinator:
         self._randomness = randomness
         self._tasks = tasks
         self._config = config or GroupConfig()
+        self._topics = topics
         self._shards: dict[int, GroupShard] = {}
         self._partitions: dict[str, int] = {}
         self._commits_total = 0
@@ -151,13 +171,46 @@ class GroupCoordinator:
         return cast("LeaveReply", await self._submit(command))
 
     async def commit(self, command: CommitCommand) -> CommitReply:
-        """OffsetCommit: answered when the offsets are durable. Topics are not looked up."""
+        """OffsetCommit: answered when the offsets are durable. Topics that are gone are refused."""
         self._commits_total += 1
+        if self._topics is not None:
+            command.topic_ids = self._topics.ids
         return cast("CommitReply", await self._submit_offsets(command))
 
     async def fetch_offsets(self, command: FetchOffsetsCommand) -> FetchOffsetsReply:
-        """OffsetFetch."""
-        return cast("FetchOffsetsReply", await self._submit_offsets(command))
+        """OffsetFetch. Progress in a topic that is gone is not shown, and dropped."""
+        reply = cast("FetchOffsetsReply", await self._submit_offsets(command))
+        topics = self._topics
+        if topics is not None and any(
+            o.topic_id is not None and o.topic_id != topics.ids.get(o.topic) for o in reply.offsets
+        ):
+            try:
+                return await self._without_stale(topics, command, reply)
+            except HeadraceError as error:
+                return command.refused(CoordinatorUnavailable(f"cannot look up topics: {error}"))
+        return reply
+
+    async def _without_stale(
+        self, topics: TopicIds, command: FetchOffsetsCommand, reply: FetchOffsetsReply
+    ) -> FetchOffsetsReply:
+        """`reply` without what belongs to topics that are gone. The metadata store decides: this
+        broker's picture of it may be older than the commit, which another coordinator took."""
+        for name in dict.fromkeys(o.topic for o in reply.offsets if o.topic_id is not None):
+            await topics.refresh(name)
+        kept: list[FetchedOffset] = []
+        gone: dict[tuple[str, UUID], None] = {}
+        for offset in reply.offsets:
+            if offset.topic_id is None or offset.topic_id == topics.ids.get(offset.topic):
+                kept.append(offset)
+                continue
+            gone[offset.topic, offset.topic_id] = None
+            if command.partitions is not None:
+                kept.append(
+                    FetchedOffset(offset.topic, offset.partition, NO_OFFSET, NO_LEADER_EPOCH, "")
+                )
+        if gone:
+            await self._submit_to(command.group_id, ForgetTopicsCommand(list(gone)))
+        return FetchOffsetsReply(None, kept)
 
     async def delete_offsets(self, command: DeleteOffsetsCommand) -> DeleteOffsetsReply:
         """OffsetDelete."""
@@ -191,12 +244,13 @@ class GroupCoordinator:
         reply.groups.sort()
         return reply
 
-    async def topic_deleted(self, names: list[str]) -> None:
-        """Drop what is committed for these topics in every group of this broker.
+    async def topic_deleted(self, name: str, topic_id: UUID) -> None:
+        """Drop what is committed for this topic in every group of this broker.
 
-        Raises the error of the first shard that could not do it; doing it again does no harm.
+        Raises the error of the first shard that could not do it. Nothing depends on it: what
+        stays is found stale when somebody asks for it.
         """
-        command = ForgetTopicsCommand(names)
+        command = ForgetTopicsCommand([(name, topic_id)])
         for shard in self._owned_shards():
             reply = cast("DoneReply", await shard.submit(command))
             if reply.error is not None:

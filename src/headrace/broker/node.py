@@ -49,6 +49,7 @@ from headrace.storage.ledger import LedgerId, LedgerStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.topic import Topic
@@ -117,7 +118,7 @@ class Node:
         """None where this broker alone sees its ledgers, and deletes them itself."""
         if shared_ledgers is not None:
             self.sweep = Sweep(config, shared_ledgers, metadata, self.topics, self.ownership, clock)
-        self.topics.deleted_names.forget = self._forget_progress
+        self.topics.forget_progress = self._forget_progress
         self.producer_ids = ProducerIds(metadata)
         self.groups: GroupCoordinator
 
@@ -130,6 +131,7 @@ class Node:
             self.clock,
             self.randomness,
             self.tasks,
+            topics=self.topics,
         )
         if self._is_alone:
             await self.topics.load()
@@ -193,11 +195,11 @@ class Node:
         known = self.topics.by_name.get(name)
         # Deleted, or deleted and made again before this broker looked.
         if known is not None and (entry is None or TopicFact.decode(entry.value).id != known.id):
-            self.tasks.spawn(self.groups.topic_deleted([name]), f"forget offsets of {name}")
+            self.tasks.spawn(self.groups.topic_deleted(name, known.id), f"forget offsets of {name}")
         self.topics.apply(key, entry)
 
-    async def _forget_progress(self, names: list[str]) -> None:
-        await self.groups.topic_deleted(names)
+    async def _forget_progress(self, name: str, topic_id: UUID) -> None:
+        await self.groups.topic_deleted(name, topic_id)
 
     def _topics_changed(self) -> None:
         topic = self.topics.by_name.get(OFFSETS_TOPIC)

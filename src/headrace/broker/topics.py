@@ -14,10 +14,10 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.broker.deleted_names import DeletedNames
 from headrace.broker.topic import Topic
 from headrace.broker.topic_config import check_config, check_tiering, log_config
 from headrace.errors import (
+    HeadraceError,
     NotOwner,
     PartitionsInvalid,
     PolicyViolation,
@@ -40,7 +40,7 @@ from headrace.metadata.store import ABSENT, ANY, Operation
 from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, is_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
@@ -82,10 +82,12 @@ class Topics:
         self._is_alone = is_alone
         self.ownership: Ownership
         self.randomness = randomness
-        self.deleted_names = DeletedNames(environment.metadata)
+        self.forget_progress: Callable[[str, UUID], Awaitable[None]]
+        """Has the groups of this broker forget their progress in a topic that is gone."""
         self._changing = asyncio.Lock()
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[UUID, Topic] = {}
+        self.ids: dict[str, UUID] = {}
         self.version = 0
 
     async def load(self) -> None:
@@ -116,10 +118,16 @@ class Topics:
                 partition.config = self._log_config(fact.configs)
             self.version += 1
 
+    async def refresh(self, name: str) -> None:
+        """Take over what the store says of one topic. Raises MetadataUnavailable."""
+        key = topic_key(name)
+        self.apply(key, await self._environment.metadata.get(key))
+
     def _remove(self, topic: Topic) -> None:
         """Forget the topic; what is under way in its logs fails."""
         del self.by_name[topic.name]
         del self.by_id[topic.id]
+        del self.ids[topic.name]
         for partition in topic.partitions:
             partition.is_deleted = True
             if not self._is_alone:
@@ -149,6 +157,7 @@ class Topics:
         topic = Topic(fact, version, partitions)
         self.by_name[fact.name] = topic
         self.by_id[fact.id] = topic
+        self.ids[fact.name] = fact.id
         self.version += 1
         self.ownership.topics_changed()
         return topic
@@ -273,7 +282,6 @@ class Topics:
             )
             if is_validated_only:
                 return fact
-            await self.deleted_names.settle(name)
             owners = self.ownership.first_owners(fact)
             for first in range(OWNERS_AT_ONCE, len(owners), OWNERS_AT_ONCE):
                 await self._environment.metadata.multi(owners[first : first + OWNERS_AT_ONCE])
@@ -283,8 +291,7 @@ class Topics:
                     [born, *owners[:OWNERS_AT_ONCE]]
                 )
             except VersionConflict as error:
-                key = topic_key(name)
-                self.apply(key, await self._environment.metadata.get(key))  # a rival was faster
+                await self.refresh(name)  # a rival was faster
                 raise TopicExists(f"topic {name!r} is there already") from error
             topic = self.by_name.get(name) or self._add(fact, version)
             log.info("created topic %s with %d partitions", name, partition_count)
@@ -309,11 +316,14 @@ class Topics:
             self._check_current(topic)
             keys = [partition_key(topic.id, n) for n in range(len(topic.partitions))]
             step = Operation(topic_key(topic.name), None, topic.version)
-            mark = self.deleted_names.mark(topic.name)
-            await self._environment.metadata.multi([step, mark])
+            await self._environment.metadata.multi([step])
             if self.by_id.get(topic.id) is topic:  # the store's own news may have been faster
                 self._remove(topic)
-            await self.deleted_names.try_to_settle(topic.name)
+            try:
+                await self.forget_progress(topic.name, topic.id)
+            except HeadraceError as error:
+                # It is found stale by its id when somebody asks for it.
+                log.warning("offsets of the deleted topic %s stay for now: %s", topic.name, error)
         log.info("deleted topic %s", topic.name)
         if not self._is_alone:
             return  # the sweep of orphans deletes ledgers when nobody can write to them any more

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 TOPICS = "/topics/"
 PARTITIONS = "/partitions/"
-DELETED = "/deleted/"
 OWNERS = "/owners/"
 PINS = "/pins/"
 DRAINING = "/draining/"
@@ -64,11 +63,6 @@ def topic_of_key(key: str) -> str:
 def partitions_prefix(topic_id: UUID) -> str:
     """What the keys of all partitions of one topic start with. Listed by text: 10 before 2."""
     return f"{PARTITIONS}{topic_id.hex}/"
-
-
-def deleted_name_key(name: str) -> str:
-    """The key of the mark that a deleted topic leaves."""
-    return DELETED + name
 
 
 def partition_key(topic_id: UUID, partition: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_DNS, uuid5
 
-from headrace.broker import coordinator_shard, deleted_names, topics
+from headrace.broker import coordinator_shard, group_coordinator, topics
 from headrace.broker.node import Node
 from headrace.log import ledger_chain, offset_index, producer_state
 from headrace.metadata import sqlite_file
@@ -62,10 +62,10 @@ def give_a_topic_the_id_of_its_name(patch: Patch) -> None:
 
 
 def let_a_topic_made_again_have_the_progress_of_the_old(patch: Patch) -> None:
-    async def nothing(_self: Any, _name: str) -> None:
-        return
+    async def believing(_self: Any, _topics: Any, _command: Any, reply: Any) -> Any:
+        return reply
 
-    patch(deleted_names.DeletedNames, "settle", nothing)
+    patch(group_coordinator.GroupCoordinator, "_without_stale", believing)
 
 
 def leave_the_ledgers_of_deleted_topics(patch: Patch) -> None:

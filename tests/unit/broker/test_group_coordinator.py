@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -454,7 +455,7 @@ async def test_a_deleted_topic_is_forgotten_in_every_shard():
         for name in names:
             await w.commit(1, name)
         w.restart()
-        await w.coordinator.topic_deleted(["t"])
+        await w.coordinator.topic_deleted("t", UUID(int=1))
         assert [await w.fetch(name) for name in names] == [-1] * 10
         reply = await w.coordinator.delete_offsets(DeleteOffsetsCommand("g1", [("t", 0)]))
         assert isinstance(reply.error, GroupUnknown)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.broker.ownership import NO_LEADER
-from headrace.errors import BrokerIdInUse, HeadraceError, NotOwner
+from headrace.coordination.groups.commands import (
+    CommitCommand,
+    FetchOffsetsCommand,
+    OffsetToCommit,
+)
+from headrace.errors import BrokerIdInUse, HeadraceError, NotOwner, TopicUnknown
 from headrace.log.reading import read
 from headrace.log.upkeep import Upkeep
 from headrace.metadata.facts import (
@@ -27,6 +33,7 @@ from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.store import ANY
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch, iterate_records
+from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.memory import MemoryLedgerStore
@@ -310,10 +317,11 @@ def test_a_topic_that_was_made_again_before_anybody_looked_has_no_old_progress()
     async def scenario(cluster: Cluster) -> None:
         node = await cluster.start(1)
         await node.topics.create("t", 1)
-        forgotten: list[str] = []
+        forgotten: list[tuple[str, UUID]] = []
+        old = node.topics.get("t").id
 
-        async def forget(names: list[str]) -> None:
-            forgotten.extend(names)
+        async def forget(name: str, topic_id: UUID) -> None:
+            forgotten.append((name, topic_id))
 
         node.groups.topic_deleted = forget  # type: ignore[method-assign]
         metadata = MemoryMetadataStore(cluster.metadata)
@@ -321,7 +329,80 @@ def test_a_topic_that_was_made_again_before_anybody_looked_has_no_old_progress()
         await metadata.delete(topic_key("t"), ANY)
         await metadata.put(topic_key("t"), fact.encode(), ANY)  # in the same turn of the loop
         await until(lambda: node.topics.get("t").id == fact.id)
-        await until(lambda: forgotten == ["t"])
+        await until(lambda: forgotten == [("t", old)])
+
+    run(scenario)
+
+
+def test_a_coordinator_that_was_away_at_the_deletion_shows_no_old_progress() -> None:
+    """What a group did in a topic is known by the topic's id, whoever looks, and whenever."""
+
+    async def committed(node: Node) -> int:
+        command = FetchOffsetsCommand("g", [("t", 0)])
+        reply = await node.groups.fetch_offsets(command)
+        assert reply.error is None
+        return reply.offsets[0].offset
+
+    async def commit(node: Node, offset: int) -> HeadraceError | None:
+        command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, offset)])
+        return (await node.groups.commit(command)).results[0].error
+
+    async def scenario(cluster: Cluster) -> None:
+        one = await cluster.start(1)
+        await one.topics.ensure_internal(OFFSETS_TOPIC)
+        await one.topics.create("t", 1)
+        assert await commit(one, 7) is None
+        assert await committed(one) == 7
+        fact = one.topics.get("t").fact
+        await cluster.kill(1)
+        # Nobody lives while the topic goes and another comes, as when its coordinator is away.
+        metadata = MemoryMetadataStore(cluster.metadata)
+        await metadata.delete(topic_key("t"), ANY)
+        await metadata.put(
+            topic_key("t"), replace(fact, id=SystemRandomness().uuid()).encode(), ANY
+        )
+        two = await cluster.start(2)
+        await until(lambda: two.ownership.is_mine(two.topics.get(OFFSETS_TOPIC), 0))
+        await until(lambda: two.ownership.is_mine(two.topics.get("t"), 0))
+        assert await committed(two) == -1
+        shard = two.groups._shards[two.groups.partition_for("g")]
+        assert "g" not in shard.machine.groups, "what is stale is dropped, too"
+        assert await commit(two, 3) is None
+        assert await committed(two) == 3
+
+    run(scenario)
+
+
+def test_progress_that_is_newer_than_a_coordinators_picture_is_shown() -> None:
+    """A new owner's news of topics may be behind a commit that the former owner took."""
+
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await node.topics.ensure_internal(OFFSETS_TOPIC)
+        await node.topics.create("t", 1)
+        offset = OffsetToCommit("t", 0, 7)
+        await node.groups.commit(CommitCommand("g", -1, "", None, [offset]))
+        node.topics.ids["t"] = UUID(int=5)
+
+        async def look(name: str) -> None:
+            node.topics.ids[name] = node.topics.get(name).id
+
+        node.topics.refresh = look  # type: ignore[method-assign]
+        reply = await node.groups.fetch_offsets(FetchOffsetsCommand("g"))
+        assert [found.offset for found in reply.offsets] == [7]
+
+    run(scenario)
+
+
+def test_a_commit_for_a_topic_that_went_on_the_way_is_refused() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await node.topics.ensure_internal(OFFSETS_TOPIC)
+        await node.topics.create("t", 1)
+        gone = UUID(int=5)
+        offsets = [OffsetToCommit("t", 0, 7, -1, "", gone), OffsetToCommit("u", 0, 7)]
+        reply = await node.groups.commit(CommitCommand("g", -1, "", None, offsets))
+        assert [type(r.error) for r in reply.results] == [TopicUnknown, TopicUnknown]
 
     run(scenario)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from group_rig import Rig, subscription
 
@@ -44,7 +46,7 @@ def test_nothing_committed_is_offset_minus_one_and_no_error():
     rig = Rig()
     reply = rig.send(FetchOffsetsCommand("nobody", [("t", 0)]))
     assert reply.error is None
-    assert reply.offsets == [("t", 0, -1, -1, "", None)]
+    assert reply.offsets == [("t", 0, -1, -1, "", None, None)]
     assert rig.send(FetchOffsetsCommand("nobody")).offsets == []
 
 
@@ -170,12 +172,36 @@ def test_offsets_of_other_kinds_of_groups_and_of_none_cannot_be_deleted():
     assert isinstance(delete(rig, "t").error, GroupNotEmpty)
 
 
+def test_what_is_committed_for_the_topic_that_came_after_stays():
+    rig = Rig()
+    old, new = UUID(int=1), UUID(int=2)
+    for group_id, meant in (("old", old), ("new", new), ("unknown", None)):
+        offset = OffsetToCommit("t", 0, 1, -1, "", meant)
+        rig.send(CommitCommand(group_id, -1, "", None, [offset]))
+    rig.crash()
+    rig.send(ForgetTopicsCommand([("t", old)]))
+    assert list(rig.machine.groups) == ["new"]
+
+
+def test_a_commit_is_kept_with_the_id_of_its_topic():
+    rig = Rig()
+    old, new = UUID(int=1), UUID(int=2)
+    offsets = [OffsetToCommit("t", n, 1, -1, "", meant) for n, meant in enumerate((None, old, new))]
+    offsets.append(OffsetToCommit("gone", 0, 1))
+    command = CommitCommand("g", -1, "", None, offsets, {"t": new})
+    errors = [result.error for result in rig.send(command).results]
+    assert [type(error) for error in errors] == [type(None), TopicUnknown, type(None), TopicUnknown]
+    rig.crash()
+    found = rig.send(FetchOffsetsCommand("g")).offsets
+    assert [(o.partition, o.topic_id) for o in found] == [(0, new), (2, new)]
+
+
 def test_a_deleted_topic_takes_its_offsets_along_in_every_group():
     rig = Rig()
     rig.commit(1)
     rig.commit(1, topic="u", group_id="h")
     rig.commit(1, topic="t", group_id="h")
-    rig.send(ForgetTopicsCommand(["t"]))
+    rig.send(ForgetTopicsCommand([("t", UUID(int=1))]))
     assert (rig.committed(), rig.committed("t", "h"), rig.committed("u", "h")) == (-1, -1, 1)
     rig.crash()
     assert list(rig.machine.groups) == ["h"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from face_rig import broker
 
@@ -12,13 +13,16 @@ from headrace.http.metrics import Metrics
 from headrace.kafka import apis
 from headrace.storage.files.wal_sync import Counters
 
+if TYPE_CHECKING:
+    from uuid import UUID
+
 
 def test_a_deleted_topic_is_said_to_be_deleted_though_its_offsets_cannot_be_dropped_now() -> None:
     async def scenario() -> None:
         async with broker() as rig:
             await rig.node.topics.create("t")
 
-            async def refuse(_names: list[str]) -> None:
+            async def refuse(_name: str, _id: UUID) -> None:
                 raise CoordinatorLoading("reading the log")
 
             rig.node.groups.topic_deleted = refuse  # type: ignore[method-assign]

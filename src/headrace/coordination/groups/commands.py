@@ -3,8 +3,8 @@
 Rules of the room: plain slotted dataclasses, no behaviour but `refused`, which makes the reply
 that carries one error. Times are int milliseconds. An error is an instance of a HeadraceError or
 None; where Kafka answers per partition or per member, so do these. Fields that the host fills
-(`ticket`, `fresh_id`) come last and have defaults; a face leaves them alone. What the host itself
-asks is in `host_commands.py`.
+(`ticket`, `fresh_id`, `topic_ids`) come last and have defaults; a face leaves them alone. What the
+host itself asks is in `host_commands.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
     from headrace.errors import HeadraceError
 
 NO_GENERATION = -1
@@ -28,6 +31,8 @@ class OffsetToCommit(NamedTuple):
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str | None = ""
+    topic_id: UUID | None = None
+    """Of the topic that is meant; None: of whichever has the name."""
 
 
 class FetchedOffset(NamedTuple):
@@ -39,6 +44,7 @@ class FetchedOffset(NamedTuple):
     leader_epoch: int
     metadata: str
     error: HeadraceError | None = None
+    topic_id: UUID | None = None
 
 
 class PartitionResult(NamedTuple):
@@ -238,6 +244,8 @@ class CommitCommand:
     member_id: str
     group_instance_id: str | None
     offsets: list[OffsetToCommit]
+    topic_ids: Mapping[str, UUID] | None = None
+    """The topics that there are, by name, as the host knows them when it decides."""
 
     def refused(self, error: HeadraceError) -> CommitReply:
         """The reply that carries `error` for every partition."""

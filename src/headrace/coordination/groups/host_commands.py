@@ -29,6 +29,8 @@ from headrace.coordination.groups.commands import (
 )
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from headrace.errors import HeadraceError
 
 
@@ -41,9 +43,9 @@ class DoneReply:
 
 @dataclass(slots=True)
 class ForgetTopicsCommand:
-    """These topics were deleted: drop what is committed for them, in every group."""
+    """These topics, by name and id, are gone: drop what is committed for them, in every group."""
 
-    topics: list[str]
+    topics: list[tuple[str, UUID]]
 
     def refused(self, error: HeadraceError) -> DoneReply:
         """The reply that carries `error`."""

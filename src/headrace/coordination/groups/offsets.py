@@ -1,9 +1,10 @@
 """Committed offsets: commit, fetch, delete, expiry.
 
 Rules of the room: each function decides one command and changes nothing. Offsets change through
-durable records alone; a commit answers per partition. Topics are not looked up here: what exists
-is the face's business. Retention counts from the moment the group became empty; for a consumer
-that never was in a group, from its last commit (KIP-211).
+durable records alone; a commit answers per partition. Progress belongs to a topic's id, for another
+topic may come to have its name: which ids there are, the host says. Retention counts from the
+moment the group became empty; for a consumer that never was in a group, from its last commit
+(KIP-211).
 """
 
 from __future__ import annotations
@@ -73,16 +74,25 @@ def decide_commit(
     results: list[PartitionResult] = []
     group_id = command.group_id
     size_max = config.offset_metadata_size_max
-    for topic, partition, offset, leader_epoch, metadata in command.offsets:
+    ids = command.topic_ids
+    for topic, partition, offset, leader_epoch, metadata, meant_id in command.offsets:
         text = metadata or ""
         error = None
         if len(text) > size_max or len(text) * 4 > STRING_SIZE_MAX < len(text.encode()):
             error = OffsetMetadataTooLarge(limit=size_max, actual=len(text))
         elif not 0 < len(topic) <= TOPIC_NAME_LENGTH_MAX:
             error = TopicUnknown("not a legal topic name", topic=topic)
+        elif ids is not None and (
+            (topic_id := ids.get(topic)) is None or (meant_id or topic_id) != topic_id
+        ):
+            # It went between the request's coming and this moment.
+            error = TopicUnknown("the topic was deleted: refresh the metadata", topic=topic)
         else:
+            topic_id = meant_id if ids is None else ids[topic]
             records.append(
-                OffsetStored(group_id, topic, partition, offset, leader_epoch, text, now_ms)
+                OffsetStored(
+                    group_id, topic, partition, offset, leader_epoch, text, now_ms, topic_id
+                )
             )
         results.append(PartitionResult(topic, partition, error))
     if group is not None:
@@ -124,7 +134,14 @@ def decide_fetch(group: Group | None, command: FetchOffsetsCommand) -> GroupDeci
             offsets.append(FetchedOffset(topic, partition, NO_OFFSET, NO_LEADER_EPOCH, ""))
         else:
             offsets.append(
-                FetchedOffset(topic, partition, found.offset, found.leader_epoch, found.metadata)
+                FetchedOffset(
+                    topic,
+                    partition,
+                    found.offset,
+                    found.leader_epoch,
+                    found.metadata,
+                    topic_id=found.topic_id,
+                )
             )
     return Decision([], FetchOffsetsReply(None, offsets))
 
@@ -164,13 +181,17 @@ def subscribed_topics(group: Group) -> dict[str, None] | None:
 
 
 def decide_forget_topics(groups: Iterable[Group], command: ForgetTopicsCommand) -> GroupDecision:
-    """A deleted topic's offsets must not greet a topic that is made again under its name."""
-    names = dict.fromkeys(command.topics)
+    """A deleted topic's offsets must not greet a topic that is made again under its name.
+
+    What was stored without an id goes with the name; what was stored for another id stays.
+    """
+    gone = set(command.topics)
+    names = {name for name, _ in gone}
     records: list[GroupRecord] = [
         OffsetRemoved(group.group_id, topic, partition)
         for group in groups
-        for topic, partition in group.offsets
-        if topic in names
+        for (topic, partition), stored in group.offsets.items()
+        if topic in names and (stored.topic_id is None or (topic, stored.topic_id) in gone)
     ]
     return Decision(records, DoneReply())
 

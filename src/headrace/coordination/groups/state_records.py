@@ -2,8 +2,10 @@
 
 Rules of the room: pure bytes and tuples. Do not change: stored, and read by Kafka's own tools
 (`kafka-console-consumer --formatter ...OffsetsMessageFormatter`, exporters, mirror makers).
-Written: OffsetCommitKey 1 with OffsetCommitValue 3, GroupMetadataKey 2 with GroupMetadataValue 3;
-no value (a tombstone) removes what the key names. Read besides: the older values 0 to 2.
+Written: OffsetCommitKey 1 with OffsetCommitValue 4 (3 where the topic's id is not known),
+GroupMetadataKey 2 with GroupMetadataValue 3; no value (a tombstone) removes what the key names.
+Read besides: the older values 0 to 2. Value 4 is that of Kafka 4.1: the first flexible one, with
+the topic's id as tagged field 0.
 
 One habit of ours lies within the format: a group value with members but no leader is a
 generation whose assignment was not yet made when it was written. Kafka never writes one, since
@@ -14,23 +16,31 @@ from __future__ import annotations
 
 from struct import Struct, error
 from typing import NamedTuple
+from uuid import UUID
 
 from headrace.errors import RecordInvalid
+from headrace.records.identifiers import ZERO_UUID
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 3
+OFFSET_VALUE_VERSION_WITH_ID = 4
 GROUP_VALUE_VERSION = 3
 
 _I16 = Struct(">h")
 _I32 = Struct(">i")
 _I64 = Struct(">q")
 _OFFSET_HEAD = Struct(">hqi")
+_TOPIC_ID_TAG = 0
+_TOPIC_ID_SIZE = 16
+_TOPIC_ID_HEAD = bytes((1, _TOPIC_ID_TAG, _TOPIC_ID_SIZE))
+"""One tagged field: its number and its size. Do not change: stored."""
 _i16 = _I16.pack
 _i32 = _I32.pack
 
 STRING_SIZE_MAX = 32_767
 """An int16 counts a string's bytes."""
+UVARINT_BITS_MAX = 35
 MEMBER_SIZE_MIN = 18
 """Bytes of the smallest member that any version stores: bounds a count that lies."""
 
@@ -45,6 +55,8 @@ class OffsetStored(NamedTuple):
     leader_epoch: int
     metadata: str
     timestamp_ms: int
+    topic_id: UUID | None = None
+    """Of the topic that the progress was made in; None: stored before ids were."""
 
 
 class OffsetRemoved(NamedTuple):
@@ -92,15 +104,7 @@ DurableRecord = OffsetStored | OffsetRemoved | GroupStored | GroupRemoved
 def encode(record: DurableRecord) -> tuple[bytes, bytes | None]:
     """Key and value of `record`; a value of None is a tombstone."""
     if isinstance(record, OffsetStored):
-        group_id, topic, partition, offset, leader_epoch, metadata, timestamp_ms = record
-        value = b"".join(
-            (
-                _OFFSET_HEAD.pack(OFFSET_VALUE_VERSION, offset, leader_epoch),
-                _string(metadata),
-                _I64.pack(timestamp_ms),
-            )
-        )
-        return _offset_key(group_id, topic, partition), value
+        return _offset_key(*record[:3]), _offset_value(record)
     if isinstance(record, OffsetRemoved):
         return _offset_key(*record), None
     key = _i16(GROUP_KEY_VERSION) + _string(record.group_id)
@@ -140,6 +144,33 @@ def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
     return b"".join((b"\0\x01", _string(group_id), _string(topic), _i32(partition)))
 
 
+def _offset_value(record: OffsetStored) -> bytes:
+    _, _, _, offset, leader_epoch, metadata, timestamp_ms, topic_id = record
+    if topic_id is None:
+        head = _OFFSET_HEAD.pack(OFFSET_VALUE_VERSION, offset, leader_epoch)
+        return b"".join((head, _string(metadata), _I64.pack(timestamp_ms)))
+    text = metadata.encode()
+    return b"".join(
+        (
+            _OFFSET_HEAD.pack(OFFSET_VALUE_VERSION_WITH_ID, offset, leader_epoch),
+            _uvarint(len(text) + 1),
+            text,
+            _I64.pack(timestamp_ms),
+            _TOPIC_ID_HEAD,
+            topic_id.bytes,
+        )
+    )
+
+
+def _uvarint(number: int) -> bytes:
+    data = bytearray()
+    while number > 0x7F:
+        data.append(number & 0x7F | 0x80)
+        number >>= 7
+    data.append(number)
+    return bytes(data)
+
+
 def _group_value(record: GroupStored) -> bytes:
     parts = [
         _i16(GROUP_VALUE_VERSION),
@@ -170,16 +201,20 @@ def _decode_offset(
     group_id: str, topic: str, partition: int, reader: _Reader
 ) -> OffsetStored | None:
     version = reader.int16()
-    if not 0 <= version <= OFFSET_VALUE_VERSION:
+    if not 0 <= version <= OFFSET_VALUE_VERSION_WITH_ID:
         return None
+    is_flexible = version == OFFSET_VALUE_VERSION_WITH_ID
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= 3 else -1
-    metadata = reader.string()
+    metadata = reader.compact_string() if is_flexible else reader.string()
     timestamp_ms = reader.int64()
     if version == 1:
         reader.int64()  # an expiry of its own, dropped by Kafka 2.1 (KIP-211)
+    topic_id = reader.topic_id() if is_flexible else None
     reader.end()
-    return OffsetStored(group_id, topic, partition, offset, leader_epoch, metadata, timestamp_ms)
+    return OffsetStored(
+        group_id, topic, partition, offset, leader_epoch, metadata, timestamp_ms, topic_id
+    )
 
 
 def _decode_group(group_id: str, reader: _Reader) -> GroupStored | None:
@@ -271,9 +306,37 @@ class _Reader:
     def data(self) -> bytes:
         return self._take(self.int32())
 
+    def uvarint(self) -> int:
+        number = shift = 0
+        while shift < UVARINT_BITS_MAX:
+            byte = self._take(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+            shift += 7
+        raise RecordInvalid("a group record holds a varint of more than five bytes")
+
+    def topic_id(self) -> UUID | None:
+        """What the tagged fields at a value's end say; fields that are not known are passed by."""
+        found: UUID | None = None
+        for _ in range(self.uvarint()):
+            tag = self.uvarint()
+            data = self._take(self.uvarint())
+            if tag == _TOPIC_ID_TAG:
+                if len(data) != _TOPIC_ID_SIZE:
+                    raise RecordInvalid(f"a group record has a topic id of {len(data)} bytes")
+                found = UUID(bytes=data)
+        return found if found != ZERO_UUID else None
+
+    def compact_string(self) -> str:
+        return self._text(self.uvarint() - 1)
+
     def string(self) -> str:
+        return self._text(self.int16())
+
+    def _text(self, size: int) -> str:
         try:
-            return self._take(self.int16()).decode()
+            return self._take(size).decode()
         except UnicodeDecodeError:
             raise RecordInvalid("a string of a group record is not UTF-8") from None
 

@@ -48,7 +48,8 @@ async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
         for number, item in enumerate(topic.partitions):
             try:
                 name = _topic_name(node, topic)
-                node.topics.get(name).require_partition(item.partition_index)
+                known = node.topics.get(name)
+                known.require_partition(item.partition_index)
             except HeadraceError as error:
                 errors[at, number] = error
                 continue
@@ -60,6 +61,7 @@ async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
                     item.committed_offset,
                     getattr(item, "committed_leader_epoch", -1),
                     item.committed_metadata,
+                    known.id,
                 )
             )
     command = CommitCommand(
