@@ -13,9 +13,10 @@ import psutil
 import pytest
 
 from headrace.errors import FolderInUse
-from headrace.server.dev_cluster.cluster import ClusterOptions, DevCluster
+from headrace.server.dev_cluster.cluster import DevCluster, OtherEnsemble, _answer
 from headrace.server.dev_cluster.parts import Parts
 from headrace.server.dev_cluster.processes import Family, ProcessNotReady, ServerProcess
+from headrace.server.dev_cluster.settings import ClusterOptions
 
 
 def wait_until(condition, timeout_s=20.0):
@@ -52,6 +53,22 @@ def test_a_cluster_serves_and_its_servers_may_be_killed_suspended_and_restarted(
             DevCluster(cluster.folder, cluster.options, cluster.parts).start()
 
 
+def test_an_ensemble_serves_without_one_of_its_three_and_takes_it_back(make_cluster):
+    cluster = make_cluster(bookie_count=1, zookeeper_count=3)
+    (bookie,) = cluster.bookies
+    assert len(cluster.zookeeper_addresses.split(",")) == 3
+    leader, *_others = sorted(
+        cluster.zookeepers, key=lambda server: "Mode: leader" not in _answer(server, "srvr")
+    )
+    leader.kill()
+    wait_until(lambda: cluster.available_bookies() == [bookie.address])
+    leader.start()
+    cluster.wait_ready(leader)
+    cluster.kill()
+    with pytest.raises(OtherEnsemble, match="3 ZooKeepers, and 1"):
+        DevCluster(cluster.folder, ClusterOptions(bookie_count=1), cluster.parts).start()
+
+
 def test_processes_die_with_their_owner_even_when_both_are_stopped_by_force(tmp_path):
     owner = (
         "import sys, signal, os; from pathlib import Path\n"
@@ -74,7 +91,9 @@ def test_processes_die_with_their_owner_even_when_both_are_stopped_by_force(tmp_
 
 def test_a_server_that_ends_tells_what_its_log_says(tmp_path):
     family = Family()
-    server = ServerProcess("it", 1, ["sh", "-c", "echo no room; exit 3"], tmp_path / "l", family)
+    server = ServerProcess(
+        "it", ("127.0.0.1", 1), ["sh", "-c", "echo no room; exit 3"], tmp_path / "l", family
+    )
     server.start()
     with pytest.raises(ProcessNotReady, match=r"it at 127.0.0.1:1 has ended(?s:.*)no room"):
         server.wait_until(lambda: False, 10)

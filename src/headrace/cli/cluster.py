@@ -40,13 +40,33 @@ for _command in (status, drain, move, verify):
     help="How many bookies.",
 )
 @click.option(
+    "--zookeepers",
+    "zookeeper_count",
+    type=click.Choice(["1", "3", "5"]),
+    default="1",
+    show_default=True,
+    help="How many ZooKeepers: an ensemble serves while more than half of it lives.",
+)
+@click.option(
+    "--auto-recovery/--no-auto-recovery",
+    default=True,
+    show_default=True,
+    help="Copy again what a bookie held that is lost.",
+)
+@click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
     help="Where their data is kept. Without it: a temporary folder, removed at the end.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
-def dev(bookie_count: int, folder: Path | None, as_json: bool) -> None:
+def dev(
+    bookie_count: int,
+    zookeeper_count: str,
+    auto_recovery: bool,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
     """Run Apache ZooKeeper and Apache BookKeeper's bookies until Ctrl-C.
 
     They listen on loopback only and share this machine's disk: for development, not for data
@@ -55,9 +75,10 @@ def dev(bookie_count: int, folder: Path | None, as_json: bool) -> None:
     \b
     Examples:
       headrace cluster dev
-      headrace cluster dev --bookies 4 --folder ./cluster
+      headrace cluster dev --bookies 4 --zookeepers 3 --folder ./cluster
     """
-    from headrace.server.dev_cluster.cluster import ClusterOptions, DevCluster
+    from headrace.server.dev_cluster.cluster import DevCluster
+    from headrace.server.dev_cluster.settings import ClusterOptions
 
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -66,23 +87,27 @@ def dev(bookie_count: int, folder: Path | None, as_json: bool) -> None:
         if folder is None:
             name = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-cluster-"))
             folder = Path(name)
-        options = ClusterOptions(bookie_count=bookie_count, auto_recovery=True)
+        options = ClusterOptions(
+            bookie_count=bookie_count,
+            zookeeper_count=int(zookeeper_count),
+            auto_recovery=auto_recovery,
+        )
         if not as_json:
             say(f"starting ZooKeeper and {bookie_count} bookies in {folder} ...")
         running = stack.enter_context(DevCluster(folder.resolve(), options))
         bookies = [bookie.address for bookie in running.bookies]
+        zookeepers = running.zookeeper_addresses
         if as_json:
-            ready = {"ready": True, "zookeeper": running.zookeeper.address, "bookies": bookies}
-            print_json(ready)
+            print_json({"ready": True, "zookeeper": zookeepers, "bookies": bookies})
         else:
-            click.echo(f"ZooKeeper: {running.zookeeper.address}\nbookies:   {', '.join(bookies)}")
+            click.echo(f"ZooKeeper: {zookeepers}\nbookies:   {', '.join(bookies)}")
             click.echo(
                 "\nA broker over them (give each its own id and ports):\n"
-                f"  headrace serve --zookeeper {running.zookeeper.address} --broker-id 1"
+                f"  headrace serve --zookeeper {zookeepers} --broker-id 1"
                 " --kafka 127.0.0.1:9092\n\nCtrl-C stops everything."
             )
         while not stop.wait(_WATCH_S):
-            for server in (running.zookeeper, *running.bookies):
+            for server in (*running.zookeepers, *running.bookies):
                 if not server.is_alive:
                     raise CommandFailed(
                         f"{server.name} at {server.address} has ended by itself",

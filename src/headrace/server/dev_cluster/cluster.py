@@ -12,21 +12,25 @@ import fcntl
 import json
 import socket
 import subprocess
-from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Self
 
-from headrace.errors import FolderInUse
+from headrace.errors import FolderInUse, Rejected
 from headrace.runtime.randomness import SystemRandomness
 from headrace.server.dev_cluster.parts import Parts, find_parts
 from headrace.server.dev_cluster.processes import Family, ProcessNotReady, ServerProcess
+from headrace.server.dev_cluster.settings import (
+    LOOPBACK,
+    ClusterOptions,
+    Member,
+    of_bookie,
+    of_zookeeper,
+    write_settings,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection
     from pathlib import Path
 
-LOOPBACK = "127.0.0.1"
-TICK_MS = 500
-"""ZooKeeper's unit of time: sessions last from 2 to 120 of them here."""
 READY_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 1.0
 # Below the range from which systems take the ports of outgoing connections, so that nobody gets
@@ -35,27 +39,20 @@ _PORTS = range(18_000, 32_000)
 _ATTEMPTS_MAX = 200
 
 _ZOOKEEPER_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_ENSEMBLE_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _BOOKIE_MAIN = "org.apache.bookkeeper.server.Main"
 _SHELL_MAIN = "org.apache.bookkeeper.bookie.BookieShell"
 
 
-@dataclass(frozen=True)
-class ClusterOptions:
-    """What may differ between clusters; the rest is as Apache ships it."""
-
-    bookie_count: int = 3
-    bookie_session_timeout_ms: int = 4_000
-    """So long after its death a bookie still counts as available."""
-    heap_mb: int = 192
-    """Heap of each bookie, and as much again outside of it; ZooKeeper has half."""
-    auto_recovery: bool = False
-    """Whether the bookies look for lost copies and make new ones."""
-    bookie_settings: Mapping[str, str] = field(default_factory=dict)
-    """More of a bookie's own settings, such as journalMaxGroupWaitMSec."""
+class OtherEnsemble(Rejected):
+    """A folder holds the data of so many ZooKeepers, and another number was asked for."""
 
 
 class DevCluster:
-    """One ZooKeeper and some bookies. Use as a context manager, or `start` and `stop`."""
+    """ZooKeeper, alone or an ensemble, and bookies.
+
+    Use as a context manager, or `start` and `stop`.
+    """
 
     def __init__(
         self, folder: Path, options: ClusterOptions | None = None, parts: Parts | None = None
@@ -66,18 +63,24 @@ class DevCluster:
         self._family: Family | None = None
         self._lock: IO[str] | None = None
         self.bookies: list[ServerProcess] = []
-        self._zookeeper: ServerProcess | None = None
+        self.zookeepers: list[ServerProcess] = []
 
     @property
     def zookeeper(self) -> ServerProcess:
-        """The ZooKeeper of a started cluster."""
-        assert self._zookeeper is not None, "the cluster was not started"
-        return self._zookeeper
+        """The first ZooKeeper of a started cluster."""
+        assert self.zookeepers, "the cluster was not started"
+        return self.zookeepers[0]
+
+    @property
+    def zookeeper_addresses(self) -> str:
+        """Of all ZooKeepers, with commas between them: what a client is told."""
+        return ",".join(server.address for server in self.zookeepers)
 
     def start(self) -> None:
         """Start everything and wait until it serves.
 
-        Raises JavaMissing, JarUnavailable, JarCorrupt, FolderInUse, ProcessNotReady, OSError.
+        Raises JavaMissing, JarUnavailable, JarCorrupt, FolderInUse, OtherEnsemble, ProcessNotReady,
+        OSError.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.folder)
@@ -85,11 +88,14 @@ class DevCluster:
             self.parts = self.parts or find_parts()
             self._family = Family()
             ports = self._ports()
-            self._zookeeper = self._make_zookeeper(ports[0])
-            self._zookeeper.start()
-            self.wait_ready(self._zookeeper)
+            self.zookeepers = self._make_zookeepers(ports)
+            for server in self.zookeepers:
+                server.start()
+            for server in self.zookeepers:
+                self.wait_ready(server)
             self.bookies = [
-                self._make_bookie(number, port) for number, port in enumerate(ports[1:], start=1)
+                self._make_bookie(number, ports[f"bookie-{number}"])
+                for number in range(1, self.options.bookie_count + 1)
             ]
             self._format_once()
             for bookie in self.bookies:
@@ -106,18 +112,18 @@ class DevCluster:
             bookie.ask_to_stop()
         for bookie in self.bookies:
             bookie.stop()
-        if self._zookeeper is not None:
-            self._zookeeper.stop()
-        for server, main in ((self._zookeeper, _ZOOKEEPER_MAIN), *self._first_bookie()):
-            if server is not None and server.has_ended_well and self.parts is not None:
+        for server in self.zookeepers:
+            server.stop()
+        firsts = (self.zookeepers[:1], self._zookeeper_main), (self.bookies[:1], _BOOKIE_MAIN)
+        for servers, main in firsts:
+            if self.parts is not None and all(server.has_ended_well for server in servers):
                 self.parts.keep_archive(self.folder, main)
         self.kill()
 
     def kill(self) -> None:
         """kill -9 everything at once, as when the machine fails."""
-        for server in (self._zookeeper, *self.bookies):
-            if server is not None:
-                server.kill()
+        for server in (*self.zookeepers, *self.bookies):
+            server.kill()
         if self._family is not None:
             self._family.close()
             self._family = None
@@ -134,8 +140,8 @@ class DevCluster:
 
     def wait_ready(self, server: ServerProcess, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until a server that was started serves. Raises ProcessNotReady."""
-        if server is self._zookeeper:
-            server.wait_until(lambda: self.ask_zookeeper("ruok") == "imok", timeout_s)
+        if server in self.zookeepers:
+            server.wait_until(lambda: "Mode: " in _answer(server, "srvr"), timeout_s)
         else:
             server.wait_until(lambda: self._serves(server), timeout_s)
 
@@ -146,14 +152,11 @@ class DevCluster:
         self.wait_ready(server)
 
     def ask_zookeeper(self, word: str) -> str:
-        """The answer to one of ZooKeeper's four-letter words; empty if there is none."""
-        try:
-            with socket.create_connection((LOOPBACK, self.zookeeper.port), _PROBE_TIMEOUT_S) as s:
-                s.sendall(word.encode())
-                with s.makefile("rb") as stream:
-                    return stream.read().decode()
-        except OSError:
-            return ""
+        """The answer of one that serves to one of ZooKeeper's four-letter words; empty if none."""
+        for server in self.zookeepers:
+            if server.is_alive and "Mode: " in _answer(server, "srvr"):
+                return _answer(server, word)
+        return ""
 
     def available_bookies(self) -> list[str]:
         """The addresses of the bookies that ZooKeeper believes alive."""
@@ -161,66 +164,67 @@ class DevCluster:
         prefix = "/ledgers/available/"
         return sorted(path.removeprefix(prefix) for path in paths if path.startswith(prefix))
 
-    def _first_bookie(self) -> Sequence[tuple[ServerProcess, str]]:
-        return [(bookie, _BOOKIE_MAIN) for bookie in self.bookies[:1]]
-
     def _serves(self, bookie: ServerProcess) -> bool:
         # A bookie opens its port last, when it is registered: an entry alone may be its past life.
-        return _accepts(bookie.port) and bookie.address in self.available_bookies()
+        return _accepts(bookie) and bookie.address in self.available_bookies()
 
-    def _ports(self) -> list[int]:
-        """ZooKeeper's port and the bookies', as in the last life of this folder."""
+    @property
+    def _zookeeper_main(self) -> str:
+        return _ENSEMBLE_MAIN if self.options.zookeeper_count > 1 else _ZOOKEEPER_MAIN
+
+    def _ports(self) -> dict[str, int]:
+        """The servers' ports by name, as in the last life of this folder. Raises OtherEnsemble."""
         path = self.folder / "cluster.json"
-        ports: list[int] = json.loads(path.read_text())["ports"] if path.exists() else []
-        while len(ports) < 1 + self.options.bookie_count:
-            ports.append(_free_port(ports))
-        path.write_text(json.dumps({"ports": ports}))
+        known = json.loads(path.read_text()) if path.exists() else {}
+        count = self.options.zookeeper_count
+        if known.get("zookeepers", count) != count:
+            raise OtherEnsemble(
+                f"{self.folder} holds the data of {known['zookeepers']} ZooKeepers, and {count}"
+                " would elect a leader without them: start it as it was, or name another folder"
+            )
+        ports: dict[str, int] = known.get("by_name", {})
+        for number, port in enumerate(known.get("ports", ())):  # before there were ensembles
+            ports[f"bookie-{number}" if number else "zookeeper"] = port
+        names = [f"bookie-{number}" for number in range(1, self.options.bookie_count + 1)]
+        for number in range(1, count + 1):
+            name = _zookeeper_name(number)
+            names += [name, f"{name} peers", f"{name} elections"] if count > 1 else [name]
+        for name in names:
+            if name not in ports:
+                ports[name] = _free_port(ports.values())
+        path.write_text(json.dumps({"zookeepers": count, "by_name": ports}))
         return ports
 
-    def _make_zookeeper(self, port: int) -> ServerProcess:
-        folder = self.folder / "zookeeper"
-        folder.mkdir(exist_ok=True)
-        settings = {
-            "tickTime": TICK_MS,
-            "maxSessionTimeout": 120 * TICK_MS,
-            "dataDir": folder / "data",
-            "clientPort": port,
-            "clientPortAddress": LOOPBACK,
-            "admin.enableServer": "false",
-            "maxClientCnxns": 0,
-        }
-        path = _write_settings(folder / "zoo.cfg", settings)
-        return self._make("ZooKeeper", port, folder, self.options.heap_mb // 2,
-                          _ZOOKEEPER_MAIN, str(path))  # fmt: skip
+    def _make_zookeepers(self, ports: dict[str, int]) -> list[ServerProcess]:
+        names = [_zookeeper_name(at) for at in range(1, self.options.zookeeper_count + 1)]
+        members = [
+            Member(
+                self.options.place(name).host,
+                ports[name],
+                ports.get(f"{name} peers", 0),
+                ports.get(f"{name} elections", 0),
+            )
+            for name in names
+        ]
+        servers = []
+        for number, name in enumerate(names, start=1):
+            folder = self.folder / name
+            (folder / "data").mkdir(parents=True, exist_ok=True)
+            if len(names) > 1:
+                (folder / "data" / "myid").write_text(f"{number}\n")
+            path = write_settings(folder / "zoo.cfg", of_zookeeper(folder, members, number))
+            title = "ZooKeeper" if len(names) == 1 else f"ZooKeeper {number}"
+            servers.append(self._make(title, ports[name], folder, self.options.heap_mb // 2,
+                                      self._zookeeper_main, str(path)))  # fmt: skip
+        return servers
 
     def _make_bookie(self, number: int, port: int) -> ServerProcess:
         folder = self.folder / f"bookie-{number}"
         folder.mkdir(exist_ok=True)
-        settings = {
-            "bookiePort": port,
-            "advertisedAddress": LOOPBACK,
-            "listeningInterface": _loopback_interface(),
-            "allowLoopback": "true",
-            "metadataServiceUri": f"zk+hierarchical://{self.zookeeper.address}/ledgers",
-            "zkTimeout": self.options.bookie_session_timeout_ms,
-            "journalDirectories": folder / "journal",
-            "ledgerDirectories": folder / "ledgers",
-            "autoRecoveryDaemonEnabled": str(self.options.auto_recovery).lower(),
-            # A developer's disk is small and nearly full: refuse at the very end only.
-            "minUsableSizeForEntryLogCreation": 1 << 20,
-            "minUsableSizeForIndexFileCreation": 1 << 20,
-            "diskUsageThreshold": 0.99,
-            "diskUsageWarnThreshold": 0.98,
-            "journalPreAllocSizeMB": 4,
-            "journalMaxSizeMB": 64,
-            "skipListSizeLimit": 8 << 20,
-            "numAddWorkerThreads": 1,
-            "numReadWorkerThreads": 2,
-            "serverNumIOThreads": 2,
-            "numHighPriorityWorkerThreads": 2,
-            **self.options.bookie_settings,
-        }
-        path = _write_settings(folder / "bookie.conf", settings)
+        interface = self.options.place(folder.name).interface or _loopback_interface()
+        zookeepers = [server.address for server in self.zookeepers]
+        settings = of_bookie(folder, port, interface, zookeepers, self.options)
+        path = write_settings(folder / "bookie.conf", settings)
         return self._make(f"bookie {number}", port, folder, self.options.heap_mb,
                           _BOOKIE_MAIN, "--conf", str(path))  # fmt: skip
 
@@ -229,8 +233,10 @@ class DevCluster:
     ) -> ServerProcess:
         assert self.parts is not None
         assert self._family is not None
-        command = self.parts.command(self.folder, heap_mb, main, *arguments)
-        return ServerProcess(name, port, command, folder / "log", self._family)
+        place = self.options.place(folder.name)
+        command = [*place.launch, *self.parts.command(self.folder, heap_mb, main, *arguments)]
+        address = place.host, port
+        return ServerProcess(name, address, command, folder / "log", self._family)
 
     def _format_once(self) -> None:
         """Make BookKeeper's root in ZooKeeper, in a cluster's first life."""
@@ -239,9 +245,12 @@ class DevCluster:
             return
         assert self.parts is not None
         settings = self.folder / "bookie-1" / "bookie.conf"
-        command = self.parts.command(
-            self.folder, 64, _SHELL_MAIN, "-conf", str(settings), "initnewcluster"
-        )
+        command = [
+            *self.options.place("bookie-1").launch,  # it looks for the bookie's own interface
+            *self.parts.command(
+                self.folder, 64, _SHELL_MAIN, "-conf", str(settings), "initnewcluster"
+            ),
+        ]
         ended = subprocess.run(  # noqa: S603 - our own command
             command,
             capture_output=True,
@@ -292,14 +301,24 @@ def _loopback_interface() -> str:
     return next((name for name in ("lo", "lo0") if name in names), names[0])
 
 
-def _write_settings(path: Path, settings: Mapping[str, object]) -> Path:
-    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    return path
+def _zookeeper_name(number: int) -> str:
+    return "zookeeper" if number == 1 else f"zookeeper-{number}"
 
 
-def _accepts(port: int) -> bool:
+def _answer(zookeeper: ServerProcess, word: str) -> str:
+    """The answer to one of ZooKeeper's four-letter words; empty if there is none."""
     try:
-        socket.create_connection((LOOPBACK, port), _PROBE_TIMEOUT_S).close()
+        with socket.create_connection((zookeeper.host, zookeeper.port), _PROBE_TIMEOUT_S) as s:
+            s.sendall(word.encode())
+            with s.makefile("rb") as stream:
+                return stream.read().decode()
+    except OSError:
+        return ""
+
+
+def _accepts(server: ServerProcess) -> bool:
+    try:
+        socket.create_connection((server.host, server.port), _PROBE_TIMEOUT_S).close()
     except OSError:
         return False
     return True

@@ -63,10 +63,15 @@ class ServerProcess:
     """One server that can be stopped, killed, suspended and started again as it was."""
 
     def __init__(
-        self, name: str, port: int, command: Sequence[str], log: Path, family: Family
+        self,
+        name: str,
+        address: tuple[str, int],
+        command: Sequence[str],
+        log: Path,
+        family: Family,
     ) -> None:
         self.name = name
-        self.port = port
+        self.host, self.port = address
         self.log = log
         self._command = command
         self._family = family
@@ -75,7 +80,7 @@ class ServerProcess:
     @property
     def address(self) -> str:
         """HOST:PORT; it stays the same through restarts."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
