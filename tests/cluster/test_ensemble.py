@@ -1,0 +1,82 @@
+"""Brokers over an ensemble of three ZooKeepers, and bookies that are lost for good."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+
+import pytest
+from tests.cluster.bookkeeper_rig import opened
+from tests.cluster.brokers import Brokers, Load
+from tests.integration.clients import create_topic
+
+PARTITIONS = 3
+RECOVERY_S_MAX = 240
+"""AutoRecovery leaves a ledger that is still being written alone for half a minute."""
+
+
+def start_load(brokers: Brokers) -> Load:
+    create_topic(brokers.bootstrap, "t", PARTITIONS)
+    load = Load(brokers.bootstrap, "t", PARTITIONS, rate=300)
+    load.wait_acked(20)
+    return load
+
+
+def test_brokers_go_on_while_one_zookeeper_of_three_is_killed_or_hangs(make_cluster, tmp_path):
+    cluster = make_cluster(bookie_count=3, zookeeper_count=3)
+    brokers = Brokers(tmp_path, cluster.zookeeper_addresses, 2)
+    try:
+        load = start_load(brokers)
+        for one in cluster.zookeepers:  # the leader is among them
+            one.kill()
+            load.wait_acked(20)
+            one.start()
+            cluster.wait_ready(one)
+        cluster.zookeepers[0].suspend()
+        load.wait_acked(20)
+        brokers.by_id[1].kill()  # a takeover needs what two of three remember
+        load.wait_acked(20)
+        cluster.zookeepers[0].resume()
+        load.stop()
+        load.check(brokers.by_id[2].kafka)
+    finally:
+        brokers.close()
+
+
+async def _ledgers_on(zookeeper: str, bookie: str) -> list[int]:
+    """The ledgers whose metadata still name the bookie."""
+    found = []
+    async with opened(zookeeper) as store:
+        for record in await store.records():
+            metadata = (await store._cluster.service.read(record.ledger)).metadata
+            if any(bookie in ensemble.bookies for ensemble in metadata.ensembles):
+                found.append(int(record.ledger))
+    return found
+
+
+@pytest.mark.long
+def test_what_a_lost_bookie_held_is_copied_by_auto_recovery_and_read(make_cluster, tmp_path):
+    cluster = make_cluster(bookie_count=4, auto_recovery=True)
+    zookeeper = cluster.zookeeper.address
+    brokers = Brokers(tmp_path, zookeeper, 2)
+    try:
+        load = start_load(brokers)
+        lost = next(b for b in cluster.bookies if asyncio.run(_ledgers_on(zookeeper, b.address)))
+        others = [bookie for bookie in cluster.bookies if bookie is not lost]
+        lost.kill()
+        shutil.rmtree(lost.log.parent)
+        assert asyncio.run(_ledgers_on(zookeeper, lost.address))
+        load.wait_acked(20)
+        deadline = time.monotonic() + RECOVERY_S_MAX
+        while left := asyncio.run(_ledgers_on(zookeeper, lost.address)):
+            assert time.monotonic() < deadline, f"ledgers {left} are not copied"
+            time.sleep(1)
+        load.wait_acked(20)
+        load.stop()
+        # Each of the three that are left has all of it: any two may be away.
+        for away in others[:2]:
+            away.suspend()
+        load.check(brokers.bootstrap)
+    finally:
+        brokers.close()
