@@ -50,9 +50,9 @@ _SIZE_AND_ID = Struct(">ii")
 CLIENT_ID_SIZE_MAX = 1_000
 CONNECTIONS_SWEEP_S = 60
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
-"""Of every request but Produce: its elements are looked at one by one in the loop's thread, and a
-hundred megabytes of topic names would keep it for minutes. Kafka's largest, a group's assignment,
-must fit a record of 1 MB there."""
+"""Of every request but Produce: it is copied in the loop's thread, and held while it is answered.
+Kafka's largest, a group's assignment, must fit a record of 1 MB there. How many elements it may
+have is bounded apart (`wire.primitives.ELEMENTS_MAX`)."""
 
 _PRODUCE_MIN, _PRODUCE_MAX = APIS[PRODUCE].version_min, APIS[PRODUCE].version_max
 
@@ -106,6 +106,7 @@ class KafkaFace:
         for connection in list(self.connections):
             if connection.transport is not None:
                 connection.transport.close()
+        self.produce.close()
         await self._tasks.close()
 
     async def _sweep(self) -> None:

@@ -76,6 +76,11 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether it claims more records than it has bytes: it must be opened to be believed."""
+        return self.record_count > self.length
+
+    @property
     def is_control(self) -> bool:
         """Whether it holds a transaction marker instead of records."""
         return bool(self.attributes & CONTROL)
@@ -95,13 +100,18 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 RECORD_SIZE_MIN = 7
 """Length, attributes, two deltas, null key, null value, no headers: a byte each."""
+DOUBTFUL_COUNT_MAX = 1 << 20
+"""Records that a batch may hold in less than a byte each. Codecs come that low where all records
+are alike; librdkafka sends at most 10,000 in a batch unless told otherwise. Whoever opens such a
+batch counts them one by one."""
 
 
 def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
     """The header of the batch at `position`, once all that a broker must know of it holds.
 
-    Raises BatchCorrupt on a length, count or CRC that is wrong, UnsupportedForMessageFormat on
-    magic 0 and 1 (dropped by Kafka 4, KIP-724).
+    What a compressed batch claims is bounded by its size alone; where it `is_doubtful`, that is not
+    enough (`codec.check_count`). Raises BatchCorrupt on a length, count or CRC that is wrong,
+    UnsupportedForMessageFormat on magic 0 and 1 (dropped by Kafka 4, KIP-724).
     """
     left = len(data) - position
     if left < HEADER_SIZE:
@@ -119,7 +129,9 @@ def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
     count = header[12]
     if count < 1 or header[6] != count - 1:
         raise BatchCorrupt(f"{count} records and a last offset delta of {header[6]} disagree")
-    if count * RECORD_SIZE_MIN > length - _HEADER_LENGTH and not header[5] & COMPRESSION_MASK:
+    if count * RECORD_SIZE_MIN > length - _HEADER_LENGTH and (
+        not header[5] & COMPRESSION_MASK or count > max(DOUBTFUL_COUNT_MAX, length)
+    ):
         raise BatchCorrupt(f"{count} records cannot be in {length} bytes")
     end = position + LOG_OVERHEAD + length
     # memoryview: a slice of bytes would copy the batch

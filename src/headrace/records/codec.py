@@ -29,6 +29,7 @@ from headrace.records.batch import (
     MAGIC,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    RECORD_SIZE_MIN,
     TIMESTAMP_TYPE_LOG_APPEND,
     TRANSACTIONAL,
     BatchHeader,
@@ -107,6 +108,34 @@ def iterate_records(
     for start, header in iterate_headers(data, position):
         if header.magic != MAGIC or not header.attributes & CONTROL:
             yield from decode_batch(data, start, decompressed_bytes_max=decompressed_bytes_max)
+
+
+def check_count(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> None:
+    """Raises BatchCorrupt unless the batch holds as many records as it says; reads their sizes.
+
+    Its CRC is not checked.
+    """
+    header = read_header(batch)
+    stream = memoryview(batch)[HEADER_SIZE : header.size]
+    data = decompress(header.attributes & COMPRESSION_MASK, stream, decompressed_bytes_max)
+    at = count = 0
+    size = len(data)
+    try:
+        while at < size and count < header.record_count:
+            length = data[at]
+            at += 1
+            if length < 128 and not length & 1:
+                at += length >> 1
+            else:
+                length, at = _read_varint(data, at - 1)
+                at += length
+            if length < RECORD_SIZE_MIN - 1:
+                raise BatchCorrupt(f"a record of {length} bytes")
+            count += 1
+    except IndexError:
+        at = -1
+    if at != size or count != header.record_count:
+        raise BatchCorrupt(f"a batch says that it holds {header.record_count} records: it does not")
 
 
 def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:

@@ -2,7 +2,8 @@
 
 Rules of the room: a request is appended in the turn in which it arrived, in its order, without a
 task; its answer is written when storage says that all of its batches are safe. A batch for a log
-that is not ready waits for it, in order, and holds up its own request alone.
+that is not ready waits for it, in order, and holds up its own request alone. So does one that must
+be opened first (`unfolding`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from headrace.errors import (
 )
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.leaders import leader_hint
+from headrace.kafka.handlers.unfolding import Unfolder, is_kept
 from headrace.kafka.wire.primitives import INT32
 from headrace.kafka.wire.produce import (
     FLEXIBLE,
@@ -41,8 +43,7 @@ from headrace.records.batch import (
     BatchHeader,
     check_batch,
 )
-from headrace.records.codec import log_append_time, recompress
-from headrace.records.compression import CODEC_NAMES, codec_of_name
+from headrace.records.compression import CODEC_NAMES
 from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class ProduceHandler:
         self._node = node
         self._topics = node.topics
         self._clock = node.clock
+        self._unfolder = Unfolder(node.clock)
         self.records_total = 0
         self.bytes_total = 0
         self.batches_total = 0
@@ -148,11 +150,9 @@ class ProduceHandler:
                 continue
             try:
                 partition = self._partition(part.topic, part.partition, version)
-                batch, header = self._batch(part.records, partition)
+                self._take(pending, index, part, partition)
             except HeadraceError as error:
                 self._fail(pending, index, part, error)
-            else:
-                self._append(pending, index, part, partition, batch, header, ATTEMPTS_MAX)
 
     def _handle_one(
         self,
@@ -182,8 +182,10 @@ class ProduceHandler:
                 found = self._partition(topic, number, version)
                 route = self._routes[key] = (found, frame_around_one(version, topic, number))
             partition, around = route
-            batch, header = self._batch(records, partition)
-            appended = partition.append(batch, header)
+            header = self._checked(records)
+            if not is_kept(header, partition.config) or partition in self._unfolder.waiting:
+                return False
+            appended = partition.append(records, header)
         except HeadraceError:
             return False
         if appended is None:
@@ -234,35 +236,42 @@ class ProduceHandler:
         self._routes.clear()
         self._found_version = self._topics.version
 
-    def _batch(
-        self, records: memoryview | None, partition: PartitionLog
-    ) -> tuple[memoryview | bytes, BatchHeader]:
+    def _checked(self, records: memoryview | None) -> BatchHeader:
         if records is None or not len(records):
             raise BatchCorrupt("a Produce request without records")
         header = check_batch(records)
         if header[1] + LOG_OVERHEAD != len(records):
             raise RecordInvalid("Produce v3 and later take exactly one batch a partition (KIP-98)")
-        codec = header[5] & COMPRESSION_MASK
-        if codec >= len(CODEC_NAMES):
-            raise RecordInvalid(f"unknown compression codec {codec}")
-        config = partition.config
-        if config.compression == "producer" and not config.is_log_append_time:
-            return records, header
-        return self._rewrite(records, header, partition)
+        if header[5] & COMPRESSION_MASK >= len(CODEC_NAMES):
+            raise RecordInvalid(f"unknown compression codec {header[5] & COMPRESSION_MASK}")
+        return header
 
-    def _rewrite(
-        self, records: memoryview, header: BatchHeader, partition: PartitionLog
-    ) -> tuple[bytes, BatchHeader]:
-        """For the topics that ask for the broker's codec or clock: the only place that copies."""
-        config = partition.config
-        batch = bytes(records)
-        name = "none" if config.compression == "uncompressed" else config.compression
-        codec = codec_of_name(name)
-        if codec is not None and codec != header.attributes & COMPRESSION_MASK:
-            batch = recompress(batch, codec)
-        if config.is_log_append_time:
-            batch = log_append_time(batch, self._clock.now_ms())
-        return batch, check_batch(batch)
+    def _take(
+        self, pending: _Pending, index: int, part: ProducePartition, partition: PartitionLog
+    ) -> None:
+        """Append a batch, now or once it is unfolded. Raises HeadraceError."""
+        records = part.records
+        header = self._checked(records)
+        assert records is not None
+        if is_kept(header, partition.config) and partition not in self._unfolder.waiting:
+            self._append(pending, index, part, partition, records, header, ATTEMPTS_MAX)
+            return
+        found = self._unfolder.now(records, header, partition)
+        if found is not None:
+            self._append(pending, index, part, partition, *found, ATTEMPTS_MAX)
+            return
+
+        def then(outcome: tuple[bytes, BatchHeader] | BaseException) -> None:
+            if isinstance(outcome, BaseException):
+                self._fail(pending, index, part, outcome)
+            else:
+                self._append(pending, index, part, partition, *outcome, ATTEMPTS_MAX)
+
+        self._unfolder.later(records, header, partition, then)
+
+    def close(self) -> None:
+        """Batches that wait in threads are given up."""
+        self._unfolder.close()
 
     def _append(
         self,

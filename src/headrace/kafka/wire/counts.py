@@ -2,7 +2,8 @@
 
 Rules of the room: knows types and sizes, no values. `kio` takes memory for as many elements as a
 count claims before it reads the first, and a count of 2^31-1 ends the process; so each count is
-held against the bytes that are left, and what does not fit raises FrameInvalid.
+held against the bytes that are left, and what does not fit raises FrameInvalid. So does a request
+with more than `ELEMENTS_MAX` in all.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from headrace.kafka.wire.primitives import INT16, INT32, FrameInvalid, read_tag_count, read_uvarint
+from headrace.kafka.wire.primitives import (
+    INT16,
+    INT32,
+    FrameInvalid,
+    elements,
+    read_tag_count,
+    read_uvarint,
+)
 
 _Skip = Callable[[Any, int], int]
 """(data, position) -> the position behind."""
@@ -73,6 +81,7 @@ def _array(element: _Type, *, is_flexible: bool, is_nullable: bool) -> _Type:
             return at
         if count * least > len(data) - at:
             raise FrameInvalid(f"an array of {count} elements does not fit the request")
+        elements.take(count)
         if fixed is not None:
             return int(at + count * fixed)
         for _ in range(count):

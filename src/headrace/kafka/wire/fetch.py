@@ -16,6 +16,7 @@ from headrace.kafka.wire.primitives import (
     FrameInvalid,
     check_end,
     compact_string,
+    elements,
     read_compact_count,
     read_compact_string,
     read_count,
@@ -83,6 +84,7 @@ class FetchResult(NamedTuple):
 
 def read_fetch(data: memoryview, at: int, version: int) -> FetchRequest:
     """Read the body that begins at `at`. Raises FrameInvalid, struct.error, IndexError."""
+    elements.begin()
     if version < 15:
         at += 4  # replica id: nobody replicates from us
     wait_ms_max, bytes_min, bytes_max, isolation = _LIMITS.unpack_from(data, at)

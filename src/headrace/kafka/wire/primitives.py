@@ -17,10 +17,36 @@ INT64 = Struct(">q")
 STRUCT_ERROR = struct_error
 TAGS_MAX = 1_000
 """In one place: clients send a handful, and a million keep the loop for most of a second."""
+ELEMENTS_MAX = 50_000
+"""Of all arrays and tagged fields of one request together: each is looked at in the loop's thread
+for some microseconds, while everybody else waits."""
 
 
 class FrameInvalid(Rejected):
     """The bytes of a request do not follow the protocol: the connection is closed."""
+
+
+class Elements:
+    """How many elements the request that is being read may still hold."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = ELEMENTS_MAX
+
+    def begin(self) -> None:
+        """A new request is read."""
+        self.left = ELEMENTS_MAX
+
+    def take(self, count: int) -> None:
+        """Raises FrameInvalid where there are too many in all."""
+        self.left -= count
+        if self.left < 0:
+            raise FrameInvalid(f"more than {ELEMENTS_MAX} elements: send several requests")
+
+
+elements = Elements()
+"""One for all: requests are read one after the other, in the loop's thread."""
 
 
 def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
@@ -54,6 +80,8 @@ def read_tag_count(data: memoryview, at: int) -> tuple[int, int]:
     count, at = read_uvarint(data, at)
     if count > min(TAGS_MAX, len(data) - at):
         raise FrameInvalid(f"{count} tagged fields do not fit the request, or are too many")
+    if count:
+        elements.take(count)
     return count, at
 
 
@@ -104,7 +132,10 @@ def read_count(data: memoryview, at: int, least_bytes: int) -> tuple[int, int]:
     at += 4
     if count * least_bytes > len(data) - at:
         raise FrameInvalid(f"an array of {count} elements does not fit the request")
-    return max(count, 0), at
+    if count <= 0:
+        return 0, at
+    elements.take(count)
+    return count, at
 
 
 def read_compact_count(data: memoryview, at: int, least_bytes: int) -> tuple[int, int]:
@@ -113,6 +144,7 @@ def read_compact_count(data: memoryview, at: int, least_bytes: int) -> tuple[int
     count = max(count - 1, 0)
     if count * least_bytes > len(data) - at:
         raise FrameInvalid(f"an array of {count} elements does not fit the request")
+    elements.take(count)
     return count, at
 
 

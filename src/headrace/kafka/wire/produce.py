@@ -18,6 +18,7 @@ from headrace.kafka.wire.primitives import (
     FrameInvalid,
     check_end,
     compact_string,
+    elements,
     read_compact_count,
     read_compact_string,
     read_count,
@@ -157,6 +158,7 @@ def write_one(
 
 def read_produce(data: memoryview, at: int, version: int) -> ProduceRequest:
     """Read the body that begins at `at`. Raises FrameInvalid, struct.error, IndexError."""
+    elements.begin()
     if version >= FLEXIBLE:
         return _read_flexible(data, at, version)
     transactional_id, at = read_string(data, at)

@@ -17,7 +17,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from headrace.kafka.wire.counts import type_of
-from headrace.kafka.wire.primitives import FrameInvalid
+from headrace.kafka.wire.primitives import FrameInvalid, elements
 
 Answer = Mapping[str, Any]
 _Convert = Callable[[Any], Any]
@@ -43,6 +43,7 @@ def read_request(api_key: int, version: int, data: bytes, at: int) -> Any:
     """
     try:
         read, look = _reader(api_key, version)
+        elements.begin()
         look(data, at)
         entity, _size = read(data, at)
     except FrameInvalid:

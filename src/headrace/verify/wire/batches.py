@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 TOPIC = "wire-unfolded"
 """Made by the run before the first case."""
+KEPT_TOPIC = "wire-as-it-came"
+"""The same, and its batches stay in the producer's codec."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _RECORD = bytes([14 << 0, 0, 0, 0, 1, 2, 120, 0])  # one record: null key, value "x"
-_ERRORS_AT = 4 + 4 + 2 + len(TOPIC) + 4 + 4
-"""Of the answer to Produce v7 of one partition: where its error code is."""
 
 
 def batch(
@@ -47,20 +47,22 @@ def batch(
     return bytes(data)
 
 
-def _produce(records: bytes) -> bytes:
-    data = {"name": TOPIC, "partition_data": [{"index": 0, "records": records}]}
+def _produce(records: bytes, topic: str = TOPIC) -> bytes:
+    data = {"name": topic, "partition_data": [{"index": 0, "records": records}]}
     return request_bytes(PRODUCE, 7, 1, acks=-1, timeout=5000, topic_data=[data])
 
 
-def _code(abuse: Abuse, records: bytes) -> int | None:
+def _code(abuse: Abuse, records: bytes, topic: str = TOPIC) -> int | None:
     """The error code that answers it; None if the connection is closed."""
     with abuse.open() as peer:
-        peer.send(_produce(records))
+        peer.send(_produce(records, topic))
         answer = peer.answer(10)
     abuse.checked += 1
-    if answer is None or len(answer) < _ERRORS_AT + 2:
+    # of the answer to Produce v7 of one partition: what comes before its error code
+    at = 4 + 4 + 2 + len(topic) + 4 + 4
+    if answer is None or len(answer) < at + 2:
         return None
-    return int(struct.unpack_from(">h", answer, _ERRORS_AT)[0])
+    return int(struct.unpack_from(">h", answer, at)[0])
 
 
 def bombs() -> Sequence[tuple[str, int, bytes]]:
@@ -130,6 +132,13 @@ def counts_and_deltas_that_lie_under_a_right_checksum_are_refused(abuse: Abuse) 
         abuse.expect(code not in {0, None}, f"{count} records, delta {delta}: code {code}")
 
 
+def compressed_batches_that_claim_more_records_than_they_hold_are_refused(abuse: Abuse) -> None:
+    for codec in (GZIP, SNAPPY, LZ4, ZSTD):
+        for count in (2**31 - 1, 10_000_000, 1_000_000, 5_000):
+            code = _code(abuse, batch(compress(codec, _RECORD), codec, count=count), KEPT_TOPIC)
+            abuse.expect(code not in {0, None}, f"codec {codec}, {count} records: code {code}")
+
+
 def lengths_that_lie_are_refused(abuse: Abuse) -> None:
     good = batch(_RECORD)
     for length in (-1, 0, 48, len(good) - 13, len(good) - 11, 2**31 - 1, -(2**31)):
@@ -186,6 +195,7 @@ CASES = (
     Case("kafka", bombs_with_a_wrong_checksum_are_refused),
     Case("kafka", streams_that_are_none_are_refused),
     Case("kafka", counts_and_deltas_that_lie_under_a_right_checksum_are_refused),
+    Case("kafka", compressed_batches_that_claim_more_records_than_they_hold_are_refused),
     Case("kafka", lengths_that_lie_are_refused),
     Case("kafka", formats_of_old_are_refused_also_when_mixed),
     Case("kafka", times_at_the_ends_of_the_calendar_harm_nobody),

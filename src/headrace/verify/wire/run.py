@@ -104,6 +104,7 @@ def _abuse(
     wire.create_topic(GOOD_TOPIC, 1, {})
     configs = {"compression.type": "uncompressed", "max.message.bytes": str(32 << 20)}
     wire.create_topic(batches.TOPIC, 1, configs)
+    wire.create_topic(batches.KEPT_TOPIC, 1, {})
     wire.create_topic(grammar.TEXT, 1, {})
     wire.close()
     witnessed = Witnessed(folder / "witness")

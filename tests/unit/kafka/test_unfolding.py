@@ -1,0 +1,155 @@
+"""Batches that claim more than they hold, and those that must be opened; requests of too much."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from crc32c import crc32c
+from face_rig import Rig, broker
+
+from headrace.errors import BatchCorrupt
+from headrace.kafka import apis
+from headrace.kafka.error_codes import CORRUPT_MESSAGE, NONE
+from headrace.kafka.wire.primitives import ELEMENTS_MAX, FrameInvalid
+from headrace.kafka.wire.produce import read_produce
+from headrace.kafka.wire.schema import read_request
+from headrace.log.reading import read
+from headrace.records.codec import Record, check_count, encode_batch, iterate_records
+from headrace.records.compression import GZIP, LZ4, SNAPPY, ZSTD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CODECS = pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+
+
+def _request(topic: str, records: bytes) -> dict[str, Any]:
+    data = {"name": topic, "partition_data": [{"index": 0, "records": records}]}
+    return {"acks": -1, "timeout": 1_000, "transactional_id": None, "topic_data": [data]}
+
+
+def _code(answer: Any) -> int:
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+async def _ask(rig: Rig, records: bytes) -> int:
+    return _code(await rig.client().ask(apis.PRODUCE, 9, _request("t", records)))
+
+
+def _batch(count: int, codec: int, value: bytes = b"v", **options: Any) -> bytes:
+    records = [Record(0, 1_700_000_000_000, None, value, []) for _ in range(count)]
+    return encode_batch(records, codec=codec, **options)
+
+
+def _claiming(batch: bytes, count: int) -> bytes:
+    data = bytearray(batch)
+    data[23:27] = struct.pack(">i", count - 1)
+    data[57:61] = struct.pack(">i", count)
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    return bytes(data)
+
+
+@CODECS
+@pytest.mark.parametrize("claim", [2**31 - 1, 10_000_000, 2**20, 5_000])
+def test_a_compressed_batch_that_claims_more_records_than_bytes_is_refused(codec, claim) -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1)
+            assert await _ask(rig, _claiming(_batch(3, codec), claim)) == CORRUPT_MESSAGE
+            assert await _ask(rig, _batch(3, codec)) == NONE
+            assert rig.node.topics.get("t").partitions[0].end_offset == 3
+
+    asyncio.run(scenario())
+
+
+def test_records_of_less_than_a_byte_each_are_taken_if_they_are_there() -> None:
+    data = _batch(50_000, ZSTD, b"")
+    assert len(data) < 50_000 * 7
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1)
+            assert await _ask(rig, data) == NONE
+            assert rig.node.topics.get("t").partitions[0].end_offset == 50_000
+
+    asyncio.run(scenario())
+
+
+@CODECS
+@pytest.mark.parametrize("count", [1, 7, 3000])
+def test_records_are_counted_by_their_sizes_alone(codec, count) -> None:
+    for value in (b"", b"v" * 61, b"v" * 300):
+        good = _batch(count, codec, value)
+        check_count(good)
+        for wrong in (count - 1, count + 1):
+            with pytest.raises(BatchCorrupt):
+                check_count(_claiming(good, wrong))
+
+
+async def _scenario_of_order(rig: Rig, configs: Mapping[str, str]) -> None:
+    await rig.node.topics.create("t", 1, configs=configs)
+    client = rig.client()
+    large = 3_000_000
+    # Large and small ones by turns, under sequences that refuse any other order.
+    for number in range(6):
+        value = b"%d" % number * (large if number % 2 == 0 else 1)
+        records = _batch(1, GZIP, value, producer_id=1, producer_epoch=0, base_sequence=number)
+        client.send(apis.PRODUCE, 9, _request("t", records))
+    while len(client.answers()) < 6:
+        await asyncio.sleep(0.01)
+    assert [_code(answer) for answer in client.answers()] == [NONE] * 6
+    log = rig.node.topics.get("t").partitions[0]
+    stored = bytes(await read(log, rig.store, 0, 100_000_000))
+    assert [record.value[:1] for record in iterate_records(stored)] == [
+        b"%d" % number for number in range(6)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["uncompressed", "zstd"])
+def test_what_is_unfolded_in_a_thread_keeps_its_order(kind) -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            configs = {"compression.type": kind, "max.message.bytes": str(32 << 20)}
+            await _scenario_of_order(rig, configs)
+
+    asyncio.run(scenario())
+
+
+def test_the_loop_turns_while_a_large_batch_is_unfolded() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            configs = {"compression.type": "zstd", "max.message.bytes": str(100 << 20)}
+            await rig.node.topics.create("t", 1, configs=configs)
+            client = rig.client()
+            data = _batch(1, GZIP, bytes(60 << 20))
+            begun = time.perf_counter()
+            client.send(apis.PRODUCE, 9, _request("t", data))
+            held_s = time.perf_counter() - begun
+            turns = 0
+            while not client.answers():
+                await asyncio.sleep(0)
+                turns += 1
+            taken_s = time.perf_counter() - begun
+            assert _code(client.answers()[0]) == NONE
+            assert turns > 20, "nobody else had a turn"
+            assert held_s < taken_s / 2, "the loop's thread has done it itself"
+
+    asyncio.run(scenario())
+
+
+def test_a_request_with_more_elements_than_anybody_needs_is_refused_at_once() -> None:
+    count = 1_000_000
+    names = struct.pack(">i", count) + b"\x00\x01x" * count
+    with pytest.raises(FrameInvalid, match=f"more than {ELEMENTS_MAX}"):
+        read_request(apis.METADATA, 1, names, 0)
+    few = struct.pack(">i", ELEMENTS_MAX) + b"\x00\x01x" * ELEMENTS_MAX
+    for _ in range(2):  # each request has as many
+        assert len(read_request(apis.METADATA, 1, few, 0).topics) == ELEMENTS_MAX
+    parts = struct.pack(">i", count) + struct.pack(">ii", 0, -1) * count
+    head = struct.pack(">hhii", -1, -1, 1000, 1) + b"\x00\x01t"
+    with pytest.raises(FrameInvalid, match=f"more than {ELEMENTS_MAX}"):
+        read_produce(memoryview(head + parts), 0, 7)
