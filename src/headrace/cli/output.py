@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.runtime.log_text import one_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -61,7 +63,7 @@ def _draw(columns: Sequence[str], texts: list[list[str]], numeric: list[bool], t
 
 
 def cell_text(cell: Cell) -> str:
-    """A cell as people read it: thousands apart, nothing as a dash."""
+    """A cell as people read it: thousands apart, nothing as a dash, a row on one line."""
     if cell is None:
         return "-"
     if isinstance(cell, bool):
@@ -70,7 +72,7 @@ def cell_text(cell: Cell) -> str:
         return f"{cell:,}"
     if isinstance(cell, float):
         return f"{cell:,.3f}"
-    return cell
+    return one_line(cell)
 
 
 def say(message: str) -> None:

@@ -22,11 +22,14 @@ from headrace.cli.parameters import Address, show_address
 from headrace.errors import FolderInUse, HeadraceError
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.log_limit import LogLimit
+from headrace.runtime.log_text import OneLine
 from headrace.server.settings import (
     HTTP_PORT,
     KAFKA_PORT,
     LOOPBACK,
     Settings,
+    check_exposure,
+    is_loopback,
     stored_worker_count,
 )
 
@@ -39,7 +42,7 @@ LOUD = (
     "uvicorn.error",
 )
 """What logs a line for each misdeed of a client."""
-_LOOPBACKS = ("127.", "::1", "localhost")
+_OTHERS_MAY_NOTHING = 0o077
 
 
 def _raise_file_limit() -> None:
@@ -132,7 +135,7 @@ async def _serve(settings: Settings, worker: int | None, *, as_json: bool) -> No
     sys.stdout.flush()
     _calm_the_collector()
     for address in (broker.kafka, broker.http):
-        if not address[0].startswith(_LOOPBACKS):
+        if not is_loopback(address[0]):
             log.warning(
                 "%s can be reached from other machines, and there is no authentication yet",
                 show_address(address),
@@ -159,14 +162,13 @@ def _prepare(log_level: str) -> None:
         raise CommandFailed(
             "python -O switches off the checks of invariants: start headrace without it"
         )
-    logging.basicConfig(
-        level=log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    # SQLite and object storage in a folder make files, too: records are their owner's alone.
+    os.umask(_OTHERS_MAY_NOTHING)
+    logging.basicConfig(level=log_level.upper(), stream=sys.stderr)
     limit = LogLimit(LOUD, SystemClock())
     for handler in logging.getLogger().handlers:
         handler.addFilter(limit)
+        handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     # Its start and stop are ours to tell.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     _raise_file_limit()
@@ -184,6 +186,7 @@ def _worker_options(settings: Settings, log_level: str) -> list[str]:
         *("--offload-mib-per-s", str(offload_mib)),
         *("--tiering-interval-ms", str(config.tiering_interval_ms)),
         *(("--objects", settings.objects_url) if settings.objects_url is not None else ()),
+        *(("--open-to-network",) if settings.is_open_to_network else ()),
     ]
 
 
@@ -192,6 +195,7 @@ def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: boo
     import uvloop
 
     try:
+        check_exposure(settings)
         if settings.worker_count > 1 and worker is None:
             options = _worker_options(settings, log_level)
             uvloop.run(_supervise(settings, options, as_json=as_json))
@@ -254,6 +258,12 @@ def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: boo
     help="What clients are told to connect to, if it is not what --kafka says.",
 )
 @click.option(
+    "--open-to-network",
+    is_flag=True,
+    help="Let --kafka and --http be addresses that other machines reach, although nobody has to say"
+    " who they are: there is no authentication yet.",
+)
+@click.option(
     "--auto-create-topics/--no-auto-create-topics",
     default=True,
     show_default=True,
@@ -306,6 +316,7 @@ def serve(
     quorum: tuple[int, int, int],
     worker: int | None,
     advertise: tuple[str, int] | None,
+    open_to_network: bool,
     auto_create_topics: bool,
     partitions: int,
     retention_check_interval_ms: int,
@@ -348,5 +359,6 @@ def serve(
         config,
         worker_count,
         cluster,
+        open_to_network,
     )
     _run(settings, worker, log_level, as_json=as_json)

@@ -24,6 +24,8 @@ READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 READ_WRITE = os.O_RDWR | os.O_CLOEXEC
 CREATE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 CREATE_EMPTY = CREATE | os.O_TRUNC
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+"""Records are their owner's alone."""
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
@@ -177,8 +179,8 @@ class SystemDisk:
         return os.fstat(fd).st_size
 
     def open(self, path: str, flags: int, /) -> int:
-        """See Folders."""
-        return os.open(path, flags, 0o640)
+        """See Folders. A link in a file's place is no file of ours, and is not followed."""
+        return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
 
     def list(self, path: str, /) -> list[str]:
         """See Folders."""
@@ -187,7 +189,7 @@ class SystemDisk:
     def make_folder(self, path: str, /) -> bool:
         """See Folders."""
         try:
-            os.mkdir(path, 0o750)
+            os.mkdir(path, FOLDER_MODE)
         except FileExistsError:
             return False
         return True

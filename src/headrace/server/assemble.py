@@ -17,6 +17,7 @@ from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.server.lifecycle import Broker
+from headrace.server.settings import check_exposure
 from headrace.storage.files.store import FileLedgerStore
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ WORKERS_POLL_MS = 50
 
 async def start(settings: Settings) -> Broker:
     """A broker, as the settings want it. Raises what opening its parts raises, and OSError."""
+    check_exposure(settings)
     if settings.cluster is not None:
         return await start_clustered(settings, settings.cluster)
     return await start_embedded(settings)

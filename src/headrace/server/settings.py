@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,10 @@ class Settings:
     cluster: ClusterSettings | None = None
     """None: a broker of one machine, with files and SQLite in `data_dir`."""
 
+    is_open_to_network: bool = False
+    """Whether somebody has said that listeners may be reached from other machines, although nobody
+    has to say who they are."""
+
     @property
     def ledger_dir(self) -> Path:
         """Where this broker keeps its ledgers."""
@@ -75,6 +80,28 @@ def stored_worker_count(data_dir: Path) -> int:
         if path.name.removeprefix("worker-").isdigit()
     ]
     return max(numbers, default=0) + 1
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listener at `host` is reached from this machine alone.
+
+    A name but `localhost` may mean anything, so it is not.
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_exposure(settings: Settings) -> None:
+    """Raises RequestInvalid where a port would be open to other machines and nobody said so."""
+    for name, (host, port) in (("Kafka", settings.kafka), ("HTTP", settings.http)):
+        if not is_loopback(host) and not settings.is_open_to_network:
+            raise RequestInvalid(
+                f"{name} clients at {host}:{port} could come from other machines, and nobody there"
+                " has to say who they are: there is no authentication yet. Listen on 127.0.0.1, or"
+                " say --open-to-network if the network itself keeps strangers out"
+            )
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -1,0 +1,83 @@
+"""Who can reach a broker, and who can read its files, unless somebody has said otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import RequestInvalid
+from headrace.runtime.disk import CREATE, SystemDisk
+from headrace.server.assemble import start
+from headrace.server.settings import Settings, check_exposure, is_loopback
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_is_this_machine_alone(host):
+    assert is_loopback(host)
+    check_exposure(Settings(Path(), (host, 1), (host, 2)))
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["0.0.0.0", "::", "0", "10.1.2.3", "127.evil.example", "localhost.evil.example", "", "::2"],
+)
+def test_any_other_address_wants_somebody_to_have_said_so(host):
+    assert not is_loopback(host)
+    for settings in (
+        Settings(Path(), kafka=(host, 1)),
+        Settings(Path(), http=(host, 1)),
+    ):
+        with pytest.raises(RequestInvalid, match="--open-to-network"):
+            check_exposure(settings)
+        settings.is_open_to_network = True
+        check_exposure(settings)
+
+
+def test_a_broker_does_not_start_open_to_the_network_unless_told_to(tmp_path):
+    settings = Settings(tmp_path / "data", kafka=("0.0.0.0", 0), http=("127.0.0.1", 0))
+    with pytest.raises(RequestInvalid, match="authentication"):
+        asyncio.run(start(settings))
+    assert not (tmp_path / "data").exists(), "it was refused before anything was touched"
+
+
+@pytest.mark.parametrize("more", [[], ["--workers", "2"]])
+def test_the_command_says_what_to_do(tmp_path, more):
+    arguments = ["serve", "--kafka", "0.0.0.0:0", "--http", "127.0.0.1:0", *more]
+    arguments += ["--data-dir", str(tmp_path / "data")]
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "--open-to-network" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_files_and_folders_are_their_owners_alone(tmp_path):
+    disk = SystemDisk()
+    umask = os.umask(0)
+    try:
+        os.close(disk.open(str(tmp_path / "file"), CREATE))
+        disk.make_folder(str(tmp_path / "folder"))
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o700
+
+
+def test_a_link_in_a_files_place_is_not_followed(tmp_path):
+    (tmp_path / "others").write_text("precious")
+    (tmp_path / "link").symlink_to(tmp_path / "others")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "made")
+    for name in ("link", "nowhere"):
+        with pytest.raises(OSError, match="symbolic"):
+            SystemDisk().open(str(tmp_path / name), CREATE)
+    assert not (tmp_path / "made").exists()
