@@ -16,6 +16,7 @@ from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, OK
 from headrace.cli.output import print_json, print_table, say
 from headrace.cli.verify_blackbox import blackbox
+from headrace.cli.verify_soak import soak
 from headrace.cli.verify_wire import wire
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def verify() -> None:
 
 verify.add_command(blackbox)
 verify.add_command(wire)
+verify.add_command(soak)
 
 
 @verify.command(

@@ -6,6 +6,7 @@ its unit, counters in `_total`.
 
 from __future__ import annotations
 
+import asyncio
 import resource
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -108,6 +109,7 @@ class Metrics(Collector):
         yield from self._logs()
         yield from self._groups()
         yield from self._tiering()
+        yield _gauge("headrace_tasks", "Tasks on the broker's loop.", len(asyncio.all_tasks()))
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime
         yield _counter("headrace_process_cpu_seconds", "CPU time of the broker.", cpu)

@@ -1,0 +1,132 @@
+"""`headrace verify soak`: a broker under mixed load for long, and what grows meanwhile.
+
+Rules of the room: the run is in `headrace.verify.soak`; here are options, a line, a table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.cli.duration import Duration
+from headrace.cli.failures import FAILED, OK
+from headrace.cli.output import print_json, print_table, say
+from headrace.cli.progress import StatusLine
+
+QUICK_S = 12.0
+DEFAULT_S = 3600.0
+
+
+@click.command(
+    epilog="Examples:\n\n  headrace verify soak --time 1h --report ./soak\n\n"
+    "  headrace verify soak --quick\n\n"
+    "  headrace verify soak --planted all   # does it see leaks at all?"
+)
+@click.option("--time", "seconds", type=Duration(), help="Under load.  [default: 1h]")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the clients' chance.")
+@click.option("--quick", is_flag=True, help="What `make test` runs: coarse leaks alone.")
+@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write a report.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--list", "is_list", is_flag=True, help="List what is judged, and planted bugs.")
+@click.option("--planted", metavar="BUG", help="Plant a bug (words or `all`) and find it.")
+@click.pass_context
+def soak(
+    ctx: click.Context,
+    seconds: float | None,
+    seed: int,
+    quick: bool,
+    report: Path | None,
+    as_json: bool,
+    is_list: bool,
+    planted: str | None,
+) -> None:
+    """Mixed load for hours: memory, descriptors, tasks, disk and latency must not grow.
+
+    The exit code is 0 only if something was looked at and nothing was wrong.
+    """
+    from headrace.verify.soak.run import Plan
+
+    if is_list:
+        _list()
+        return
+    if planted is not None:
+        ctx.exit(_prove(planted, seed))
+    if seconds is None:
+        seconds = QUICK_S if quick else DEFAULT_S
+    ctx.exit(_run(Plan(seconds, seed), report, as_json=as_json))
+
+
+def _run(plan: Any, folder: Path | None, *, as_json: bool) -> int:
+    from headrace.verify.soak import report as reports
+    from headrace.verify.soak.run import run_soak
+
+    line = StatusLine()
+    try:
+        outcome = run_soak(plan, line.show)
+    finally:
+        line.end()
+    report = reports.as_json(outcome)
+    if folder is not None:
+        names = reports.write_report(folder, outcome, report)
+        say(f"report: {folder}: {', '.join(names)}")
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    return OK if outcome.held else FAILED
+
+
+def _show(report: dict[str, Any]) -> None:
+    print_table(
+        ("figure", "first third", "last third", "per hour", "within the run"),
+        [
+            (name, *(f"{found[key]:,.1f}" for key in ("first", "last", "per_hour", "grown")))
+            for name, found in report["figures"].items()
+        ],
+    )
+    for why in report["skipped"]:
+        say(f"skipped: {why}")
+    for what in report["violations"]:
+        say(f"VIOLATION: {what}")
+    load = report["load"]
+    say(
+        f"{load.get('acknowledged', 0):,} records acknowledged, {load.get('read_again', 0):,} read"
+        f" again, {report['probe_rounds']:,} rounds of the probe, {report['looks']} looks"
+    )
+    say(f"seed {report['seed']}, version {report['version']}: {report['verdict']}")
+
+
+def _prove(words: str, seed: int) -> int:
+    """Plant bugs, one run each; every one must be found."""
+    from headrace.verify.soak.bugs import chosen, find
+
+    bugs = chosen(words)
+    if not bugs:
+        raise click.UsageError(f"no planted bug {words!r}: see --list")
+    rows = []
+    line = StatusLine()
+    for bug in bugs:
+        found = find(bug, seed, line.show)
+        line.end()
+        rows.append((bug.name, bool(found), found[0][:100] if found else "-"))
+    print_table(("planted bug", "found", "by"), rows)
+    return OK if all(row[1] for row in rows) else FAILED
+
+
+def _list() -> None:
+    from headrace.verify.soak.bugs import BUGS
+    from headrace.verify.soak.load import ENDLESS
+    from headrace.verify.soak.verdict import RETURNS, limits
+
+    print_table(
+        ("must not grow", "within a run", "per hour"),
+        [(one.name, f"{one.floor:,.0f}", f"{one.per_hour:,.0f}") for one in limits(ENDLESS)],
+    )
+    click.echo()
+    print_table(
+        ("is given back behind the load", "but for"), [(one.name, one.more_max) for one in RETURNS]
+    )
+    click.echo()
+    print_table(("planted bug", "found by"), [(bug.name, bug.says) for bug in BUGS])

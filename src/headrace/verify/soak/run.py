@@ -1,0 +1,250 @@
+"""A soak: one broker, its load, its probe, and a look at it every few seconds.
+
+Rules of the room: a look before the load, many under it, and looks after it until what was taken
+is given back or patience ends. Only looks behind the warm-up are judged for growth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.runtime.clock import SystemClock
+from headrace.verify.real_broker import RealBroker, die_with_us
+from headrace.verify.soak import load
+from headrace.verify.soak.probe import NO_CONTROL, Probed
+from headrace.verify.soak.samples import Sample, take
+from headrace.verify.soak.verdict import judge, judge_return, warm_up_s
+from headrace.verify.wire.abuse import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.verify.soak.probe import Round
+
+LOOKS = 400
+LOOK_S_MIN, LOOK_S_MAX = 0.25, 5.0
+SETTLE_S = 20
+START_S = 120
+"""For all clients to have done something."""
+END_S = 600
+"""For the load to stop, and to read everything again."""
+
+
+class Plan(NamedTuple):
+    """What is to be done."""
+
+    seconds: float
+    seed: int
+    bug: str = ""
+    """To be planted."""
+
+
+class Outcome(NamedTuple):
+    """What has come of a run."""
+
+    plan: Plan
+    before: Sample
+    samples: list[Sample]
+    after: Sample
+    told: dict[str, Any]
+    """What the load says of itself."""
+    rounds: int
+    """Of the probe."""
+    figures: dict[str, Any]
+    violations: list[str]
+    skipped: list[str]
+
+    @property
+    def held(self) -> bool:
+        """Whether something was looked at and nothing was wrong."""
+        return bool(self.figures) and self.rounds > 0 and not self.violations
+
+
+def run_soak(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
+    """Soak a broker of our own. Raises Fatal if it does not start."""
+    launch: list[str] = []
+    if plan.bug:
+        launch = [sys.executable, "-m", "headrace.verify.soak.spoiled", plan.bug]
+    with tempfile.TemporaryDirectory(prefix="headrace-soak-") as folder:
+        broker = RealBroker(Path(folder), load.BROKER_OPTIONS, launch)
+        broker.start()
+        try:
+            return _Soak(plan, broker, Path(folder), on_progress).run()
+        finally:
+            broker.terminate()
+
+
+class _Soak:
+    """One run."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        broker: RealBroker,
+        folder: Path,
+        on_progress: Callable[[float, str], None],
+    ) -> None:
+        self._plan = plan
+        self._broker = broker
+        self._folder = folder
+        self._on_progress = on_progress
+        self._clock = SystemClock()
+        self._begun_ns = self._clock.now_ns()
+        self._faults: list[str] = []
+
+    @property
+    def _at_s(self) -> float:
+        return (self._clock.now_ns() - self._begun_ns) / 1e9
+
+    def run(self) -> Outcome:
+        load.make_topics(self._broker.address)
+        before = self._first_look()
+        probed = Probed(self._folder / "probe")
+        samples: list[Sample] = []
+        told: dict[str, Any] = {"faults": [], "lost": ["the load has said nothing"]}
+        host, port = map(str, self._broker.address)
+        http_port = str(self._broker.http_address[1])
+        crew = _start("load", host, port, http_port, str(self._plan.seed))
+        probe = _start("probe", host, port, load.PROBE, str(self._folder / "probe"))
+        try:
+            self._wait_for(crew, probed)
+            samples = self._look_on(probed)
+            _end(probe, 60)
+            self._on_progress(1.0, "reading everything again")
+            said = _end(crew, END_S)
+            with contextlib.suppress(ValueError):
+                told = json.loads(said)
+        finally:
+            for process in (probe, crew):
+                process.kill()
+                process.wait()
+        probed.new()
+        after = self._settled(before)
+        return self._outcome(before, samples, after, told, probed)
+
+    def _first_look(self) -> Sample:
+        """`/metrics` is there a little after the broker is ready."""
+        while True:
+            try:
+                return take(self._broker, self._at_s)
+            except OSError:
+                if self._broker.has_ended or self._at_s > 30:
+                    raise
+                pause(0.05)
+
+    def _wait_for(self, crew: subprocess.Popen[bytes], probed: Probed) -> None:
+        """Until every client is at work: what comes before would look like growth."""
+        stuck = threading.Timer(START_S, crew.kill)
+        stuck.start()
+        try:
+            assert crew.stdout is not None
+            crew.stdout.readline()
+        finally:
+            stuck.cancel()
+        end_s = self._at_s + START_S
+        while probed.rounds < 5 and not probed.failure and self._at_s < end_s:
+            pause(0.05)
+            probed.new()
+
+    def _look_on(self, probed: Probed) -> list[Sample]:
+        every_s = min(LOOK_S_MAX, max(LOOK_S_MIN, self._plan.seconds / LOOKS))
+        begun_s = self._at_s
+        samples: list[Sample] = []
+        while (gone_s := self._at_s - begun_s) < self._plan.seconds:
+            pause(every_s)
+            if self._broker.has_ended:
+                self._faults.append(f"the broker has ended: {self._broker.last_words()}")
+                break
+            try:
+                looked = take(self._broker, self._at_s)
+            except OSError as error:
+                self._faults.append(f"the broker cannot be looked at: {error!r}")
+                continue
+            samples.append(with_latencies(looked, probed.new()))
+            rss = (looked.rss_bytes or 0) >> 20
+            self._on_progress(gone_s / self._plan.seconds, f"{rss} MiB, {looked.tasks} tasks")
+        return samples
+
+    def _settled(self, before: Sample) -> Sample:
+        """The first look after the load that finds nothing amiss, or the last one."""
+        end_s = self._at_s + SETTLE_S
+        while True:
+            after = take(self._broker, self._at_s)
+            if not judge_return(before, after) or self._at_s > end_s:
+                return after
+            pause(0.2)
+
+    def _outcome(
+        self,
+        before: Sample,
+        samples: list[Sample],
+        after: Sample,
+        told: dict[str, Any],
+        probed: Probed,
+    ) -> Outcome:
+        first_s = samples[0].at_s if samples else 0.0
+        judged = [one for one in samples if one.at_s - first_s >= warm_up_s(self._plan.seconds)]
+        wrong, figures = judge(judged, load.ENDLESS, {load.RETAINED: load.RETAINED_BYTES_MAX})
+        wrong += judge_return(before, after)
+        wrong += [*self._faults[:10], *told["faults"], *told["lost"]]
+        if probed.failure:
+            wrong.append(f"the probe: {probed.failure}")
+        wrong += _faults_in(self._broker.log_path)
+        skipped = []
+        if before.rss_bytes is None:
+            skipped.append("memory, descriptors and threads: there is no /proc here")
+        return Outcome(
+            self._plan, before, samples, after, told, probed.rounds, figures, wrong, skipped
+        )
+
+
+def with_latencies(looked: Sample, rounds: Sequence[Round]) -> Sample:
+    """The sample with the figures of these rounds."""
+    if not rounds:
+        return looked
+    produce = sorted(one.produce_us / 1000 for one in rounds)
+    fetch = sorted(one.fetch_us / 1000 for one in rounds)
+    control = [one.control_us / 1000 for one in rounds if one.control_us != NO_CONTROL]
+    p99 = min(len(rounds) - 1, len(rounds) * 99 // 100)
+    return looked._replace(
+        produce_p50_ms=median(produce),
+        produce_p99_ms=produce[p99],
+        fetch_p50_ms=median(fetch),
+        fetch_p99_ms=fetch[p99],
+        control_p50_ms=median(control) if control else None,
+    )
+
+
+def _faults_in(path: Path) -> list[str]:
+    lines = path.read_text(errors="replace").splitlines()
+    for number, line in enumerate(lines):
+        if "Traceback" in line or " ERROR " in line:
+            text = "\n".join(lines[max(0, number - 1) : number + 40])
+            return [f"a fault of the broker in its log: {text[:3000]}"]
+    return []
+
+
+def _start(module: str, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", f"headrace.verify.soak.{module}", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        preexec_fn=die_with_us(),  # noqa: PLW1509 - one call of libc
+    )
+
+
+def _end(process: subprocess.Popen[bytes], patience_s: float) -> bytes:
+    """End its input and wait; what it has said."""
+    try:
+        return process.communicate(timeout=patience_s)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return b""
