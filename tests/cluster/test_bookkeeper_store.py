@@ -11,11 +11,13 @@ from tests.cluster.bookkeeper_rig import beside, data_entry, plant, plant_payloa
 from tests.cluster.oracle import stream
 
 from headrace.errors import LedgerFenced, LedgerLost, StorageUnavailable
+from headrace.storage.bookkeeper import notes
 from headrace.storage.bookkeeper.entries import (
     FRAGMENT,
     HEAD,
     INDEX_INTERVAL_BYTES,
     EntryIndex,
+    note_entries,
     trailer_entries,
 )
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerState
@@ -218,6 +220,45 @@ def test_a_trailer_that_was_stored_in_part_counts_as_none(with_store, stored):
         assert await store.recover(ledger) == (ledger, end, True, footer)
         assert bytes(await store.read(ledger, 0, 1 << 20)) == stream(0, end)
         assert bytes(await store.read(ledger, end - 5, 100)) == stream(end - 5, 5)
+
+    with_store(scenario)
+
+
+def test_a_note_that_was_stored_in_part_counts_as_none(with_store):
+    async def scenario(store):
+        ledger = await store.create()
+        length = 0
+        payloads = [data_entry(0, stream(0, 100))]
+        payloads += note_entries(b"whole", 100, 1, -1, 100)
+        payloads += [data_entry(100, stream(100, 100))]
+        payloads += note_entries(b"lost" * 50, 200, 3, 1, 100)[:-1]
+        for entry, payload in enumerate(payloads):
+            length += len(payload)
+            await plant_payload(store, ledger, entry, [0, 1, 2], payload, length)
+        assert await store.recover(ledger) == (ledger, 200, True, None)
+        assert await store.notes(ledger) == [(100, b"whole")]
+        assert bytes(await store.read(ledger, 0, 1 << 20)) == stream(0, 200)
+        assert bytes(await store.read(ledger, 95, 10)) == stream(95, 10)
+
+    with_store(scenario)
+
+
+def test_a_long_ledger_without_notes_is_not_searched_to_its_beginning(with_store, monkeypatch):
+    async def scenario(store):
+        monkeypatch.setattr(notes, "SEARCHED_BYTES_MAX", 100_000)
+        monkeypatch.setattr(notes, "STEP_BYTES", 30_000)
+        ledger = await store.create()
+        await append(store, ledger, bytes(1_000))
+        store.note(ledger, b"too far away")
+        for _ in range(20):
+            await append(store, ledger, bytes(10_000))
+        other = await beside(store)
+        info = await other.recover(ledger)
+        assert await other.notes(ledger) == []
+        monkeypatch.setattr(notes, "SEARCHED_BYTES_MAX", 1_000_000)
+        assert await other.notes(ledger) == [(1_000, b"too far away")]
+        assert bytes(await other.read(ledger, 0, 1 << 20)) == bytes(info.end)
+        await other.close()
 
     with_store(scenario)
 

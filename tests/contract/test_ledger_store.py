@@ -27,7 +27,7 @@ from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.files import FileLedgerStore
-from headrace.storage.ledger import LedgerId, LedgerInfo, LedgerStore
+from headrace.storage.ledger import KeepsNotes, LedgerId, LedgerInfo, LedgerStore
 from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.objects.blob_store import BlobStore
 from headrace.storage.objects.tiered_store import TieredLedgerStore
@@ -538,5 +538,52 @@ def test_another_broker_reads_what_was_sealed_with_its_footer(check):
         await other.delete(ledger)
         with pytest.raises(LedgerUnknown):
             await other.read(ledger, 0, 1)
+
+    check(scenario)
+
+
+def test_notes_come_with_what_was_appended_before_them_and_are_no_part_of_it(check):
+    async def scenario(store, harness):
+        if not harness.is_shared:
+            pytest.skip("a note is for who takes an open ledger over, and here nobody can")
+        ledger = await store.create()
+        large = bytes(range(256)) * (5 << 12)  # 5 MiB: more than an entry, or an answer, holds
+        assert isinstance(store, KeepsNotes)
+        store.note(ledger, b"at the start")
+        await append(store, ledger, b"one")
+        # In one turn, while other appends are under way: each behind what came before it.
+        first = store.append(ledger, [b"two"], 3, None)[1]
+        store.note(ledger, large)
+        store.append(ledger, [b"three"], 5, None)
+        store.note(ledger, b"")
+        last = store.append(ledger, [large], len(large), None)[1]
+        await first.wait()
+        await last.wait()
+        await append(store, ledger, b"four")
+        other = await harness.beside()
+        await other.recover(ledger)
+        assert await other.notes(ledger) == [(0, b"at the start"), (6, large), (11, b"")]
+        assert await content(other, ledger) == b"onetwothree" + large + b"four"
+        for position in range(14):
+            found = bytes(await other.read(ledger, position, 4))
+            assert found == (b"onetwothree" + large)[position : position + 4]
+
+    check(scenario)
+
+
+def test_a_ledger_with_notes_is_sealed_with_its_footer(check):
+    async def scenario(store, harness):
+        if not harness.is_shared:
+            pytest.skip("a note is for who takes an open ledger over, and here nobody can")
+        ledger = await store.create()
+        store.append(ledger, [b"data"], 4, None)
+        store.note(ledger, b"note")
+        await store.seal(ledger, b"footer")
+        other = await harness.beside()
+        info = await other.recover(ledger)
+        assert (info.end, info.footer) == (4, b"footer")
+        assert await content(other, ledger) == b"data"
+        with pytest.raises(LedgerSealed):
+            store.note(ledger, b"late")
 
     check(scenario)

@@ -59,6 +59,26 @@ class OffsetIndex:
         if keep and self.max_timestamps[-1] > max_timestamp_ms:
             self.max_timestamps[-1] = max_timestamp_ms
 
+    def since(self, count: int) -> OffsetIndex:
+        """What came behind the first `count` entries, and the last of those, which may have
+        changed since it was made."""
+        part, at = OffsetIndex(), max(count - 1, 0)
+        part.offsets, part.positions = self.offsets[at:], self.positions[at:]
+        part.max_timestamps = self.max_timestamps[at:]
+        return part
+
+    def extend(self, part: OffsetIndex) -> None:
+        """Take over a part that `since` gave, of which the last entry here may be the first."""
+        keep = bisect_left(self.positions, part.positions[0]) if part.positions else None
+        for column, more in (
+            (self.offsets, part.offsets),
+            (self.positions, part.positions),
+            (self.max_timestamps, part.max_timestamps),
+        ):
+            if keep is not None:
+                del column[keep:]
+            column.extend(more)
+
     def position_before(self, offset: int) -> int:
         """The indexed position of the last indexed batch that begins at or before `offset`."""
         at = bisect_right(self.offsets, offset) - 1

@@ -181,8 +181,7 @@ class PartitionLog:
             if duplicate is not None:
                 return Appended(duplicate.base_offset, self._safe_when(duplicate.base_offset))
         base_offset = self.end_offset
-        placement = PLACEMENT.pack(base_offset, length, self.leader_epoch)
-        parts = (placement, memoryview(batch)[16:])
+        parts = (PLACEMENT.pack(base_offset, length, self.leader_epoch), memoryview(batch)[16:])
         if not self._pending:
             # Changed only here: what is synced and what is not must not overtake each other.
             self._flush_ms = config.flush_ms
@@ -206,14 +205,15 @@ class PartitionLog:
             self.producers.apply(header, base_offset, now_ms, self.high_watermark)
         if completion is self._last_completion:
             pending = self._pending[-1]
-            pending.end_offset = end_offset
-            pending.end_position = end_position
+            pending.end_offset, pending.end_position = end_offset, end_position
             pending.max_timestamp_ms = active.max_timestamp_ms
         else:
             self._last_completion = completion
             pending = _Pending(end_offset, end_position, active.max_timestamp_ms)
             self._pending.append(pending)
             completion.then(self._stored, pending)
+        if end_position >= active.note_at:
+            self.upkeep.note()
         if end_position >= config.segment_bytes * PREPARE_FRACTION or (
             now_ms - active.first_append_ms >= config.segment_ms
         ):

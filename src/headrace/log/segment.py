@@ -2,7 +2,9 @@
 
 Rules of the room: knows one ledger's offsets and positions. `load_by_scan` rebuilds from the
 records themselves what a footer would say, and proves each batch's CRC and place on the way.
-Batches that this process neither wrote nor proved are proved when they are first read, so
+Where the store keeps notes, the log notes its state in the open ledger from time to time, in the
+form of a footer whose index holds only what came since the note before; a scan begins at the
+newest. Batches that this process neither wrote nor proved are proved when they are first read, so
 damaged bytes are reported instead of served.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.errors import BatchCorrupt, DataCorrupt
-from headrace.log.footer import decode_footer
+from headrace.log.footer import Footer, decode_footer, encode_footer
 from headrace.log.offset_index import OffsetIndex
 from headrace.log.producer_state import ProducerState
 from headrace.records.batch import (
@@ -24,7 +26,7 @@ from headrace.records.batch import (
     iterate_headers,
     read_header,
 )
-from headrace.storage.ledger import LedgerId
+from headrace.storage.ledger import KeepsNotes, LedgerId
 
 if TYPE_CHECKING:
     from headrace.metadata.facts import LedgerLink
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import LedgerStore
 
 SCAN_BYTES = 1024 * 1024
+NOTE_INTERVAL_BYTES = 16 * 1024 * 1024
+"""How much who takes over an open ledger reads at most, where the store keeps notes."""
+NOTE_RATIO = 16
+"""Notes of many producers are large, and come less often: they are a 16th of the bytes at most."""
 
 
 class Segment:
@@ -50,6 +56,8 @@ class Segment:
         "leader_epoch",
         "ledger",
         "max_timestamp_ms",
+        "note_at",
+        "noted_count",
         "proved_from",
         "proved_to",
         "safe_max_timestamp_ms",
@@ -74,6 +82,10 @@ class Segment:
         self.is_index_loaded = True
         self.proved_from = 0
         self.proved_to = 0
+        self.note_at = NOTE_INTERVAL_BYTES
+        """Where in the ledger the next note is due."""
+        self.noted_count = 0
+        """Entries of the index that notes hold."""
 
     @property
     def newest_ms(self) -> int:
@@ -129,14 +141,18 @@ class Segment:
 
     async def load_by_scan(
         self, store: LedgerStore, end: int, producers: ProducerState, seen_ms: int
-    ) -> None:
-        """Read all batches up to byte `end` and rebuild index and producer state from them.
+    ) -> ProducerState:
+        """Read the batches up to byte `end` and rebuild index and producer state from them.
 
-        `seen_ms` counts as the time at which the producers were last seen. Raises DataCorrupt.
+        `producers` are those before this ledger; those behind it are returned. What a note in the
+        ledger tells is not read again. `seen_ms` counts as the time at which the producers were
+        last seen. Raises DataCorrupt.
         """
         self.index = OffsetIndex()
         self.end_offset, self.end_position = self.base_offset, 0
-        position, want = 0, SCAN_BYTES
+        producers = await self._load_notes(store, end) or producers
+        begin = position = self.end_position
+        want = SCAN_BYTES
         while position < end:
             data = await store.read(self.ledger, position, min(want, end - position))
             consumed = self._scan(data, position, producers, seen_ms)
@@ -147,8 +163,30 @@ class Segment:
                 raise self.corrupt(position, "a batch reaches past the end")
             want = max(want * 2, read_header(data).size)
         self.max_timestamp_ms = self.safe_max_timestamp_ms = self.index.max_timestamp_ms
-        self.proved_from, self.proved_to = 0, end
+        self.proved_from, self.proved_to = begin, end
         self.is_index_loaded = True
+        return producers
+
+    def note(self, producers: ProducerState) -> bytes:
+        """What is to be noted in the ledger at its present end; `producers` as they are there."""
+        index = self.index.since(self.noted_count)
+        data = encode_footer(Footer(self.end_offset, self.first_append_ms, index, producers))
+        self.noted_count = len(self.index.offsets)
+        self.note_at = self.end_position + max(NOTE_INTERVAL_BYTES, NOTE_RATIO * len(data))
+        return data
+
+    async def _load_notes(self, store: LedgerStore, end: int) -> ProducerState | None:
+        """Go to the newest note; its producers, or None where there are no notes."""
+        footer: Footer | None = None
+        if isinstance(store, KeepsNotes):
+            for note in await store.notes(self.ledger):
+                if note.position > end:
+                    raise self.corrupt(end, f"a note lies at byte {note.position}, behind the end")
+                footer = decode_footer(note.data)
+                self.index.extend(footer.offset_index)
+                self.end_offset, self.end_position = footer.end_offset, note.position
+                self.first_append_ms = footer.first_append_ms
+        return None if footer is None else footer.producers
 
     def _scan(self, data: Buffer, position: int, producers: ProducerState, seen_ms: int) -> int:
         consumed = 0
@@ -189,10 +227,9 @@ class Segment:
             self.max_timestamp_ms = footer.offset_index.max_timestamp_ms
             producers = footer.producers
         else:
-            producers = ProducerState()
             # Aside: readers of this segment go by its end while its bytes are read.
             scanned = Segment(self.ledger, self.base_offset, self.leader_epoch)
-            await scanned.load_by_scan(store, info.end, producers, seen_ms=0)
+            producers = await scanned.load_by_scan(store, info.end, ProducerState(), seen_ms=0)
             self.index = scanned.index
             self.end_offset, self.end_position = scanned.end_offset, scanned.end_position
             self.max_timestamp_ms = scanned.max_timestamp_ms

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
@@ -26,7 +27,7 @@ from headrace.log.producer_state import ProducerState
 from headrace.log.segment import Segment, sealed_segment
 from headrace.log.steps import Steps
 from headrace.log.tiering import attach, discard
-from headrace.storage.ledger import LedgerId
+from headrace.storage.ledger import KeepsNotes, LedgerId
 
 if TYPE_CHECKING:
     from headrace.log.environment import Environment
@@ -109,7 +110,7 @@ class Upkeep(Steps):
                 if producers is None:
                     producers = await self._producers_behind(segments)
                 info = await self._store.recover(segment.ledger)
-                await segment.load_by_scan(self._store, info.end, producers, now_ms)
+                producers = await segment.load_by_scan(self._store, info.end, producers, now_ms)
                 segment.is_sealed = info.is_sealed
             segments.append(segment)
             end_offset = segment.end_offset
@@ -220,6 +221,19 @@ class Upkeep(Steps):
             self.switch()
         else:
             self._open()
+
+    def note(self) -> None:
+        """Note the log's state in the active ledger, so that who takes it over reads little.
+
+        What the note tells of, acknowledged or not, lies before it in the ledger. Only where a
+        recovery settles for ever what is in a ledger: elsewhere what a note counts may yet go.
+        """
+        active = self._log.active
+        assert active is not None, "an append has just been taken"
+        if self._environment.is_shared and isinstance(self._store, KeepsNotes):
+            self._store.note(active.ledger, active.note(self._log.producers))
+        else:
+            active.note_at = sys.maxsize
 
     # --- rolling -----------------------------------------------------------------------------
 

@@ -63,6 +63,37 @@ class LocatesBytes(Protocol):
         ...
 
 
+class Note(NamedTuple):
+    """Something that a writer left in its ledger, beside the bytes."""
+
+    position: int
+    """Bytes that had been appended before it, and are in the ledger wherever the note is."""
+    data: bytes
+
+
+@runtime_checkable
+class KeepsNotes(Protocol):
+    """What a LedgerStore may do besides, if nothing that was once in a ledger can change.
+
+    A note is no part of the bytes. It comes behind all that was appended before it, and is found
+    by a recovery only together with that.
+    """
+
+    def note(self, ledger: LedgerId, data: bytes) -> None:
+        """Leave a note behind what is appended by now. It may get lost, which nobody is told.
+
+        Raises as `append` does.
+        """
+        ...
+
+    async def notes(self, ledger: LedgerId) -> Sequence[Note]:
+        """The notes of a sealed ledger, from old to new; none where they are not worth a search.
+
+        Raises LedgerUnknown, StorageUnavailable, DataCorrupt.
+        """
+        ...
+
+
 class LedgerStore(Protocol):
     """Durable ledgers. Methods that may wait are coroutines; the others never block on a sync."""
 

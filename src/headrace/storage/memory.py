@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, LedgerFenced, LedgerSealed, LedgerUnknown, Rejected
 from headrace.runtime.completion import Completion
-from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo
+from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo, Note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ FOOTER_BYTES_MAX = 16 << 20
 
 
 class _Ledger:
-    __slots__ = ("data", "end", "footer", "is_fenced", "is_sealed", "readable", "writer")
+    __slots__ = ("data", "end", "footer", "is_fenced", "is_sealed", "notes", "readable", "writer")
 
     def __init__(self, writer: MemoryLedgerStore) -> None:
         self.writer = writer
@@ -33,6 +33,7 @@ class _Ledger:
         self.readable = 0
         self.is_sealed = False
         self.footer: bytes | None = None
+        self.notes: list[Note] = []
 
 
 class MemoryLedgerStore:
@@ -77,6 +78,18 @@ class MemoryLedgerStore:
         self._barrier()
         self._pending.append((ledger, list(parts), completion))
         return position, completion
+
+    def note(self, ledger: LedgerId, data: bytes) -> None:
+        """See KeepsNotes."""
+        found = self._find(ledger)
+        if found.is_sealed:
+            raise _fenced(ledger) if found.is_fenced else _sealed(ledger)
+        found.notes.append(Note(found.end, data))
+
+    async def notes(self, ledger: LedgerId) -> Sequence[Note]:
+        """See KeepsNotes."""
+        found = self._find(ledger)
+        return [note for note in found.notes if note.position <= found.readable]
 
     def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
         """See LedgerStore; never None."""

@@ -8,7 +8,8 @@ append that is larger than an entry lies in FRAGMENT entries and a last DATA ent
 says where that append began, so a ledger whose writer died in the middle ends before it.
 Behind the bytes `seal` puts a trailer, the index of the entries and the caller's footer, cut into
 TRAILER entries and a last TAIL, which says where the trailer begins. Their heads hold the end of
-the bytes. The layout is in `docs/FORMAT.md`.
+the bytes. A note lies between data entries, in NOTE_PART entries and a last NOTE, which says where
+it begins and where the note before it ends. The layout is in `docs/FORMAT.md`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 
 MAGIC = b"Hr"
 VERSION = 1
-DATA, FRAGMENT, TRAILER, TAIL = 1, 2, 3, 4
+DATA, FRAGMENT, TRAILER, TAIL, NOTE_PART, NOTE = 1, 2, 3, 4, 5, 6
 HEAD = Struct(">2sBBqq")
 _TAIL = Struct(">qII")
+_NOTE = Struct(">qq")
 INDEX_INTERVAL_BYTES = 64 << 10
 
 
@@ -140,6 +142,31 @@ def trailer_entries(
     out = [pack_head(TRAILER, end, end) + chunk for chunk in chunks]
     tail = _TAIL.pack(first_entry, len(encoded), len(footer))
     return [*out, pack_head(TAIL, end, end) + tail + last]
+
+
+def note_entries(
+    data: bytes, end: int, first_entry: int, previous: int, bytes_max: int
+) -> list[bytes]:
+    """The payloads of a note behind `end` bytes; `previous`: the last entry of the one before."""
+    room = bytes_max - HEAD.size - _NOTE.size
+    chunks = [data[at : at + room] for at in range(0, len(data), room)] or [b""]
+    last = chunks.pop()
+    out = [pack_head(NOTE_PART, end, end) + chunk for chunk in chunks]
+    return [*out, pack_head(NOTE, end, end) + _NOTE.pack(first_entry, previous) + last]
+
+
+def note_links(last: memoryview) -> tuple[int, int]:
+    """(its first entry, the last entry of the note before it or -1). Raises DataCorrupt."""
+    if len(last) < HEAD.size + _NOTE.size:
+        raise DataCorrupt("a note of a ledger is cut short")
+    first, previous = _NOTE.unpack_from(last, HEAD.size)
+    return first, previous
+
+
+def read_note(payloads: list[memoryview]) -> bytes:
+    """What a note says, from all its payloads."""
+    parts = [payload[HEAD.size :] for payload in payloads[:-1]]
+    return b"".join([*parts, payloads[-1][HEAD.size + _NOTE.size :]])
 
 
 def trailer_begin(tail: memoryview) -> int:

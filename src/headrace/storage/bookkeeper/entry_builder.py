@@ -113,8 +113,8 @@ class EntryBuilder:
         assert frame is not None
         self.queue.append(BuiltEntry(frame, self._position, self._position, DATA, completion))
 
-    def add_trailer(self, payloads: list[bytes]) -> None:
-        """Queue the entries of a trailer."""
+    def add_beside(self, payloads: list[bytes]) -> None:
+        """Queue the entries of a note or a trailer, behind all that was appended."""
         for payload in payloads:
             frame = _EMPTY.join((bytes(PAYLOAD_AT), payload))
             kind = payload[len(MAGIC) + 1]

@@ -30,12 +30,13 @@ from headrace.storage.bookkeeper.entry_cache import EntryCache
 from headrace.storage.bookkeeper.entry_reader import EntryReader
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
 from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, unknown
+from headrace.storage.bookkeeper.notes import read_notes
 from headrace.storage.bookkeeper.open_ledger import Cluster, OpenLedger, Room
 from headrace.storage.bookkeeper.position_reader import PositionReader
 from headrace.storage.bookkeeper.recovering_ledger import open_closed, recover_ledger
 from headrace.storage.bookkeeper.wire import master_key
 from headrace.storage.bookkeeper.writing_ledger import WritingLedger, sealed
-from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo
+from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo, Note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -176,6 +177,13 @@ class BookKeeperLedgerStore:
             raise sealed(ledger) if ledger in self._opened else unknown(ledger)
         return writing.append(parts, size)
 
+    def note(self, ledger: LedgerId, data: bytes) -> None:
+        """See KeepsNotes."""
+        writing = self._writing.get(ledger)
+        if writing is None:
+            raise sealed(ledger) if ledger in self._opened else unknown(ledger)
+        writing.note(data)
+
     async def seal(self, ledger: LedgerId, footer: bytes) -> None:
         """See LedgerStore. Sealing again with the same footer changes nothing."""
         if len(footer) > FOOTER_BYTES_MAX:
@@ -212,6 +220,10 @@ class BookKeeperLedgerStore:
     async def read(self, ledger: LedgerId, position: int, size: int) -> Buffer:
         """See LedgerStore."""
         return await self._positions.read(await self._open(ledger), position, size)
+
+    async def notes(self, ledger: LedgerId) -> Sequence[Note]:
+        """See KeepsNotes: a search from the ledger's end, `notes.SEARCHED_BYTES_MAX` at most."""
+        return await read_notes(await self._open(ledger), self._positions)
 
     def list(self) -> Sequence[LedgerInfo]:
         """The ledgers that are open here, by id; `records` finds those of all brokers."""

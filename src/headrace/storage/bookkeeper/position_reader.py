@@ -82,6 +82,25 @@ class PositionReader:
         data = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
         return data[: end - position]
 
+    async def entries(self, opened: OpenLedger, first: int, last: int) -> list[Entry]:
+        """The entries from `first` to `last`; bytes that lie in them stay in memory.
+
+        Raises DataCorrupt, StorageUnavailable, LedgerUnknown.
+        """
+        found: list[Entry] = []
+        while first + len(found) <= last:
+            batch = await self._reader.read(
+                opened.ledger,
+                opened.versioned.metadata,
+                first + len(found),
+                last,
+                BATCH_BYTES_MAX,
+            )
+            for entry in batch:
+                self._take(opened, entry)
+            found += batch
+        return found
+
     def _take(self, opened: OpenLedger, found: Entry) -> tuple[int, memoryview]:
         """(where it begins, its bytes)."""
         head = read_head(found.payload)

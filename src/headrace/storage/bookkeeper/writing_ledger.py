@@ -19,7 +19,7 @@ from headrace.errors import (
     LedgerUnknown,
     MetadataUnavailable,
 )
-from headrace.storage.bookkeeper.entries import DATA, FRAGMENT, trailer_entries
+from headrace.storage.bookkeeper.entries import DATA, FRAGMENT, note_entries, trailer_entries
 from headrace.storage.bookkeeper.entry_builder import DATA_AT, BuiltEntry, EntryBuilder
 from headrace.storage.bookkeeper.ledger_handle import (
     Acknowledge,
@@ -66,6 +66,8 @@ class WritingLedger:
         self._is_trailer_queued = False
         self._acknowledged = -1
         self._sent: dict[int, BuiltEntry] = {}
+        self._last_note = -1
+        """The last entry of the newest note."""
         self._is_in_line = False
         """Whether it waits for room."""
         self._footer: bytes | None = None
@@ -83,6 +85,22 @@ class WritingLedger:
             raise sealed(self._ledger)
         self._send_soon()
         return self._builder.append(parts, size)
+
+    def note(self, data: bytes) -> None:
+        """See KeepsNotes. Its entries are queued behind all others, so their numbers are known."""
+        if self.error is not None:
+            raise copy_of(self.error)
+        if self._footer is not None:
+            raise sealed(self._ledger)
+        builder = self._builder
+        builder.flush()
+        first = self.handle.next_entry + len(builder.queue)
+        payloads = note_entries(
+            data, builder.end, first, self._last_note, self._cluster.settings.entry_bytes_max
+        )
+        builder.add_beside(payloads)
+        self._last_note = first + len(payloads) - 1
+        self._send_soon()
 
     def _send_soon(self) -> None:
         if not self._is_turn_ending:
@@ -314,8 +332,8 @@ class WritingLedger:
 
     def _queue_trailer(self, footer: bytes) -> None:
         builder, settings = self._builder, self._cluster.settings
-        first = self.handle.next_entry
-        builder.add_trailer(
+        first = self.handle.next_entry + len(builder.queue)
+        builder.add_beside(
             trailer_entries(self.opened.index, footer, builder.end, first, settings.entry_bytes_max)
         )
         self._is_trailer_queued = True

@@ -22,7 +22,7 @@ from headrace.errors import (
     StorageUnavailable,
 )
 from headrace.runtime.tasks import Tasks
-from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo, LedgerStore
+from headrace.storage.ledger import Buffer, KeepsNotes, LedgerId, LedgerInfo, LedgerStore, Note
 from headrace.storage.objects.object_format import ledger_of_name, object_name
 from headrace.storage.objects.offload import Pace, read_back, write_object
 from headrace.storage.objects.read_ahead import ReadAhead
@@ -100,6 +100,17 @@ class TieredLedgerStore:
             if ledger in self._remote:
                 raise _sealed(ledger) from None
             raise
+
+    def note(self, ledger: LedgerId, data: bytes) -> None:
+        """See KeepsNotes; where the inner store keeps none, none are kept."""
+        if isinstance(self._inner, KeepsNotes):
+            self._inner.note(ledger, data)
+
+    async def notes(self, ledger: LedgerId) -> Sequence[Note]:
+        """See KeepsNotes; objects keep none, since ledgers are sealed when they come here."""
+        if ledger in self._remote or not isinstance(self._inner, KeepsNotes):
+            return ()
+        return await self._inner.notes(ledger)
 
     def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
         """See LedgerStore."""

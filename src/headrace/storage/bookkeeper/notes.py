@@ -1,0 +1,53 @@
+"""Finding the notes of a ledger: the newest from the ledger's end backwards, then one by one.
+
+Rules of the room: entries and what they look like; reading them is for `position_reader`. What is
+read on the way is the tail behind the newest note, which the caller reads next: it stays in memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.storage.bookkeeper.entries import NOTE, note_links, read_head, read_note
+from headrace.storage.ledger import Note
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.storage.bookkeeper.open_ledger import OpenLedger
+    from headrace.storage.bookkeeper.position_reader import PositionReader
+    from headrace.storage.bookkeeper.wire import Entry
+
+SEARCHED_BYTES_MAX = 48 << 20
+"""Without a note in so many bytes before its end, a ledger counts as one that has none."""
+STEP_BYTES = 2 << 20
+
+
+async def read_notes(opened: OpenLedger, positions: PositionReader) -> Sequence[Note]:
+    """The notes of a sealed ledger, from old to new. Raises as `PositionReader.entries`."""
+    last = await _find_newest(opened, positions)
+    found: list[Note] = []
+    while last is not None:
+        first, previous = note_links(last.payload)
+        payloads = [entry.payload for entry in await positions.entries(opened, first, last.entry)]
+        found.append(Note(read_head(last.payload).position, read_note(payloads)))
+        last = None
+        if previous >= 0:
+            last = (await positions.entries(opened, previous, previous))[0]
+    return found[::-1]
+
+
+async def _find_newest(opened: OpenLedger, positions: PositionReader) -> Entry | None:
+    """The entry with which the newest whole note ends."""
+    end = opened.last_entry + 1
+    step = max(1, STEP_BYTES * end // max(opened.end, 1))
+    searched = 0
+    while end and searched < SEARCHED_BYTES_MAX:
+        begin = max(0, end - step)
+        entries = await positions.entries(opened, begin, end - 1)
+        for entry in reversed(entries):
+            if read_head(entry.payload).kind == NOTE:
+                return entry
+            searched += len(entry.payload)
+        end = begin
+    return None
