@@ -1,1 +1,1 @@
-"""Side by side with Apache Kafka: `make bench`. Never imported by the product."""
+"""What only a checkout can measure, for its servers come from the tests. See headrace.bench."""

@@ -1,5 +1,7 @@
-"""`python -m benchmarks`: see benchmarks/run.py."""
+"""`python -m benchmarks`: the same as `headrace bench`."""
 
-from benchmarks.run import main
+import sys
 
-main()
+from headrace.cli.main import main
+
+main(["bench", *sys.argv[1:]])

@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.raw_client import fetch_all
+from headrace.bench.raw_client import fetch_all
 
 FETCH_BYTES = 1 << 20
 LIST_OFFSETS = 2

@@ -18,7 +18,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from benchmarks.kafka_parts import java, kafka_classpath
+
+from headrace.bench.kafka_parts import java, kafka_classpath
 
 SOURCES = Path(__file__).with_name("java")
 TIMEOUT_S = 120

@@ -29,6 +29,7 @@ COMMANDS = {
     "demo": ("headrace.cli.demo", "Run the whole thing once on real data."),
     "pipeline": ("headrace.cli.pipeline", "Run the Spark jobs, such as the archive to Iceberg."),
     "verify": ("headrace.cli.verify", "Attack this installation: crashes, damage, faults."),
+    "bench": ("headrace.cli.bench", "Measure this installation, beside Kafka and others."),
     "completion": ("headrace.cli.completion", "Print the completion script of your shell."),
 }
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 from typing import NamedTuple
 
-from benchmarks.kafka_parts import java, kafka_classpath
+from headrace.bench.kafka_parts import java, kafka_classpath
 
 TOOL_TIMEOUT_S = 300
 _SUMMARY = re.compile(

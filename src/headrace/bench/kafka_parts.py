@@ -13,13 +13,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from headrace.runtime.jars import cache_folder
+
 KAFKA_VERSION = "4.3.0"
 COORDINATES = (("org.apache.kafka", "kafka_2.13"), ("org.apache.kafka", "kafka-tools"))
-
-
-def cache_folder() -> Path:
-    """Where downloads and data go: HEADRACE_CACHE, or ~/.cache/headrace."""
-    return Path(os.environ.get("HEADRACE_CACHE") or Path.home() / ".cache" / "headrace")
 
 
 def java() -> str:
@@ -54,21 +51,22 @@ def kafka_classpath() -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
             for organisation, module in COORDINATES:
-                _fetch(cache, libs, organisation, module)
+                fetch_with_ivy(cache, libs, organisation, module, KAFKA_VERSION)
             done.touch()
     return f"{libs}/*"
 
 
-def _fetch(cache: Path, libs: Path, organisation: str, module: str) -> None:
+def fetch_with_ivy(cache: Path, libs: Path, organisation: str, module: str, revision: str) -> None:
+    """Put a module's jar and all that it needs into `libs`. Raises RuntimeError."""
     pattern = f"{libs}/[artifact]-[revision](-[classifier]).[ext]"
     command = [
         *(java(), "-jar", str(_ivy_jar()), "-cache", str(cache / "ivy")),
-        *("-dependency", organisation, module, KAFKA_VERSION),
+        *("-dependency", organisation, module, revision),
         *("-confs", "default", "-retrieve", pattern),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0 or not list(libs.glob(f"{module}-{KAFKA_VERSION}.jar")):
+    if done.returncode != 0 or not list(libs.glob(f"{module}-{revision}.jar")):
         raise RuntimeError(
-            f"could not fetch {organisation}:{module}:{KAFKA_VERSION}; Ivy said:\n"
+            f"could not fetch {organisation}:{module}:{revision}; Ivy said:\n"
             + (done.stdout + done.stderr)[-2000:]
         )

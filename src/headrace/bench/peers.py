@@ -20,7 +20,7 @@ import uuid
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.kafka_parts import java, kafka_classpath
+from headrace.bench.kafka_parts import java, kafka_classpath
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_TIMEOUT_S = 60.0
@@ -182,7 +182,7 @@ class Kafka(_Process):
 
     def _wait_accepting(self, port: int) -> None:
         """Until it answers a request: it accepts connections a little before."""
-        from benchmarks.raw_client import answers_api_versions
+        from headrace.bench.raw_client import answers_api_versions
 
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
@@ -201,7 +201,7 @@ class Headrace(_Process):
 
     def start(self) -> None:
         """See Peer."""
-        from benchmarks.raw_client import answers_api_versions
+        from headrace.bench.raw_client import answers_api_versions
 
         shutil.rmtree(self.folder, ignore_errors=True)
         # A port of our choosing: the clock then stops at the first answer, not at a parsed line.

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run the workloads side by side and write the table.
+"""Run the workloads side by side with Apache Kafka, and keep what came out.
 
 Rules of the room: both brokers run all the time and are used in turn; what is not measured is
 idle. Kafka is warmed up first, until its JVM has compiled what it will run.
@@ -12,24 +12,26 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks import report
-from benchmarks.kafka_parts import cache_folder
-from benchmarks.measures import Measures, at_rest
-from benchmarks.peers import Headrace, Kafka, Peer, disk_under, raise_file_limit
-from benchmarks.workloads import FIGURES, SYNCED, UNSYNCED, WORKLOADS, Side, Workload
+from headrace.bench.measures import Measures, at_rest
+from headrace.bench.peers import Headrace, Kafka, Peer, disk_under, raise_file_limit
+from headrace.bench.report import Book, judge
+from headrace.bench.workloads import FIGURES, SYNCED, UNSYNCED, WORKLOADS, Side, Workload
 
-console = Console(stderr=True)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CONSOLE = Console(stderr=True)
 WARMUP = ("produce-100-1p", "produce-1024-6p", "single-pipelined", "single-librdkafka")
 
 
-def _machine(folder: Path) -> dict[str, Any]:
+def machine(folder: Path) -> dict[str, Any]:
+    """What figures depend on: cores, disk, what a sync takes, the load before."""
     return {
         "cores": os.cpu_count(),
         "disk": disk_under(folder),
@@ -57,19 +59,20 @@ def _sync_us(folder: Path) -> float:
         path.unlink()
 
 
-def _commit() -> str:
+def commit() -> str:
+    """The commit that is measured, or `unknown` outside a checkout."""
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
-        capture_output=True, text=True, check=False, cwd=report.ROOT,
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
     )  # fmt: skip
     return done.stdout.strip() or "unknown"
 
 
-def _entry(folder: Path, commit: str) -> dict[str, Any]:
+def _entry(folder: Path, of_commit: str) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit,
-        "machine": _machine(folder),
+        "commit": of_commit,
+        "machine": machine(folder),
         "rounds": {},
         "failures": [],
     }
@@ -78,11 +81,14 @@ def _entry(folder: Path, commit: str) -> dict[str, Any]:
 class Session:
     """One call of the benchmarks."""
 
-    def __init__(self, folder: Path, rounds: int, length: float, peers: list[str]) -> None:
+    def __init__(
+        self, folder: Path, rounds: int, length: float, peers: Sequence[str], book: Book
+    ) -> None:
+        self.book = book
         self.folder = folder
         self.rounds = rounds
         self.measures = Measures(length)
-        self.commit = _commit()  # of the broker that is about to start, not of a later checkout
+        self.commit = commit()  # of the broker that is about to start, not of a later checkout
         self.peers: dict[str, Peer] = {}
         if "headrace" in peers:
             self.peers["headrace"] = Headrace(folder / "headrace")
@@ -101,7 +107,7 @@ class Session:
         try:
             for peer in self.peers.values():
                 peer.start()
-                console.print(f"{peer.name}: ready after {peer.ready_s:.2f} s")
+                CONSOLE.print(f"{peer.name}: ready after {peer.ready_s:.2f} s")
             self._warm_up()
             for workload in under_load:
                 results[workload.name] = self._under_load(workload)
@@ -111,12 +117,12 @@ class Session:
                 peer.stop()
 
     def _done(self, workload: Workload, results: dict[str, Any]) -> None:
-        report.save(results)
+        self.book.save(results)
         _show(workload, results[workload.name])
 
     def _warm_up(self) -> None:
         by_name = {workload.name: workload for workload in WORKLOADS}
-        with console.status("warming up") as status:
+        with CONSOLE.status("warming up") as status:
             for name in WARMUP:
                 for peer in self.peers.values():
                     for policy in (SYNCED, UNSYNCED):
@@ -129,7 +135,7 @@ class Session:
         wanted = workload.options["connections"]
         allowed = raise_file_limit(wanted + 1000)
         connections = min(wanted, allowed - 500)
-        with console.status("at rest"):
+        with CONSOLE.status("at rest"):
             for _ in range(self.rounds):
                 for peer in self.peers.values():
                     side = f"{peer.name}/{SYNCED if peer.name == 'headrace' else UNSYNCED}"
@@ -141,7 +147,7 @@ class Session:
         entry = _entry(self.folder, self.commit)
         sides = [side for side in workload.sides if side.peer in self.peers]
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console, transient=True) as progress:
+        with Progress(*columns, console=CONSOLE, transient=True) as progress:
             task = progress.add_task(workload.name, total=len(sides) * (self.rounds + 1))
             for number in range(self.rounds + 1):
                 for side in sides:
@@ -164,7 +170,7 @@ class Session:
         except Exception as error:
             said = str(error).replace(str(self.folder), "DATA").replace(str(Path.home()), "~")
             entry["failures"].append(f"{side.peer}/{side.policy}: {said}"[:500])
-            console.print(f"[red]{workload.name} {side.peer} {side.policy}[/red]: {error}")
+            CONSOLE.print(f"[red]{workload.name} {side.peer} {side.policy}[/red]: {error}")
             return
         entry["rounds"].setdefault(f"{side.peer}/{side.policy}", []).append(figures)
         shown = ", ".join(
@@ -172,83 +178,14 @@ class Session:
             for name, value in figures.items()
             if name in FIGURES
         )
-        console.print(f"  {workload.name} {number}: {side.peer} {side.policy}: {shown}")
+        CONSOLE.print(f"  {workload.name} {number}: {side.peer} {side.policy}: {shown}")
 
 
 def _show(workload: Workload, entry: dict[str, Any]) -> None:
     table = Table(title=workload.title, title_justify="left")
     for heading in ("figure", "Headrace", "Kafka", "result", "bar", "verdict"):
         table.add_column(heading)
-    for verdict in report.judge(workload, entry):
+    for verdict in judge(workload, entry):
         colour = "red" if "missed" in verdict.verdict else "green"
         table.add_row(*verdict[:-1], f"[{colour}]{verdict.verdict.strip('*')}[/{colour}]")
-    console.print(table)
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--only",
-    "names",
-    metavar="NAME",
-    multiple=True,
-    help="Only this workload (or all that begin so); may be given again.",
-)
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--quick", is_flag=True, help="One short round: a look, not a measurement.")
-@click.option(
-    "--peer",
-    "peers",
-    type=click.Choice(["headrace", "kafka"]),
-    multiple=True,
-    default=("headrace", "kafka"),
-    help="Only this broker.",
-)
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where both brokers keep data; default: in HEADRACE_CACHE.",
-)
-@click.option("--no-save", is_flag=True, help="Leave docs/BENCHMARKS.md as it is.")
-@click.option("--profile", is_flag=True, help="Headrace under cProfile; shows where time goes.")
-@click.option("--list", "list_", is_flag=True, help="Name the workloads.")
-def main(names: tuple[str, ...], rounds: int, quick: bool, list_: bool, **options: Any) -> None:
-    """Measure Headrace side by side with Apache Kafka, and write docs/BENCHMARKS.md.
-
-    \b
-    Examples:
-      make bench
-      make bench BENCH="--only produce-100 --rounds 5"
-      make bench BENCH="--quick --no-save"
-    """
-    if list_:
-        for workload in WORKLOADS:
-            click.echo(f"{workload.name:20} {workload.title}")
-        return
-    chosen = [w for w in WORKLOADS if not names or any(w.name.startswith(n) for n in names)]
-    if not chosen:
-        raise click.UsageError(
-            f"No such workload; there are {', '.join(w.name for w in WORKLOADS)}"
-        )
-    folder = options["data_dir"] or cache_folder() / "bench-data"
-    folder.mkdir(parents=True, exist_ok=True)
-    if disk_under(folder) == "tmpfs":
-        raise click.UsageError(f"{folder} is in memory: a sync costs nothing there. Use a disk.")
-    if options["no_save"] or options["profile"]:
-        report.save = lambda results: None
-    session = Session(folder, 1 if quick else rounds, 0.3 if quick else 1.0, list(options["peers"]))
-    if options["profile"]:
-        _profile(session, chosen)
-        return
-    results = report.load()
-    session.run(chosen, results)
-
-
-def _profile(session: Session, workloads: list[Workload]) -> None:
-    import pstats
-
-    headrace = Headrace(session.folder / "headrace")
-    headrace.profile = session.folder.parent / "headrace.prof"
-    session.peers = {"headrace": headrace}
-    session.run(workloads, {})
-    console.print(f"profile: {headrace.profile}")
-    pstats.Stats(str(headrace.profile)).sort_stats("tottime").print_stats(40)
+    CONSOLE.print(table)

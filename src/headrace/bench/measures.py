@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from benchmarks import java_tools, latency, raw_client
-from benchmarks.peers import Peer, cpu_s, rss_bytes
-from benchmarks.workloads import POLICY_SETTINGS, Side, Workload
+from headrace.bench import java_tools, latency, raw_client
+from headrace.bench.peers import Peer, cpu_s, rss_bytes
+from headrace.bench.workloads import POLICY_SETTINGS, Side, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable

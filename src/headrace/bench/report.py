@@ -7,15 +7,14 @@ The page between the markers is written here; the rest of it by hand.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.workloads import FIGURES, PAIRS, WORKLOADS, Bar, Side, Workload
+from headrace.bench.workloads import FIGURES, PAIRS, WORKLOADS, Bar, Side, Workload
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "latest.json"
-PAGE = ROOT / "docs" / "BENCHMARKS.md"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 NAMES = {"headrace": "Headrace", "kafka": "Kafka"}
 
@@ -110,22 +109,39 @@ def _verdict(bar: Bar, measured: float | None) -> str:
     return "met" if bar.limit is not None else "goal missed"
 
 
-def load() -> dict[str, Any]:
-    """What is on file: workload name -> entry."""
-    if not RESULTS.exists():
-        return {}
-    loaded: dict[str, Any] = json.loads(RESULTS.read_text())
-    return loaded
+class Book:
+    """Where results are kept: raw rounds as JSON, and a part of a page that is made from them.
+
+    `page` may be None: then only the JSON is written. `results` None keeps nothing at all.
+    """
+
+    def __init__(self, results: Path | None, page: Path | None) -> None:
+        self.results = results
+        self.page = page
+
+    def load(self) -> dict[str, Any]:
+        """What is on file: workload name -> entry."""
+        if self.results is None or not self.results.exists():
+            return {}
+        loaded: dict[str, Any] = json.loads(self.results.read_text())
+        return loaded
+
+    def save(self, results: dict[str, Any]) -> None:
+        """Write all raw rounds, and the tables."""
+        if self.results is None:
+            return
+        self.results.parent.mkdir(parents=True, exist_ok=True)
+        self.results.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        if self.page is not None and self.page.exists():
+            put_between(self.page, BEGIN, END, markdown(results))
 
 
-def save(results: dict[str, Any]) -> None:
-    """Write all raw rounds, and the table."""
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-    if PAGE.exists():
-        head, _, rest = PAGE.read_text().partition(BEGIN)
-        tail = rest.partition(END)[2]
-        PAGE.write_text(f"{head}{BEGIN}\n\n{markdown(results)}\n{END}{tail}")
+def put_between(page: Path, begin: str, end: str, text: str) -> None:
+    """Replace what stands between two markers of a page; the rest is written by hand."""
+    head, _, rest = page.read_text().partition(begin)
+    if not rest:
+        return
+    page.write_text(f"{head}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}")
 
 
 def markdown(results: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 Rules of the room: both processes read the same monotonic clock. A message's clock starts when it
 was due, if the sender was held up by the broker (coordinated omission is thus corrected), and
 when it was sent, if the sender merely woke up late (the operating system's timer is not the
-broker's fault). `python -m benchmarks.latency` is the sending process.
+broker's fault). `python -m headrace.bench.latency` is the sending process.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Latencies(NamedTuple):
     rate_per_s: float
 
 
-def _precise_sleep() -> None:
+def precise_sleep() -> None:
     """Ask the kernel to wake this process when it said, not up to 50 us later."""
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 def send(bootstrap: str, topic: str, rate_per_s: int, seconds: float) -> None:
     """Send at a steady rate, each message when it is due."""
-    _precise_sleep()
+    precise_sleep()
     producer = Producer(
         {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0}
         | {"socket.nagle.disable": True, "log_level": 0, "delivery.report.only.error": True}
@@ -76,7 +76,22 @@ def send(bootstrap: str, topic: str, rate_per_s: int, seconds: float) -> None:
 
 def measure(bootstrap: str, topic: str, rate_per_s: int, seconds: float) -> Latencies:
     """Start the sender, receive everything, and sum up."""
-    _precise_sleep()
+    taken_ns, begin_ns, end_ns = collect(bootstrap, topic, rate_per_s, seconds)
+    taken_ns.sort()
+    count = len(taken_ns)
+
+    def at(share: float) -> float:
+        return taken_ns[min(count - 1, int(count * share))] / 1e6
+
+    rate = count / max((end_ns - begin_ns) / 1e9, 1e-9)
+    return Latencies(count, at(0.5), at(0.99), at(0.999), taken_ns[-1] / 1e6, rate)
+
+
+def collect(
+    bootstrap: str, topic: str, rate_per_s: int, seconds: float
+) -> tuple[list[int], int, int]:
+    """Each message's nanoseconds, and when the first that counts and the last one came."""
+    precise_sleep()
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "bench-latency", "log_level": 0}
         | {"enable.auto.commit": False, "socket.nagle.disable": True}
@@ -86,7 +101,7 @@ def measure(bootstrap: str, topic: str, rate_per_s: int, seconds: float) -> Late
     consumer.poll(0.5)
     total = int(rate_per_s * (seconds + WARMUP_S))
     skip = int(rate_per_s * WARMUP_S)
-    command = [sys.executable, "-m", "benchmarks.latency", bootstrap, topic]
+    command = [sys.executable, "-m", "headrace.bench.latency", bootstrap, topic]
     sender = subprocess.Popen(
         [*command, str(rate_per_s), str(seconds + WARMUP_S)], stderr=subprocess.PIPE
     )
@@ -97,14 +112,7 @@ def measure(bootstrap: str, topic: str, rate_per_s: int, seconds: float) -> Late
         if sender.wait(LATE_MAX_S) != 0:
             assert sender.stderr is not None
             raise RuntimeError(sender.stderr.read().decode()[-1000:])
-    taken_ns.sort()
-    count = len(taken_ns)
-
-    def at(share: float) -> float:
-        return taken_ns[min(count - 1, int(count * share))] / 1e6
-
-    rate = count / max((end_ns - begin_ns) / 1e9, 1e-9)
-    return Latencies(count, at(0.5), at(0.99), at(0.999), taken_ns[-1] / 1e6, rate)
+    return taken_ns, begin_ns, end_ns
 
 
 def _receive(consumer: Consumer, total: int, skip: int) -> tuple[list[int], int, int]:

@@ -1,0 +1,1 @@
+"""Benchmarks: Headrace beside other systems, by outside tools. Nothing imports it but the CLI."""

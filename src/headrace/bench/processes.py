@@ -1,0 +1,175 @@
+"""What a system's processes use: CPU, memory, bytes written, by /proc; and how they start and stop.
+
+Rules of the room: only processes that were started here are looked at or ended, by their ids. A
+system may consist of several processes (its children, and theirs): their sum counts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import Retriable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_START_TIMEOUT_S = 90.0
+_END_TIMEOUT_S = 20.0
+
+
+class SystemFailed(Retriable):
+    """A system under test, or a tool that loads it, did not do what it was asked."""
+
+
+class Usage(NamedTuple):
+    """What a tree of processes has used since it began; `rss_bytes` is what it holds now."""
+
+    cpu_s: float
+    written_bytes: int
+    rss_bytes: int
+
+    def since(self, before: Usage) -> Usage:
+        """What was used after `before`; memory is that of now."""
+        return Usage(
+            self.cpu_s - before.cpu_s, self.written_bytes - before.written_bytes, self.rss_bytes
+        )
+
+
+def tree_of(pid: int) -> list[int]:
+    """`pid` and everything below it, by what every process says is its parent."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended meanwhile
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
+    return found
+
+
+def usage_of(pids: Sequence[int]) -> Usage:
+    """The sum over `pids` and everything below them."""
+    cpu, written, rss = 0.0, 0, 0
+    for pid in {one for root in pids for one in tree_of(root)}:
+        folder = Path(f"/proc/{pid}")
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            status = (folder / "status").read_text()
+            counters = (folder / "io").read_text()
+        except OSError:
+            continue
+        # Children that ended and were waited for (15, 16) count as well.
+        cpu += sum(int(fields[index]) for index in (11, 12, 13, 14)) / TICKS_PER_S
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        rss += int(found[1]) * 1024 if found else 0
+        found = re.search(r"^write_bytes: (\d+)", counters, re.MULTILINE)
+        written += int(found[1]) if found else 0
+    return Usage(cpu, written, rss)
+
+
+class Processes:
+    """The processes of one system with one folder for data and logs."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.folder = folder
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that were started here."""
+        return [process.pid for process in self._running]
+
+    def clear(self) -> None:
+        """An empty folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+
+    def spawn(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start one process; what it says goes to `<folder>/<number>.log`."""
+        with (self.folder / f"{len(self._running)}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+        self._running.append(process)
+        return process
+
+    def wait_until(self, is_ready: Callable[[], bool]) -> None:
+        """Look every 10 ms until it is ready. Raises SystemFailed when it ends or is too slow."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not is_ready():
+            ended = [process for process in self._running if process.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                what = "ended while starting" if ended else f"was not ready in {_START_TIMEOUT_S} s"
+                raise SystemFailed(f"{self.name} {what}; it said: {self.said()}")
+            time.sleep(0.01)
+
+    def said(self) -> str:
+        """The end of what the processes have printed."""
+        logs = sorted(self.folder.glob("*.log"))
+        return "\n".join(log.read_text(errors="replace")[-1500:] for log in logs)
+
+    def stop(self) -> None:
+        """End what was started, last first, and remove the folder."""
+        for process in reversed(self._running):
+            below = tree_of(process.pid)
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            for pid in below[1:]:  # what it should have taken along, if it is still its session
+                try:
+                    if os.getsid(pid) == process.pid:
+                        os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        self._running.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def run_tool(
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = 180,
+    folder: Path | None = None,
+) -> str:
+    """Run a load tool to its end; returns what it printed. Raises SystemFailed."""
+    name = Path(command[0]).name
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=timeout_s,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SystemFailed(f"{name} did not end in {timeout_s:.0f} s") from error
+    if done.returncode != 0:
+        raise SystemFailed(f"{name} failed: {(done.stdout + done.stderr)[-1500:]}")
+    return done.stdout

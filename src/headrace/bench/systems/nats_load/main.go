@@ -1,0 +1,170 @@
+// Loads a JetStream stream through NATS's own Go client; prints one JSON object.
+//
+//	nats_load URL produce STREAM MESSAGES BYTES
+//	nats_load URL consume STREAM MESSAGES
+//	nats_load URL latency STREAM PER_SECOND SECONDS WARMUP_SECONDS
+//	nats_load URL drop STREAM
+//
+// produce publishes asynchronously, with so many unacknowledged; consume reads with an ordered
+// consumer. latency sends on one connection and receives on another; a message's time begins when
+// it was due if the sender was held up, and when it was sent if the sender merely woke late.
+package main
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	pendingMax   = 4096
+	latencyBytes = 100
+	lateMax      = 20 * time.Second
+)
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func number(index int) int {
+	value, err := strconv.Atoi(os.Args[index])
+	check(err)
+	return value
+}
+
+func connect() (*nats.Conn, nats.JetStreamContext) {
+	connection, err := nats.Connect(os.Args[1])
+	check(err)
+	stream, err := connection.JetStream(nats.PublishAsyncMaxPending(pendingMax))
+	check(err)
+	return connection, stream
+}
+
+func tell(figures map[string]any) {
+	check(json.NewEncoder(os.Stdout).Encode(figures))
+}
+
+func create(stream nats.JetStreamContext, name string) {
+	_, err := stream.AddStream(&nats.StreamConfig{
+		Name: name, Subjects: []string{name}, Storage: nats.FileStorage,
+	})
+	check(err)
+}
+
+func waitAcknowledged(stream nats.JetStreamContext) {
+	select {
+	case <-stream.PublishAsyncComplete():
+	case <-time.After(2 * time.Minute):
+		check(fmt.Errorf("not acknowledged in two minutes"))
+	}
+}
+
+func produce(name string) {
+	_, stream := connect()
+	create(stream, name)
+	messages, value := number(4), make([]byte, number(5))
+	began := time.Now()
+	for range messages {
+		_, err := stream.PublishAsync(name, value, nats.StallWait(time.Minute))
+		check(err)
+	}
+	waitAcknowledged(stream)
+	elapsed := time.Since(began).Seconds()
+	info, err := stream.StreamInfo(name)
+	check(err)
+	if info.State.Msgs != uint64(messages) {
+		check(fmt.Errorf("%d of %d messages are in the stream", info.State.Msgs, messages))
+	}
+	tell(map[string]any{"messages": messages, "seconds": elapsed})
+}
+
+func consume(name string) {
+	_, stream := connect()
+	messages, seen := number(4), 0
+	done := make(chan struct{})
+	began := time.Now()
+	_, err := stream.Subscribe(name, func(*nats.Msg) {
+		if seen++; seen == messages {
+			close(done)
+		}
+	}, nats.OrderedConsumer())
+	check(err)
+	select {
+	case <-done:
+	case <-time.After(2 * time.Minute):
+		check(fmt.Errorf("%d of %d messages in two minutes", seen, messages))
+	}
+	tell(map[string]any{"messages": messages, "seconds": time.Since(began).Seconds()})
+}
+
+func latency(name string) {
+	perSecond, warmup := number(4), number(6)
+	seconds, err := strconv.ParseFloat(os.Args[5], 64)
+	check(err)
+	total := int(float64(perSecond) * (seconds + float64(warmup)))
+	_, sender := connect()
+	_, receiver := connect()
+	create(sender, name)
+	origin := time.Now()
+	taken := make([]int64, 0, total)
+	done := make(chan struct{})
+	_, err = receiver.Subscribe(name, func(message *nats.Msg) {
+		now := time.Since(origin).Nanoseconds()
+		taken = append(taken, now-int64(binary.BigEndian.Uint64(message.Data)))
+		if len(taken) == total {
+			close(done)
+		}
+	}, nats.OrderedConsumer())
+	check(err)
+	runtime.LockOSThread()
+	due := time.Since(origin) + 300*time.Millisecond
+	free := due
+	for range total {
+		if wait := due - time.Since(origin); wait > 0 {
+			time.Sleep(wait)
+		}
+		start := time.Since(origin)
+		if free > due {
+			start = due
+		}
+		value := make([]byte, latencyBytes)
+		binary.BigEndian.PutUint64(value, uint64(start))
+		_, err := sender.PublishAsync(name, value, nats.StallWait(time.Minute))
+		check(err)
+		free = time.Since(origin)
+		due += time.Second / time.Duration(perSecond)
+	}
+	waitAcknowledged(sender)
+	select {
+	case <-done:
+	case <-time.After(lateMax):
+		check(fmt.Errorf("%d of %d messages arrived", len(taken), total))
+	}
+	tell(map[string]any{"taken_ns": taken[perSecond*warmup:]})
+}
+
+func main() {
+	name := os.Args[3]
+	switch os.Args[2] {
+	case "produce":
+		produce(name)
+	case "consume":
+		consume(name)
+	case "latency":
+		latency(name)
+	case "drop":
+		_, stream := connect()
+		if err := stream.DeleteStream(name); err != nil && err != nats.ErrStreamNotFound {
+			check(err)
+		}
+	}
+}

@@ -1,0 +1,8 @@
+"""All systems that may stand beside Headrace, in the order of the tables."""
+
+from __future__ import annotations
+
+from headrace.bench.systems import kafka_protocol, nats, redis
+
+SYSTEMS = (kafka_protocol.HEADRACE, kafka_protocol.KAFKA, redis.SYSTEM, nats.SYSTEM)
+BY_NAME = {system.name: system for system in SYSTEMS}

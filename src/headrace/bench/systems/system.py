@@ -1,0 +1,86 @@
+"""What the benchmarks ask of a system, whichever it is.
+
+Rules of the room: one interface of few methods; a system's own words (queue, stream, subject) stay
+in its module. `synced` means: on disk before it is acknowledged; `unsynced`: acknowledged before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headrace.bench.hdr import HdrHistogram
+
+
+class Produced(NamedTuple):
+    """What a tool says of writing: acknowledged records, and how many a second."""
+
+    records: int
+    records_per_s: float
+
+
+class Latency(NamedTuple):
+    """From the moment a message was due until it was received, in nanoseconds."""
+
+    histogram: HdrHistogram
+
+
+class Side(Protocol):
+    """One system with one promise, on its own processes and folder."""
+
+    name: str
+    policy: str
+    words: str
+    """The setting that makes the promise, in the system's own words."""
+
+    @property
+    def ready_s(self) -> float:
+        """Seconds from its start to its first answer."""
+        ...
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes."""
+        ...
+
+    def start(self) -> None:
+        """Start it afresh; returns when it answers."""
+        ...
+
+    def stop(self) -> None:
+        """End it and remove its data."""
+        ...
+
+    def produce(self, name: str, records: int, record_bytes: int) -> Produced:
+        """Write records, as fast as its tool goes, to a new topic (queue, stream) `name`."""
+        ...
+
+    def consume(self, name: str, records: int, record_bytes: int) -> float:
+        """Read from the beginning what `produce` wrote to `name`; records a second."""
+        ...
+
+    def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
+        """Send 100 B messages at a steady rate and receive them; None where no tool does it."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Delete `name`."""
+        ...
+
+
+class System(NamedTuple):
+    """A system that may stand beside Headrace."""
+
+    name: str
+    title: str
+    tool: str
+    """What loads it, with the settings that matter."""
+    version: Callable[[], str]
+    missing: Callable[[], str]
+    """What is not there, or "" when it can be run."""
+    install: Callable[[], None]
+    """Fetch it into the cache folder; raises PartMissing."""
+    sides: Callable[[Path], list[Side]]

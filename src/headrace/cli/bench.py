@@ -1,0 +1,179 @@
+"""`headrace bench`: measure Headrace, beside Apache Kafka and beside other systems.
+
+Rules of the room: what is measured is in `headrace.bench`; here are options, a list, a table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.output import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from headrace.bench.loads import Load
+    from headrace.bench.workloads import Workload
+
+_CHECKOUT = Path(__file__).resolve().parents[3]
+QUICK_LENGTH = 0.3
+
+
+@click.command(
+    epilog="Examples:\n\n  headrace bench --list\n\n  headrace bench --install redis,nats\n\n"
+    "  headrace bench --workload beside --rounds 2\n\n"
+    "  headrace bench --workload produce-100 --peer headrace --profile"
+)
+@click.option("--list", "is_list", is_flag=True, help="List workloads and systems.")
+@click.option(
+    "--workload",
+    "--only",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="This workload, or all whose names begin so; may be given again.",
+)
+@click.option(
+    "--peer", "peers", metavar="NAME", multiple=True, help="Only this system; may be given again."
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--quick", is_flag=True, help="One short round: a look, not a measurement.")
+@click.option("--profile", is_flag=True, help="A flame graph of Headrace's broker per workload.")
+@click.option("--install", metavar="NAME[,...]", help="Fetch these systems (or `all`) and end.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where brokers keep their data; default: in HEADRACE_CACHE.",
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where results go; default: the checkout's benchmarks/results, else ./headrace-bench.",
+)
+@click.option("--no-save", is_flag=True, help="Keep nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was measured as JSON.")
+def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **options: Any) -> None:
+    """Measure Headrace beside Apache Kafka and other systems that are installed.
+
+    All systems run at once and take turns, round by round. Workloads that begin with `beside` run
+    on every system; the others compare with Apache Kafka alone, and judge.
+    """
+    from headrace.bench.loads import LOADS
+    from headrace.bench.workloads import WORKLOADS
+
+    if is_list:
+        _list(as_json=options["as_json"])
+        return
+    if install is not None:
+        _install(install)
+        return
+    workloads = [w for w in WORKLOADS if not names or w.name.startswith(names)]
+    loads = [load for load in LOADS if not names or load.name.startswith(names)]
+    if not workloads and not loads:
+        known = ", ".join([*(w.name for w in WORKLOADS), *(load.name for load in LOADS)])
+        raise click.UsageError(f"no workload {names[0]!r}; there are {known}")
+    folder = _data_folder(options["data_dir"])
+    measured: dict[str, Any] = {}
+    if workloads:
+        measured["kafka"] = _with_kafka(workloads, folder, options)
+    if loads:
+        measured["beside"] = _side_by_side(loads, folder, options)
+    if options["as_json"]:
+        print_json(measured)
+
+
+def _data_folder(asked: Path | None) -> Path:
+    from headrace.bench.peers import disk_under
+    from headrace.runtime.jars import cache_folder
+
+    folder = asked or cache_folder() / "bench-data"
+    folder.mkdir(parents=True, exist_ok=True)
+    if disk_under(folder) == "tmpfs":
+        raise click.UsageError(f"{folder} is in memory: a sync costs nothing there. Use a disk.")
+    return folder
+
+
+def _places(options: dict[str, Any]) -> tuple[Path | None, Path | None]:
+    """The folder of results and the page; in a checkout they are the project's own."""
+    if options["no_save"] or options["profile"]:
+        return None, None
+    page = _CHECKOUT / "docs" / "BENCHMARKS.md"
+    if options["output"] is None and page.exists():
+        return _CHECKOUT / "benchmarks" / "results", page
+    return options["output"] or Path("headrace-bench"), None
+
+
+def _with_kafka(workloads: list[Workload], folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    from headrace.bench.report import Book
+    from headrace.bench.run import Session
+
+    results, page = _places(options)
+    book = Book(results / "latest.json" if results else None, page)
+    kept = book.load()
+    peers = [name for name in ("headrace", "kafka") if name in options["peers"]]
+    if options["peers"] and not peers:
+        return {}
+    session = Session(
+        folder,
+        1 if options["quick"] else options["rounds"],
+        QUICK_LENGTH if options["quick"] else 1.0,
+        peers or ["headrace", "kafka"],
+        book,
+    )
+    session.run(workloads, kept)
+    return {w.name: kept[w.name] for w in workloads if w.name in kept}
+
+
+def _side_by_side(loads: list[Load], folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    from headrace.bench.side_by_side import Runner, chosen_systems
+    from headrace.bench.side_page import SideBook, load_table
+
+    results, page = _places(options)
+    book = SideBook(results / "beside.json" if results else None, page)
+    quick = options["quick"]
+    runner = Runner(folder, 1 if quick else options["rounds"], QUICK_LENGTH if quick else 1.0)
+    found = runner.run(loads, chosen_systems(options["peers"]), book.save)
+    if not options["as_json"]:
+        for load in loads:
+            say(load.title)
+            click.echo("\n".join(load_table(load, found["loads"][load.name], found)))
+    return found
+
+
+def _install(names: str) -> None:
+    from headrace.bench.systems.registry import BY_NAME
+
+    asked = list(BY_NAME) if names == "all" else names.split(",")
+    unknown = [name for name in asked if name not in BY_NAME]
+    if unknown:
+        raise click.UsageError(f"no system {unknown[0]!r}; there are {', '.join(BY_NAME)}")
+    for name in asked:
+        system = BY_NAME[name]
+        if system.missing():
+            say(f"{system.title}: fetching")
+            system.install()
+        say(f"{system.title}: {system.missing() or f'version {system.version()} is there'}")
+
+
+def _list(*, as_json: bool) -> None:
+    from headrace.bench.loads import LOADS
+    from headrace.bench.systems.registry import SYSTEMS
+    from headrace.bench.workloads import WORKLOADS
+
+    workloads = [(w.name, w.title, "Kafka") for w in WORKLOADS]
+    workloads += [(load.name, load.title, "every system") for load in LOADS]
+    systems = [(one.name, one.title, one.missing() or one.version()) for one in SYSTEMS]
+    if as_json:
+        print_json(
+            {
+                "workloads": [
+                    dict(zip(("name", "title", "beside"), w, strict=True)) for w in workloads
+                ],
+                "systems": [dict(zip(("name", "title", "state"), s, strict=True)) for s in systems],
+            }
+        )
+        return
+    print_table(("workload", "what", "beside"), workloads)
+    click.echo()
+    print_table(("system", "what", "state"), systems)

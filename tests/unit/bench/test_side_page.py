@@ -1,0 +1,95 @@
+"""The page says what was measured, with which promise, and who was not there."""
+
+from __future__ import annotations
+
+from headrace.bench.hdr import HdrHistogram
+from headrace.bench.loads import FIGURES, LOADS
+from headrace.bench.side_page import BEGIN, END, SideBook, markdown
+
+PRODUCE = next(load for load in LOADS if load.kind == "produce")
+LATENCY = next(load for load in LOADS if load.kind == "latency")
+
+
+def run(rate):
+    return dict.fromkeys(FIGURES, 1.0) | {"records_per_s": rate}
+
+
+def timed(*milliseconds):
+    values = [value * 1_000_000 for value in milliseconds]
+    histogram = HdrHistogram(values).as_json()
+    names = ("p50", "p90", "p99", "p99.9", "max")
+    return {**dict.fromkeys(names, float(max(milliseconds))), "histogram_ns": histogram}
+
+
+def system(title, **sides):
+    about = {
+        policy: {"words": words, "ready_s": 0.5, "idle_mb": 50.0} for policy, words in sides.items()
+    }
+    return {"title": title, "tool": "a tool", "version": "1.0", "missing": "", "sides": about}
+
+
+RESULTS = {
+    "date": "2026-01-02",
+    "commit": "abc",
+    "machine": {"cores": 2, "disk": "ext4", "sync_us": 70, "load": "0.1"},
+    "systems": {
+        "headrace": system("Headrace", synced="as it comes", unsynced="flush.ms=1000"),
+        "redis": system("Redis", synced="appendfsync always"),
+        "nats": {
+            "title": "NATS",
+            "tool": "t",
+            "missing": "no nats-server",
+            "sides": {},
+        },
+    },
+    "loads": {
+        PRODUCE.name: {
+            "rounds": {
+                "headrace/synced": [run(100.0), run(300.0), run(200.0)],
+                "headrace/unsynced": [run(900.0)],
+                "redis/synced": [run(250.0)],
+            },
+            "failures": ["redis/unsynced: it ended\nand more"],
+        },
+        LATENCY.name: {"rounds": {"headrace/synced": [timed(1), timed(2, 3)]}, "failures": []},
+    },
+}
+
+
+def test_a_figure_is_the_median_with_its_spread_and_its_promise():
+    assert "| synced | Headrace, as it comes | 200 (100-300) |" in markdown(RESULTS)
+
+
+def test_equal_promises_stand_together_the_quickest_first():
+    page = markdown(RESULTS)
+    rows = [line for line in page.splitlines() if line.startswith(("| synced", "| unsynced"))][:3]
+    assert [row.split("|")[2].strip() for row in rows] == [
+        "Redis, appendfsync always",
+        "Headrace, as it comes",
+        "Headrace, flush.ms=1000",
+    ]
+
+
+def test_percentiles_are_of_all_rounds_messages():
+    row = next(
+        line for line in markdown(RESULTS).splitlines() if " ms" not in line and "2.0" in line
+    )
+    assert row.startswith("| synced | Headrace, as it comes | 2.00 (1.00-3.00) ")
+
+
+def test_who_was_not_there_is_named_with_the_command_that_brings_it():
+    page = markdown(RESULTS)
+    assert "| NATS | not run: no nats-server; `headrace bench --install nats` |" in page
+    assert "- failed: redis/unsynced: it ended" in page
+
+
+def test_only_what_is_between_the_markers_is_written_again(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    book = SideBook(tmp_path / "results" / "beside.json", page)
+    book.save(RESULTS)
+    text = page.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "old" not in text
+    assert book.load() == RESULTS
