@@ -12,6 +12,7 @@ from typing import NamedTuple
 from headrace.errors import DataCorrupt, FormatUnsupported
 from headrace.log.offset_index import OffsetIndex
 from headrace.log.producer_state import ProducerState
+from headrace.storage.ledger import FOOTER_BYTES_MAX
 
 VERSION = 1
 _HEAD = Struct(">BqqII")
@@ -27,9 +28,9 @@ class Footer(NamedTuple):
 
 
 def encode_footer(footer: Footer) -> bytes:
-    """Its stored bytes."""
+    """Its stored bytes, no more than storage keeps: what does not fit are the oldest producers."""
     index = footer.offset_index.encode()
-    producers = footer.producers.encode()
+    producers = footer.producers.encode(FOOTER_BYTES_MAX - _HEAD.size - len(index))
     head = _HEAD.pack(
         VERSION, footer.end_offset, footer.first_append_ms, len(index), len(producers)
     )

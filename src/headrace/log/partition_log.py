@@ -354,6 +354,12 @@ class PartitionLog:
         """Bytes in all ledgers."""
         return sum(segment.end_position for segment in self.segments)
 
+    @property
+    def closed(self) -> list[Segment]:
+        """The ledgers that take no more appends, sealed or about to be."""
+        last = self.segments[-1:]
+        return self.segments[:-1] + [segment for segment in last if segment.is_sealed]
+
     def remember_boundary(self, offset: int, segment: Segment, position: int) -> None:
         """A batch that begins at `offset`, now or later, lies at `position`."""
         boundaries = self.boundaries

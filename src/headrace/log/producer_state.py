@@ -150,16 +150,22 @@ class ProducerState:
             if self._producers[producer_id].seen_ms < before_ms:
                 del self._producers[producer_id]
 
-    def encode(self) -> bytes:
+    def encode(self, bytes_max: int = 2**63) -> bytes:
         """For a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored.
 
-        A producer without batches must begin with 0; one that must not is left out.
+        A producer without batches must begin with 0; one that must not is left out. Where they
+        take more than `bytes_max`, those go first that were silent for longest, as if expired.
         """
         told = {
             producer_id: producer
             for producer_id, producer in self._producers.items()
             if producer.batches or not producer.first_sequence
         }
+        each = _PRODUCER.size + DUPLICATES_KEPT * _BATCH.size
+        if _COUNT.size + each * len(told) > bytes_max:
+            newest = sorted(told, key=lambda known: told[known].seen_ms, reverse=True)
+            room = max(bytes_max - _COUNT.size, 0) // each
+            told = {producer_id: told[producer_id] for producer_id in newest[:room]}
         out = [_COUNT.pack(len(told))]
         for producer_id, producer in told.items():
             batches = producer.batches[-DUPLICATES_KEPT:]

@@ -20,9 +20,8 @@ def start_after_retention(log: PartitionLog, now_ms: int) -> int:
     """The log start offset that retention by time and by size would leave."""
     config = log.config
     start = log.log_start_offset
-    sealed = [segment for segment in log.segments if segment.is_sealed]
     excess = log.size_bytes - config.retention_bytes
-    for segment in sealed:
+    for segment in log.closed:
         is_old = config.retention_ms >= 0 and segment.newest_ms < now_ms - config.retention_ms
         is_excess = config.retention_bytes >= 0 and excess >= segment.end_position
         if not (is_old or is_excess):
@@ -37,6 +36,7 @@ async def enforce(log: PartitionLog, now_ms: int) -> int:
     if not log.is_loaded or log.failure is not None or log.is_deleted:
         return 0
     log.producers.expire(now_ms - PRODUCER_EXPIRY_MS)
+    log.upkeep.seal_again()
     if not log.config.is_deleted_by_retention:
         return 0
     if log.config.retention_ms >= 0:

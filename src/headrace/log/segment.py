@@ -48,6 +48,7 @@ class Segment:
         "end_offset",
         "end_position",
         "first_append_ms",
+        "footer",
         "index",
         "is_index_loaded",
         "is_local",
@@ -74,6 +75,9 @@ class Segment:
         self.safe_max_timestamp_ms = -1
         """Of the records that are acknowledged: what it falls back to when an append fails."""
         self.is_sealed = False
+        """Whether storage has sealed it."""
+        self.footer: bytes | None = None
+        """What it is to be sealed with, where that was tried and failed: an attempt may count."""
         self.is_offloaded = False
         """Whether object storage holds a copy, and the chain says so."""
         self.is_local = True
@@ -206,6 +210,24 @@ class Segment:
         except BatchCorrupt as error:
             raise self.corrupt(position + consumed, str(error)) from error
         return consumed
+
+    def base_behind(self, link: LedgerLink, log_start_offset: int, *, can_shrink: bool) -> int:
+        """Where the ledger of `link` begins, which follows this one.
+
+        The chain knows the least offset at which it can begin. If this one ends earlier, records
+        are gone. With `flush.ms` a loss of power may do that (`can_shrink`), and an empty ledger
+        takes up where they ended; one that holds records is found out by their offsets. Below the
+        log's start it is of no interest. Otherwise it is damage. Raises DataCorrupt.
+        """
+        base = max(self.end_offset, min(link.base_offset, log_start_offset))
+        if base < link.base_offset and (link.is_sealed or not can_shrink):
+            problem = f"it ends at offset {self.end_offset}, what follows at {link.base_offset}"
+            raise self.corrupt(self.end_position, problem)
+        return base
+
+    def encode_footer(self, producers: ProducerState) -> bytes:
+        """What it is sealed with."""
+        return encode_footer(Footer(self.end_offset, self.first_append_ms, self.index, producers))
 
     def unload_index(self) -> None:
         """Give the memory of a sealed ledger's index back: `load_index` reads it again."""

@@ -46,7 +46,7 @@ def to_offload(log: PartitionLog) -> list[Segment]:
     """Sealed ledgers that hold records and have no copy yet, from old to new."""
     if not log.config.is_remote_enabled:
         return []
-    # Sealed for the chain: a segment here is called so a little before it is.
+    # Sealed for the chain, too: it learns of it last.
     sealed = {link.ledger for link in log.upkeep.chain.fact.ledgers if link.is_sealed}
     return [
         segment
@@ -65,7 +65,7 @@ def to_drop(log: PartitionLog, now_ms: int) -> list[Segment]:
     keep_bytes = config.retention_bytes if keep_bytes == SAME_AS_RETENTION else keep_bytes
     excess = local_size_bytes(log) - keep_bytes
     due: list[Segment] = []
-    for segment in [segment for segment in log.segments if segment.is_sealed][:-1]:
+    for segment in log.closed[:-1]:
         if not segment.is_local or not segment.end_position:
             continue
         is_old = keep_ms >= 0 and segment.newest_ms < now_ms - keep_ms

@@ -22,7 +22,6 @@ from headrace.errors import (
     OffsetOutOfRange,
     StorageUnavailable,
 )
-from headrace.log.footer import Footer, encode_footer
 from headrace.log.producer_state import ProducerState
 from headrace.log.segment import Segment, sealed_segment
 from headrace.log.steps import Steps
@@ -33,9 +32,11 @@ if TYPE_CHECKING:
     from headrace.log.environment import Environment
     from headrace.log.ledger_chain import LedgerChain
     from headrace.log.partition_log import PartitionLog
-    from headrace.metadata.facts import LedgerLink
 
 log = logging.getLogger(__name__)
+
+HELD_FRACTION = 1.25
+"""How full a ledger is when appends wait for the next one, which slow storage has not made yet."""
 
 
 class Upkeep(Steps):
@@ -46,6 +47,7 @@ class Upkeep(Steps):
         "_environment",
         "_is_claimed",
         "_is_first_wanted",
+        "_is_held",
         "_is_preparing",
         "_is_resuming",
         "_prepared",
@@ -68,6 +70,8 @@ class Upkeep(Steps):
         """The ledger whose appends failed, until storage has said where it ends."""
         self._is_first_wanted = False
         self._is_preparing = False
+        self._is_held = False
+        """Whether appends wait until the next ledger is made."""
         self._is_resuming = False
         self.wants_roll = False
 
@@ -99,7 +103,8 @@ class Upkeep(Steps):
         for link in fact.ledgers:
             base = link.base_offset
             if segments:
-                base = self._base_behind(segments[-1], link, fact.log_start_offset)
+                can_shrink = target.config.flush_ms is not None
+                base = segments[-1].base_behind(link, fact.log_start_offset, can_shrink=can_shrink)
             if link.is_sealed:
                 segment = sealed_segment(link)
                 attach(link, self._environment.tier)
@@ -140,21 +145,7 @@ class Upkeep(Steps):
             if segment is active or link.is_sealed:
                 continue
             # A crash came before the seal, or between the seal and its note in the chain.
-            await (self._chain.sealed(segment) if segment.is_sealed else self._seal(segment))
-
-    def _base_behind(self, before: Segment, link: LedgerLink, log_start_offset: int) -> int:
-        """Where the ledger of `link` begins, which follows `before`.
-
-        The chain knows the least offset at which it can begin. If `before` ends earlier, records
-        are gone. With `flush.ms` a loss of power may do that, and an empty ledger takes up where
-        they ended; one that holds records is found out by their offsets. Below the log's start
-        it is of no interest. Otherwise it is damage. Raises DataCorrupt.
-        """
-        base = max(before.end_offset, min(link.base_offset, log_start_offset))
-        if base < link.base_offset and (link.is_sealed or self._log.config.flush_ms is None):
-            problem = f"it ends at offset {before.end_offset}, what follows at {link.base_offset}"
-            raise before.corrupt(before.end_position, problem)
-        return base
+            await self._seal(segment)
 
     async def _producers_behind(self, segments: list[Segment]) -> ProducerState:
         return await segments[-1].load_index(self._store) if segments else ProducerState()
@@ -251,6 +242,9 @@ class Upkeep(Steps):
         )
         if is_full and self._prepared is not None and not self.wants_roll:
             self._roll()
+        elif self._prepared is None and active.end_position >= config.segment_bytes * HELD_FRACTION:
+            self._is_held = True
+            self._shut()
 
     async def _prepare(self) -> None:
         try:
@@ -258,6 +252,12 @@ class Upkeep(Steps):
                 self._prepared = await self._new_segment()
         finally:
             self._is_preparing = False
+            is_held, self._is_held = self._is_held, False
+            if is_held and self._log.active is not None:
+                if self._prepared is None:
+                    self._open()  # the old one has to do for longer
+                else:
+                    self._roll()
 
     def _roll(self) -> None:
         """Switch as soon as nothing is pending; appends wait for that."""
@@ -275,20 +275,31 @@ class Upkeep(Steps):
         assert not target.has_pending, "a ledger is left when all its appends are safe"
         new.base_offset = new.end_offset = target.end_offset
         target.segments.append(new)
-        old.is_sealed = True
         target.active, target.visible_position = new, 0
         self._prepared, self.wants_roll = None, False
         _ = self._begin(self._seal(old), "seal")
         self._open()
 
     async def _seal(self, segment: Segment) -> None:
-        # The newest producer states go along: a little newer than this ledger does no harm,
-        # since replaying the batches of the next one gives the same states again.
-        producers = self._log.producers.as_of(segment.end_offset)
-        footer = Footer(segment.end_offset, segment.first_append_ms, segment.index, producers)
-        await self._store.seal(segment.ledger, encode_footer(footer))
-        segment.is_sealed = True
+        if segment not in self._log.segments:
+            return  # retention was faster
+        if not segment.is_sealed:
+            if segment.footer is None:
+                # The newest producer states go along: a little newer than this ledger does no
+                # harm, since replaying the batches of the next one gives the same states again.
+                producers = self._log.producers.as_of(segment.end_offset)
+                segment.footer = segment.encode_footer(producers)
+            await self._store.seal(segment.ledger, segment.footer)
+            segment.is_sealed, segment.footer = True, None
         await self._chain.sealed(segment)
+
+    def seal_again(self) -> None:
+        """Try the seals once more that have failed."""
+        if self._log.ready is None and (self._task is None or self._task.done()):
+            noted = {link.ledger for link in self._chain.fact.ledgers if link.is_sealed}
+            for segment in self._log.closed:
+                if segment.ledger not in noted:
+                    _ = self._begin(self._seal(segment), "seal")
 
     async def roll_now(self) -> None:
         """Close the active ledger, if there is anything in it, and begin the next one."""
@@ -319,13 +330,7 @@ class Upkeep(Steps):
         target = self._log
         if log_start_offset <= target.log_start_offset:
             return
-        gone = [
-            segment
-            for segment in target.segments
-            if segment is not target.active
-            and segment.is_sealed
-            and segment.end_offset <= log_start_offset
-        ]
+        gone = [segment for segment in target.closed if segment.end_offset <= log_start_offset]
         await self._chain.trim(
             log_start_offset,
             {segment.ledger for segment in gone},

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 LedgerId = NewType("LedgerId", int)
 Position = NewType("Position", int)
 Buffer = bytes | bytearray | memoryview
+FOOTER_BYTES_MAX = 16 << 20
+"""What a seal keeps beside the bytes."""
 
 
 class LedgerInfo(NamedTuple):
@@ -130,7 +132,7 @@ class LedgerStore(Protocol):
         ...
 
     async def seal(self, ledger: LedgerId, footer: bytes) -> None:
-        """Take no more appends, and keep `footer` beside the bytes (at most 16 MiB)."""
+        """Take no more appends, and keep `footer` beside the bytes (at most FOOTER_BYTES_MAX)."""
         ...
 
     async def recover(self, ledger: LedgerId) -> LedgerInfo:

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, LedgerFenced, LedgerSealed, LedgerUnknown, Rejected
 from headrace.runtime.completion import Completion
-from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo, Note
+from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, LedgerId, LedgerInfo, Note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-FOOTER_BYTES_MAX = 16 << 20
 
 
 class _Ledger:

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from log_rig import Rig, rig, settle
 
-from headrace.errors import DataCorrupt, HeadraceError
+from headrace.errors import DataCorrupt, HeadraceError, StorageUnavailable
+from headrace.log import footer as footer_module
 from headrace.log.log_config import LogConfig
+from headrace.log.retention import enforce
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch
 from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
@@ -169,5 +173,154 @@ def test_a_log_without_idempotent_producers_is_scanned_once() -> None:
             bench.store.read = counted  # type: ignore[method-assign]
             await bench.reload()
             assert scans == 1
+
+    asyncio.run(scenario())
+
+
+async def rolled(bench: Rig) -> None:
+    """Fill the first ledger, and begin the second."""
+    while len(bench.log.segments) < 2:
+        await bench.append(b"fills", size=200)
+        await settle()
+
+
+def test_a_ledger_counts_as_sealed_when_storage_has_sealed_it() -> None:
+    async def scenario() -> None:
+        async with rig(LogConfig(segment_bytes=1000)) as bench:
+            gate = asyncio.Event()
+            seal = bench.store.seal
+
+            async def slow(ledger: LedgerId, footer: bytes) -> None:
+                await gate.wait()
+                await seal(ledger, footer)
+
+            bench.store.seal = slow  # type: ignore[method-assign]
+            await rolled(bench)
+            first = bench.log.segments[0]
+            assert bench.log.closed == [first]
+            assert not first.is_sealed
+            gate.set()
+            await settle()
+            assert first.is_sealed
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+def test_a_seal_that_failed_is_tried_again_with_the_same_footer(is_in_doubt: bool) -> None:
+    async def scenario() -> None:
+        config = LogConfig(segment_bytes=1000, retention_ms=-1)
+        async with rig(config) as bench:
+            seal = bench.store.seal
+            footers: list[bytes] = []
+
+            async def failing(ledger: LedgerId, footer: bytes) -> None:
+                footers.append(footer)
+                if is_in_doubt or len(footers) > 1:
+                    await seal(ledger, footer)
+                if len(footers) == 1:
+                    raise StorageUnavailable("an outage")
+
+            bench.store.seal = failing  # type: ignore[method-assign]
+            await rolled(bench)
+            await bench.append(b"more")
+            await settle()
+            first = bench.log.segments[0]
+            assert not first.is_sealed
+            await enforce(bench.log, bench.clock.ms)
+            await settle()
+            assert first.is_sealed
+            assert footers == [footers[0]] * 2
+            link = bench.log.upkeep.chain.fact.ledgers[0]
+            assert (link.end_offset, link.size_bytes) == (first.end_offset, first.end_position)
+            await enforce(bench.log, bench.clock.ms)
+            await settle()
+            assert len(footers) == 2
+
+    asyncio.run(scenario())
+
+
+def test_appends_wait_for_a_next_ledger_that_is_long_in_the_making() -> None:
+    async def scenario() -> None:
+        async with rig(LogConfig(segment_bytes=10_000)) as bench:
+            await bench.append(b"first")
+            gate = asyncio.Event()
+            create = bench.store.create
+
+            async def slow() -> LedgerId:
+                await gate.wait()
+                return await create()
+
+            bench.store.create = slow  # type: ignore[method-assign]
+            taken = 0
+            while bench.begin(b"fast", size=500) is not None:
+                taken += 1
+                assert taken < 100, "an append is taken however full the ledger is"
+                await asyncio.sleep(0)
+            active = bench.log.active
+            assert active is not None
+            assert 12_500 <= active.end_position < 12_500 + 700
+            gate.set()
+            assert await bench.append(b"next") == taken + 1
+            assert bench.log.active is not active
+            assert await bench.offsets() == list(range(taken + 2))
+
+    asyncio.run(scenario())
+
+
+def test_where_no_ledger_can_be_made_the_old_one_goes_on_an_append_at_a_time() -> None:
+    async def scenario() -> None:
+        async with rig(LogConfig(segment_bytes=10_000)) as bench:
+            await bench.append(b"first")
+            create = bench.store.create
+
+            async def broken() -> LedgerId:
+                await asyncio.sleep(0)
+                raise StorageUnavailable("an outage")
+
+            bench.store.create = broken  # type: ignore[method-assign]
+            stored = 1
+            for _ in range(60):
+                try:
+                    await bench.append(b"more", size=500)
+                    stored += 1
+                except StorageUnavailable:
+                    await settle()
+            assert stored > 30
+            bench.store.create = create  # type: ignore[method-assign]
+            await settle()
+            await bench.append(b"more", size=500)
+            await settle()
+            await bench.append(b"last")
+            assert len(bench.log.segments) == 2
+            assert await bench.offsets() == list(range(stored + 2))
+
+    asyncio.run(scenario())
+
+
+def test_a_footer_always_fits_and_keeps_the_producers_that_were_seen_last(monkeypatch) -> None:
+    monkeypatch.setattr(footer_module, "FOOTER_BYTES_MAX", 2_000)
+
+    async def scenario() -> None:
+        async with rig(LogConfig(segment_bytes=10_000)) as bench:
+            for producer_id in range(60):
+                bench.clock.ms += 1
+                record = Record(0, bench.clock.ms, None, b"v", [])
+                batch = encode_batch(
+                    [record], producer_id=producer_id, producer_epoch=0, base_sequence=0
+                )
+                appended = bench.log.append(batch, check_batch(batch))
+                if appended is None:
+                    assert bench.log.ready is not None
+                    await bench.log.ready.wait()
+                    continue
+                await appended.completion.wait()
+            await bench.log.upkeep.roll_now()
+            await settle()
+            assert bench.log.segments[0].is_sealed
+            await bench.reload()
+            kept = sorted(bench.log.producers._producers)
+            assert kept
+            assert kept == list(range(60 - len(kept), 60))
 
     asyncio.run(scenario())

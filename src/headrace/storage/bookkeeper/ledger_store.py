@@ -36,7 +36,7 @@ from headrace.storage.bookkeeper.position_reader import PositionReader
 from headrace.storage.bookkeeper.recovering_ledger import open_closed, recover_ledger
 from headrace.storage.bookkeeper.wire import master_key
 from headrace.storage.bookkeeper.writing_ledger import WritingLedger, sealed
-from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo, Note
+from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, LedgerId, LedgerInfo, Note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FOOTER_BYTES_MAX = 16 << 20
 _LISTED_AT_ONCE = 64
 
 

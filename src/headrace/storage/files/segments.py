@@ -26,14 +26,13 @@ from headrace.runtime.file_bytes import FileBytes
 from headrace.storage.files import tails
 from headrace.storage.files.format import FOOTER_HEAD, decode_footer, encode_footer
 from headrace.storage.files.tails import Tails
+from headrace.storage.ledger import FOOTER_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.storage.files.group import Ledger
     from headrace.storage.ledger import Buffer
-
-FOOTER_BYTES_MAX = 16 << 20
 
 
 class Segments:

@@ -29,10 +29,10 @@ from headrace.storage.files.group_commit import GroupCommit
 from headrace.storage.files.maintenance import Maintenance
 from headrace.storage.files.recovery import Recovered, prepare_folder, recover
 from headrace.storage.files.room import Room
-from headrace.storage.files.segments import FOOTER_BYTES_MAX, Segments
+from headrace.storage.files.segments import Segments
 from headrace.storage.files.wal_reader import WalReader
 from headrace.storage.files.write_ahead_log import WriteAheadLog
-from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo
+from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, LedgerId, LedgerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
