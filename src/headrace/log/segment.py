@@ -234,10 +234,20 @@ class Segment:
         assert self.is_sealed, "the index of what is written to is nowhere else"
         self.index, self.is_index_loaded = OffsetIndex(), False
 
-    async def load_index(self, store: LedgerStore) -> ProducerState:
+    async def knows_producers(self, store: LedgerStore) -> bool:
+        """Whether a footer or a note in it tells all producers, those before it included."""
+        if (await store.recover(self.ledger)).footer is not None:
+            return True
+        return isinstance(store, KeepsNotes) and bool(await store.notes(self.ledger))
+
+    async def load_index(
+        self, store: LedgerStore, before: ProducerState | None = None, seen_ms: int = 0
+    ) -> ProducerState:
         """Take the index of a sealed ledger from its footer, or scan for it; its producers.
 
-        Raises DataCorrupt, also where the ledger does not end as its chain says.
+        `before`: as they were at its beginning, for a ledger that does not know them; it is
+        changed. `seen_ms` as for a scan. Raises DataCorrupt, also where the ledger does not end as
+        its chain says.
         """
         known_end = (self.end_offset, self.end_position)
         info = await store.recover(self.ledger)
@@ -251,7 +261,8 @@ class Segment:
         else:
             # Aside: readers of this segment go by its end while its bytes are read.
             scanned = Segment(self.ledger, self.base_offset, self.leader_epoch)
-            producers = await scanned.load_by_scan(store, info.end, ProducerState(), seen_ms=0)
+            before = ProducerState() if before is None else before
+            producers = await scanned.load_by_scan(store, info.end, before, seen_ms)
             self.index = scanned.index
             self.end_offset, self.end_position = scanned.end_offset, scanned.end_position
             self.max_timestamp_ms = scanned.max_timestamp_ms

@@ -148,7 +148,18 @@ class Upkeep(Steps):
             await self._seal(segment)
 
     async def _producers_behind(self, segments: list[Segment]) -> ProducerState:
-        return await segments[-1].load_index(self._store) if segments else ProducerState()
+        """As they were when the last of these ended.
+
+        A ledger that was recovered over shared storage has no footer, although it is sealed: then
+        those before it tell, back to one that has.
+        """
+        first = len(segments) - 1
+        while first > 0 and not await segments[first].knows_producers(self._store):
+            first -= 1
+        producers, now_ms = ProducerState(), self._environment.clock.now_ms()
+        for segment in segments[max(0, first) :]:
+            producers = await segment.load_index(self._store, producers, now_ms)
+        return producers
 
     # --- the first ledger, and going on after a failure --------------------------------------
 

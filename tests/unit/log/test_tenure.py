@@ -10,7 +10,8 @@ from log_rig import Rig, rig, settle
 from headrace.errors import HeadraceError, LedgerFenced, LedgerLost, NotOwner
 from headrace.log.log_config import LogConfig
 from headrace.log.reading import read
-from headrace.records.batch import iterate_headers
+from headrace.records.batch import check_batch, iterate_headers
+from headrace.records.codec import Record, encode_batch
 from headrace.runtime.completion import Completion
 
 
@@ -190,5 +191,41 @@ def test_a_log_that_was_overtaken_does_not_load() -> None:
                 await late.ready()
             assert isinstance(caught.value, NotOwner)
             assert await bench.append(b"b") == 1
+
+    asyncio.run(scenario())
+
+
+async def append_of(bench: Rig, producer: int, sequence: int) -> int:
+    record = Record(0, bench.clock.ms, None, b"%d" % sequence, [])
+    batch = encode_batch([record], producer_id=producer, producer_epoch=0, base_sequence=sequence)
+    for _ in range(40):
+        appended = bench.log.append(batch, check_batch(batch))
+        if appended is not None:
+            await appended.completion.wait()
+            return appended.base_offset
+        await settle()
+    raise AssertionError("the log never became ready")
+
+
+@pytest.mark.parametrize("takeovers", [1, 2, 3])
+def test_a_retry_is_recognised_however_often_the_partition_has_changed_hands(takeovers) -> None:
+    """Found by `headrace verify blackbox`: a ledger that is recovered gets no footer; once the
+    chain called it sealed, the next owner knew the producers of that ledger alone."""
+
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            assert await append_of(bench, 7, 0) == 0
+            assert await append_of(bench, 7, 1) == 1
+            await bench.log.upkeep.roll_now()
+            assert await append_of(bench, 8, 0) == 2  # another producer, in the next ledger
+            owner = bench
+            for epoch in range(1, takeovers + 1):
+                owner = await taken_over(bench, epoch)
+                await settle()
+                assert await append_of(owner, 8, epoch) == 2 + epoch
+            assert await append_of(owner, 7, 1) == 1, "a retry is recognised"
+            owner.log.producers.expire(owner.clock.ms)
+            assert await append_of(owner, 7, 1) == 1, "it was seen lately"
+            assert await append_of(owner, 7, 2) == 3 + takeovers
 
     asyncio.run(scenario())
