@@ -231,7 +231,8 @@ class Topics:
 
     def _check_configs(self, configs: Mapping[str, str], before: Mapping[str, str]) -> None:
         for key, value in configs.items():
-            check_config(key, value)
+            if before.get(key) != value:  # else it stands already; perhaps a newer broker set it
+                check_config(key, value)
         check_tiering(configs, before, has_objects=self._environment.tier is not None)
 
     def _check_partition_count(self, count: int) -> None:

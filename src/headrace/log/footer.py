@@ -43,7 +43,11 @@ def decode_footer(data: bytes) -> Footer:
         raise DataCorrupt("a ledger footer is cut short")
     version, end_offset, first_append_ms, index_size, producers_size = _HEAD.unpack_from(data)
     if version != VERSION:
-        raise FormatUnsupported(f"a ledger footer has version {version}, this Headrace reads 1")
+        raise FormatUnsupported(
+            f"a ledger footer has version {version}, this Headrace reads {VERSION}: the partition"
+            " is not served; start a newer one",
+            version=version,
+        )
     if len(data) != _HEAD.size + index_size + producers_size:
         raise DataCorrupt("a ledger footer has the wrong size")
     index = OffsetIndex.decode(data[_HEAD.size : _HEAD.size + index_size])

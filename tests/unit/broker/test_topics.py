@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +11,14 @@ import pytest
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.errors import (
+    ConfigInvalid,
     MetadataUnavailable,
     PolicyViolation,
     StorageUnavailable,
     TopicNameInvalid,
     TopicUnknown,
 )
+from headrace.metadata.facts import TopicFact, topic_key
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
@@ -74,6 +77,29 @@ def test_two_changes_of_one_topics_configuration_at_once_both_count() -> None:
             node.topics.change_configs(topic, lambda now: {**now, "segment.ms": "7"}),
         )
         assert topic.fact.configs == {"retention.ms": "5", "segment.ms": "7"}
+        await node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_setting_of_a_newer_broker_stands_in_nobodys_way_but_is_not_set_here() -> None:
+    async def scenario() -> None:
+        metadata = MemoryMetadataStore()
+        node = _node(metadata)
+        await node.open()
+        await node.topics.create("t")
+        await node.close()
+        entry = await metadata.get(topic_key("t"))
+        assert entry is not None
+        fact = replace(TopicFact.decode(entry.value), configs={"newer.setting": "1"})
+        await metadata.put(topic_key("t"), fact.encode(), entry.version)
+        node = _node(metadata)
+        await node.open()
+        topic = node.topics.get("t")
+        await node.topics.change_configs(topic, lambda now: {**now, "retention.ms": "5"})
+        assert topic.fact.configs == {"newer.setting": "1", "retention.ms": "5"}
+        with pytest.raises(ConfigInvalid, match=r"newer\.setting"):
+            await node.topics.change_configs(topic, lambda now: {**now, "newer.setting": "2"})
         await node.close()
 
     asyncio.run(scenario())

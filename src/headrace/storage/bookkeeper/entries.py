@@ -55,7 +55,11 @@ def read_head(payload: memoryview) -> Head:
     if magic != MAGIC:
         raise DataCorrupt("an entry does not begin as Headrace's do")
     if version != VERSION:
-        raise FormatUnsupported(f"an entry has version {version}, this Headrace reads {VERSION}")
+        raise FormatUnsupported(
+            f"an entry has version {version}, this Headrace reads {VERSION}: its ledger is not"
+            " served; start a newer one",
+            version=version,
+        )
     return Head(kind, position, start)
 
 

@@ -196,7 +196,11 @@ def decode_metadata(data: bytes) -> LedgerMetadata:
         raise DataCorrupt("a ledger's metadata does not begin as BookKeeper's does")
     if header != _HEADER + b"3":
         version = header[len(_HEADER) :].decode("ascii", "replace")
-        raise FormatUnsupported(f"a ledger's metadata has format version {version}, not 3")
+        raise FormatUnsupported(
+            f"a ledger's metadata has format version {version}, this Headrace reads 3: the ledger"
+            " is not served; start a newer one, or look at who wrote it",
+            version=version,
+        )
     try:
         size, at = _read_varint(rest)
         if size != len(rest) - at:

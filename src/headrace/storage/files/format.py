@@ -192,7 +192,12 @@ def decode_checkpoint(data: bytes, path: str) -> Checkpoint:
     head = CHECKPOINT_HEAD.unpack_from(data)
     _magic, _crc, version, _zero, wal_number, sequence, next_ledger, count = head
     if version != FORMAT_VERSION:
-        raise FormatUnsupported(f"{path} has format {version}", version=version, path=path)
+        raise FormatUnsupported(
+            f"{path} has format {version}, this version reads {FORMAT_VERSION}: "
+            "use the version of Headrace that wrote it",
+            version=version,
+            path=path,
+        )
     if len(data) != CHECKPOINT_HEAD.size + count * CHECKPOINT_LEDGER.size:
         raise DataCorrupt(f"{path}: {len(data)} bytes do not hold {count} ledgers", path=path)
     rows = tuple(

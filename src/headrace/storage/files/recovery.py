@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.storage.files.segments import Segments
     from headrace.storage.files.wal_reader import WalReader
 
+_KINDS = {APPEND, CREATE, SEAL, DELETE}
 _NAMES_OF_A_NEW_FOLDER = {"lock", "wal", "ledgers", "checkpoint", "checkpoint.tmp", "format.tmp"}
 
 
@@ -115,6 +116,12 @@ def recover(disk: Disk, folder: str, segments: Segments, reader: WalReader) -> R
 
 
 def _replay(entry: Entry, found: Recovered, segments: Segments) -> None:
+    if entry.kind not in _KINDS:
+        raise FormatUnsupported(
+            f"the write-ahead log holds an entry of unknown kind {entry.kind}: the folder is not"
+            " opened; use the version of Headrace that wrote it",
+            kind=entry.kind,
+        )
     if entry.kind == CREATE:
         found.catalog.ledgers.setdefault(entry.ledger, Ledger(entry.ledger))
         found.catalog.next_ledger = max(found.catalog.next_ledger, entry.ledger + 1)
@@ -135,11 +142,9 @@ def _replay(entry: Entry, found: Recovered, segments: Segments) -> None:
         return
     elif entry.kind == APPEND:
         _replay_append(entry, ledger, segments)
-    elif entry.kind == SEAL:
+    else:
         segments.write_footer(ledger.id, entry.position, entry.payload)
         ledger.seal()
-    else:
-        raise FormatUnsupported(f"the WAL holds an entry of unknown kind {entry.kind}")
 
 
 def _replay_append(entry: Entry, ledger: Ledger, segments: Segments) -> None:

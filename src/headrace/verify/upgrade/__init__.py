@@ -1,0 +1,1 @@
+"""Data of every released version opens with this one, and is right."""

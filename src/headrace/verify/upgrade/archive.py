@@ -1,0 +1,91 @@
+"""Golden sets: one packed folder for each version of Headrace whose data must stay readable.
+
+Rules of the room: knows archives, not what is in them. A set is named after the version that
+wrote it. Once that version is released, the set's digest stands in `RELEASED`, and nobody writes it
+again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+from importlib.metadata import version
+from pathlib import Path
+
+from headrace.errors import RequestInvalid
+
+GOLDEN = Path(__file__).with_name("golden")
+RELEASED: dict[str, str] = {}
+"""Version -> SHA-256 of its set. An entry comes with the release, and never changes or goes."""
+_SUFFIX = ".tar.gz"
+
+
+def current() -> str:
+    """The version of this Headrace."""
+    return version("headrace")
+
+
+def path_of(name: str, folder: Path = GOLDEN) -> Path:
+    """Where the set of a version lies."""
+    return folder / f"{name}{_SUFFIX}"
+
+
+def names(folder: Path = GOLDEN) -> list[str]:
+    """The versions that have a set."""
+    return sorted(path.name.removesuffix(_SUFFIX) for path in folder.glob(f"*{_SUFFIX}"))
+
+
+def digest(path: Path) -> str:
+    """SHA-256, hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def changed_or_missing(folder: Path = GOLDEN, released: dict[str, str] | None = None) -> list[str]:
+    """What is wrong with the sets of released versions, in words."""
+    wrong = []
+    for name, known in (RELEASED if released is None else released).items():
+        path = path_of(name, folder)
+        if not path.exists():
+            wrong.append(f"the golden set of {name}, which is released, is gone")
+        elif digest(path) != known:
+            wrong.append(f"the golden set of {name}, which is released, was changed")
+    return wrong
+
+
+def pack(
+    source: Path, name: str, folder: Path = GOLDEN, released: dict[str, str] | None = None
+) -> Path:
+    """Pack a folder as the set of a version: same files, same bytes.
+
+    Raises RequestInvalid if that version is released.
+    """
+    refuse_released(name, released)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for path in sorted(source.rglob("*")):
+            if path.is_file():
+                info = tarfile.TarInfo(path.relative_to(source).as_posix())
+                info.size = path.stat().st_size
+                with path.open("rb") as file:
+                    tar.addfile(info, file)
+    target = path_of(name, folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(gzip.compress(buffer.getvalue(), 9, mtime=0))
+    return target
+
+
+def refuse_released(name: str, released: dict[str, str] | None = None) -> None:
+    """Raises RequestInvalid if that version is released: its set is there for good."""
+    if name in (RELEASED if released is None else released):
+        raise RequestInvalid(
+            f"version {name} is released: its golden set is what others have on their disks, and"
+            " is never written again; raise the version in pyproject.toml first"
+        )
+
+
+def unpack(path: Path, target: Path) -> None:
+    """Unpack a set into an empty folder."""
+    with tarfile.open(path) as tar:
+        tar.extractall(target, filter="data")
