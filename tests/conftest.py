@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
+from headrace.runtime import compiled
+
+if os.environ.get(compiled.SWITCH, "0") != "0":
+    compiled.use()  # before anything imports the plain modules: all tests run on the compiled core
+
 from tests.cluster.fixtures import (  # noqa: F401 - fixtures are found by their names
     cluster_parts,
     make_cluster,

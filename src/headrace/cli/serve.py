@@ -20,6 +20,7 @@ from headrace.cli.config_file import config_option
 from headrace.cli.failures import CommandFailed
 from headrace.cli.parameters import Address, show_address
 from headrace.errors import FolderInUse, HeadraceError
+from headrace.runtime import compiled
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.log_limit import LogLimit
 from headrace.runtime.log_text import OneLine
@@ -172,6 +173,12 @@ def _prepare(log_level: str) -> None:
     # Its start and stop are ours to tell.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     _raise_file_limit()
+    try:
+        log.info("running as %s", compiled.use())
+    except compiled.CoreUnusableError as error:
+        raise CommandFailed(
+            f"{compiled.SWITCH} asks for the compiled core, which cannot be used: {error}"
+        ) from error
 
 
 def _worker_options(settings: Settings, log_level: str) -> list[str]:

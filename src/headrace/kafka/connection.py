@@ -10,16 +10,16 @@ it has sent already waits uncut.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
 from headrace.runtime.file_bytes import FileBytes, in_memory, send_now
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from headrace.records.batch import Buffer
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REPLIES_MAX = 256
+REPLIES_MAX: Final = 256
 """Requests of one connection under way at once; the next ones wait in the socket."""
-OWED_BYTES_MAX = 64 * 1024 * 1024
+OWED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes that one connection's answers under way may come to before the next request is looked at:
 a client that asks for 50 MiB a thousand times and reads nothing costs two such answers."""
-JOIN_BYTES_MAX = 64 * 1024
+JOIN_BYTES_MAX: Final = 64 * 1024
 """Up to here it is cheaper to copy small buffers together than to send them one by one."""
-FRAME_BYTES_MIN = 8
-SIZE_BYTES = 4
+FRAME_BYTES_MIN: Final = 8
+SIZE_BYTES: Final = 4
 
 
 class Reply:
@@ -78,8 +78,8 @@ class Dispatcher(Protocol):
         ...
 
 
-class Connection(asyncio.Protocol):
-    """See the module."""
+class Connection:
+    """See the module. An asyncio.Protocol by its methods: inheriting would slow a compiled one."""
 
     __slots__ = (
         "_dispatcher",

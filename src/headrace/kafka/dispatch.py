@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from struct import Struct
-from typing import Any
+from typing import Any, Final, cast
 
 from headrace.broker.node import Node
 from headrace.errors import HeadraceError
@@ -45,11 +45,11 @@ from headrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-_HEADER = Struct(">hhih")
-_SIZE_AND_ID = Struct(">ii")
-CLIENT_ID_SIZE_MAX = 1_000
-CONNECTIONS_SWEEP_S = 60
-REQUEST_BYTES_MAX = 8 * 1024 * 1024
+_HEADER: Final = Struct(">hhih")
+_SIZE_AND_ID: Final = Struct(">ii")
+CLIENT_ID_SIZE_MAX: Final = 1_000
+CONNECTIONS_SWEEP_S: Final = 60
+REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of every request but Produce: it is copied in the loop's thread, and held while it is answered.
 Kafka's largest, a group's assignment, must fit a record of 1 MB there. How many elements it may
 have is bounded apart (`wire.primitives.ELEMENTS_MAX`)."""
@@ -87,10 +87,15 @@ class KafkaFace:
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Accept clients; the address that they reach. Raises OSError."""
         server = await self._loop.create_server(
-            lambda: Connection(self, self._loop), host, port, backlog=1024, start_serving=False
+            lambda: cast("asyncio.Protocol", Connection(self, self._loop)),
+            host,
+            port,
+            backlog=1024,
+            start_serving=False,
         )
         self._servers.append(server)
-        address = server.sockets[0].getsockname()[:2]
+        listening: Any = server  # its sockets are a list in uvloop, and a tuple for the checkers
+        address = listening.sockets[0].getsockname()[:2]
         if not self._node.kafka_address[0]:
             # Before the first client is in: those that wait for a restart ask at once, and what
             # they are told must lead them back here.

@@ -13,11 +13,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from struct import Struct
+from typing import Final
 
 from headrace.errors import DataCorrupt
 
-INTERVAL_BYTES = 4096
-_COUNT = Struct(">I")
+INTERVAL_BYTES: Final = 4096
+_COUNT: Final = Struct(">I")
 
 
 class OffsetIndex:

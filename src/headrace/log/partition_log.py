@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import (
     BatchTooLarge,
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BOUNDARIES_MAX = 256
+BOUNDARIES_MAX: Final = 256
 """Places where readers stopped; more readers than that walk one index interval instead."""
-PREPARE_FRACTION = 0.9
+PREPARE_FRACTION: Final = 0.9
 """How full a ledger is when the next one is made."""
 
 

@@ -11,19 +11,19 @@ forgotten without losing what was there before.
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import DataCorrupt, OutOfOrderSequence, ProducerFenced, RecordInvalid
 
 if TYPE_CHECKING:
     from headrace.records.batch import BatchHeader
 
-DUPLICATES_KEPT = 5
+DUPLICATES_KEPT: Final = 5
 """Java's producer has at most five requests in flight when it is idempotent. Do not change."""
-SEQUENCE_END = 2**31
-_COUNT = Struct(">I")
-_PRODUCER = Struct(">qhqB")
-_BATCH = Struct(">iiqq")
+SEQUENCE_END: Final = 2**31
+_COUNT: Final = Struct(">I")
+_PRODUCER: Final = Struct(">qhqB")
+_BATCH: Final = Struct(">iiqq")
 
 
 class AppendedBatch(NamedTuple):

@@ -9,7 +9,7 @@ fetches those and tries again.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.errors import OffsetOutOfRange, StorageUnavailable
 from headrace.records.batch import (
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from headrace.runtime.file_bytes import Sendable
     from headrace.storage.ledger import LedgerId, LedgerStore, LocatesBytes
 
-WALK_BYTES = 16 * 1024
+WALK_BYTES: Final = 16 * 1024
 """What is read to find a batch that the sparse index does not name: a few intervals."""
-ATTEMPTS_MAX = 64
+ATTEMPTS_MAX: Final = 64
 """Of `read`: each fetches what the one before lacked, so a handful does even for a torn index."""
 
 
@@ -257,7 +257,7 @@ class TimedOffset(NamedTuple):
     offset: int
 
 
-NO_OFFSET = TimedOffset(-1, -1)
+NO_OFFSET: Final = TimedOffset(-1, -1)
 
 
 async def _batch_at(

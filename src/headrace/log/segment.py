@@ -10,7 +10,7 @@ damaged bytes are reported instead of served.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import BatchCorrupt, DataCorrupt
 from headrace.log.footer import Footer, decode_footer, encode_footer
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from headrace.records.batch import BatchHeader
     from headrace.storage.ledger import LedgerStore
 
-SCAN_BYTES = 1024 * 1024
-NOTE_INTERVAL_BYTES = 16 * 1024 * 1024
+SCAN_BYTES: Final = 1024 * 1024
+NOTE_INTERVAL_BYTES: Final = 16 * 1024 * 1024
 """How much who takes over an open ledger reads at most, where the store keeps notes."""
-NOTE_RATIO = 16
+NOTE_RATIO: Final = 16
 """Notes of many producers are large, and come less often: they are a 16th of the bytes at most."""
 
 

@@ -17,7 +17,7 @@ The CRC leaves out the first 21 bytes, so the broker gives offset and epoch with
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
-HEADER_SIZE = 61
-LOG_OVERHEAD = 12
+HEADER_SIZE: Final = 61
+LOG_OVERHEAD: Final = 12
 """Bytes before the part that `length` counts: base offset and length."""
-_HEADER_LENGTH = HEADER_SIZE - LOG_OVERHEAD
-MAGIC = 2
+_HEADER_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
+MAGIC: Final = 2
 
-COMPRESSION_MASK = 0x07
-TIMESTAMP_TYPE_LOG_APPEND = 0x08
-TRANSACTIONAL = 0x10
-CONTROL = 0x20
+COMPRESSION_MASK: Final = 0x07
+TIMESTAMP_TYPE_LOG_APPEND: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
 
-NO_PRODUCER_ID = -1
-NO_SEQUENCE = -1
-NO_TIMESTAMP = -1
+NO_PRODUCER_ID: Final = -1
+NO_SEQUENCE: Final = -1
+NO_TIMESTAMP: Final = -1
 
-HEADER = Struct(">qiibIhiqqqhii")
-PLACEMENT = Struct(">qii")
-_unpack = HEADER.unpack_from
+HEADER: Final = Struct(">qiibIhiqqqhii")
+PLACEMENT: Final = Struct(">qii")
+_unpack: Final = HEADER.unpack_from
 
 
 class BatchHeader(NamedTuple):
@@ -98,9 +98,9 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader._make(_unpack(data, position))
 
 
-RECORD_SIZE_MIN = 7
+RECORD_SIZE_MIN: Final = 7
 """Length, attributes, two deltas, null key, null value, no headers: a byte each."""
-DOUBTFUL_COUNT_MAX = 1 << 20
+DOUBTFUL_COUNT_MAX: Final = 1 << 20
 """Records that a batch may hold in less than a byte each. Codecs come that low where all records
 are alike; librdkafka sends at most 10,000 in a batch unless told otherwise. Whoever opens such a
 batch counts them one by one."""

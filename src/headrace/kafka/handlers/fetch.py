@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from headrace.errors import (
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WAIT_MS_MAX = 10 * 60 * 1000
-BATCH_BYTES = 1024 * 1024
+WAIT_MS_MAX: Final = 10 * 60 * 1000
+BATCH_BYTES: Final = 1024 * 1024
 """An answer may be this large whatever is asked for: its first batch comes whole."""
-EMPTY = b""
+EMPTY: Final = b""
 
 
 class _Fetch:

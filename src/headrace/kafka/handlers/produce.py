@@ -9,7 +9,7 @@ be opened first (`unfolding`).
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from headrace.errors import (
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ONE_VERSION_MIN = 5
+ONE_VERSION_MIN: Final = 5
 """From here on an answer has the log start offset; older ones go the long way."""
-LATENCY_SAMPLE_MASK = 15
+LATENCY_SAMPLE_MASK: Final = 15
 """One request in 16 is measured: a histogram that costs the hot path nothing."""
-ATTEMPTS_MAX = 8
+ATTEMPTS_MAX: Final = 8
 """How often a batch waits for its log to be ready; each time it was told that it is."""
 
 

@@ -8,7 +8,7 @@ sessions (KIP-227), v12 is flexible.
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.kafka.wire.leader_hints import LeaderHint, endpoints_field, leader_field
 from headrace.kafka.wire.primitives import (
@@ -29,21 +29,21 @@ from headrace.kafka.wire.primitives import (
 if TYPE_CHECKING:
     from headrace.runtime.file_bytes import Sendable
 
-FLEXIBLE = 12
-TOPIC_IDS = 13
-SESSIONS = 7
-RACKS = 11
-ENDPOINTS = 16
-LEADER_TAG = 1
+FLEXIBLE: Final = 12
+TOPIC_IDS: Final = 13
+SESSIONS: Final = 7
+RACKS: Final = 11
+ENDPOINTS: Final = 16
+LEADER_TAG: Final = 1
 
-_LIMITS = Struct(">iiib")
-_SESSION = Struct(">ii")
-_PARTITION_4 = Struct(">iqi")
-_PARTITION_5 = Struct(">iqqi")
-_PARTITION_9 = Struct(">iiqqi")
-_PARTITION_12 = Struct(">iiqiqi")
-_RESULT_4 = Struct(">ihqq")
-_RESULT_5 = Struct(">ihqqq")
+_LIMITS: Final = Struct(">iiib")
+_SESSION: Final = Struct(">ii")
+_PARTITION_4: Final = Struct(">iqi")
+_PARTITION_5: Final = Struct(">iqqi")
+_PARTITION_9: Final = Struct(">iiqqi")
+_PARTITION_12: Final = Struct(">iiqiqi")
+_RESULT_4: Final = Struct(">ihqq")
+_RESULT_5: Final = Struct(">ihqqq")
 
 
 class FetchPartition(NamedTuple):

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as struct_error
+from typing import Final
 
 from headrace.errors import Rejected
 
-INT16 = Struct(">h")
-INT32 = Struct(">i")
-INT64 = Struct(">q")
+INT16: Final = Struct(">h")
+INT32: Final = Struct(">i")
+INT64: Final = Struct(">q")
 STRUCT_ERROR = struct_error
-TAGS_MAX = 1_000
+TAGS_MAX: Final = 1_000
 """In one place: clients send a handful, and a million keep the loop for most of a second."""
-ELEMENTS_MAX = 50_000
+ELEMENTS_MAX: Final = 50_000
 """Of all arrays and tagged fields of one request together: each is looked at in the loop's thread
 for some microseconds, while everybody else waits."""
 

@@ -9,7 +9,7 @@ Measured here: one topic with one partition is read in 2 us and answered in 0.6 
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.kafka.wire.leader_hints import LeaderHint, endpoints_field, leader_field
 from headrace.kafka.wire.primitives import (
@@ -29,15 +29,17 @@ from headrace.kafka.wire.primitives import (
     write_uvarint,
 )
 
-FLEXIBLE = 9
-HINTS = 10
-TOPIC_IDS = 13
-LEADER_TAG = 0
+FLEXIBLE: Final = 9
+HINTS: Final = 10
+TOPIC_IDS: Final = 13
+LEADER_TAG: Final = 0
 
-_ACKS = Struct(">hi")
-_PARTITION = Struct(">ii")
-_RESULT_3 = Struct(">ihqq")
-_RESULT_5 = Struct(">ihqqq")
+View = memoryview  # mypyc finds the name of a field's type in the module alone
+
+_ACKS: Final = Struct(">hi")
+_PARTITION: Final = Struct(">ii")
+_RESULT_3: Final = Struct(">ihqq")
+_RESULT_5: Final = Struct(">ihqqq")
 
 
 class ProducePartition(NamedTuple):
@@ -45,7 +47,7 @@ class ProducePartition(NamedTuple):
 
     topic: bytes
     partition: int
-    records: memoryview | None
+    records: View | None
 
 
 class ProduceRequest(NamedTuple):
@@ -71,12 +73,12 @@ class ProduceResult(NamedTuple):
     """Who serves the partition, where this broker does not (from version 10 on)."""
 
 
-_ONE = Struct(">hhiih")
-_ONE_PARTITION = Struct(">iii")
-_ONE_FLEXIBLE = Struct(">bhibb")
-_ONE_FLEXIBLE_PARTITION = Struct(">bi")
-_ONE_ANSWER = Struct(">hqqq")
-_HEAD = Struct(">ii")
+_ONE: Final = Struct(">hhiih")
+_ONE_PARTITION: Final = Struct(">iii")
+_ONE_FLEXIBLE: Final = Struct(">bhibb")
+_ONE_FLEXIBLE_PARTITION: Final = Struct(">bi")
+_ONE_ANSWER: Final = Struct(">hqqq")
+_HEAD: Final = Struct(">ii")
 _NO_TAGS = b"\x00\x00\x00"
 
 

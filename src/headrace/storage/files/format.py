@@ -8,7 +8,7 @@ folder's own random salt, so bytes that a client sends never look like a frame.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -18,35 +18,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Buffer = bytes | bytearray | memoryview
+View = memoryview  # mypyc finds the name of a field's type in the module alone
 
-FORMAT_VERSION = 1  # do not change: stored
-FOLDER_MAGIC = b"headrace"  # do not change: stored
-FRAME_MAGIC = b"HRWF"  # do not change: stored
-CHECKPOINT_MAGIC = b"HRCP"  # do not change: stored
-FOOTER_MAGIC = b"HRFT"  # do not change: stored
+FORMAT_VERSION: Final = 1  # do not change: stored
+FOLDER_MAGIC: Final = b"headrace"  # do not change: stored
+FRAME_MAGIC: Final = b"HRWF"  # do not change: stored
+CHECKPOINT_MAGIC: Final = b"HRCP"  # do not change: stored
+FOOTER_MAGIC: Final = b"HRFT"  # do not change: stored
 
 # Entry kinds: do not change, stored.
-APPEND = 1
-CREATE = 2
-SEAL = 3
-DELETE = 4
+APPEND: Final = 1
+CREATE: Final = 2
+SEAL: Final = 3
+DELETE: Final = 4
 
-SECTOR_BYTES = 512
+SECTOR_BYTES: Final = 512
 """A disk writes at least this much at once; a synced frame never shares one with a later frame."""
 
-FRAME_HEAD = struct.Struct("<4sIIIQQQ")  # magic, crc, body bytes, entries, generation, seq, synced
-FRAME_CHECKED = struct.Struct("<IIQQQ")  # the head behind its crc
-ENTRY = struct.Struct("<IIQQ")  # kind, length, ledger, position
-FOLDER = struct.Struct("<8sIII")  # magic, version, salt, crc
-CHECKPOINT_HEAD = struct.Struct("<4sIIIQQQQ")  # magic, crc, version, 0, wal, seq, next, ledgers
-CHECKPOINT_LEDGER = struct.Struct("<QQII")  # ledger, length, flags, 0
-FOOTER_HEAD = struct.Struct("<4sIQQ")  # magic, crc, ledger, end
+# magic, crc, body bytes, entries, generation, seq, synced
+FRAME_HEAD: Final = struct.Struct("<4sIIIQQQ")
+FRAME_CHECKED: Final = struct.Struct("<IIQQQ")  # the head behind its crc
+ENTRY: Final = struct.Struct("<IIQQ")  # kind, length, ledger, position
+FOLDER: Final = struct.Struct("<8sIII")  # magic, version, salt, crc
+# magic, crc, version, 0, wal, seq, next, ledgers
+CHECKPOINT_HEAD: Final = struct.Struct("<4sIIIQQQQ")
+CHECKPOINT_LEDGER: Final = struct.Struct("<QQII")  # ledger, length, flags, 0
+FOOTER_HEAD: Final = struct.Struct("<4sIQQ")  # magic, crc, ledger, end
 
-FLAG_SEALED = 1  # do not change: stored
+FLAG_SEALED: Final = 1  # do not change: stored
 
-FRAME_BYTES_MAX = (1 << 32) - 1
-_CRC_AT = 4
-_CRC_END = 8
+FRAME_BYTES_MAX: Final = (1 << 32) - 1
+_CRC_AT: Final = 4
+_CRC_END: Final = 8
 
 
 class Entry(NamedTuple):
@@ -55,7 +58,7 @@ class Entry(NamedTuple):
     kind: int
     ledger: int
     position: int
-    payload: memoryview
+    payload: View
 
 
 class Frame(NamedTuple):
@@ -66,7 +69,7 @@ class Frame(NamedTuple):
     sequence: int
     synced_sequence: int
     entry_count: int
-    body: memoryview
+    body: View
 
     def entries(self) -> Iterator[Entry]:
         """The changes in order. Raises DataCorrupt if they do not fill the frame."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import StorageUnavailable
 from headrace.runtime.completion import Completion, failed
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from headrace.storage.files.segments import Segments
     from headrace.storage.ledger import Buffer
 
-FLUSH_MS_MAX = 60_000
+FLUSH_MS_MAX: Final = 60_000
 """No bytes stay unsynced longer, whatever `flush_ms` says."""
-GROUP_BYTES_MAX = 64 << 20
+GROUP_BYTES_MAX: Final = 64 << 20
 """A turn that brings more is cut into several frames (a frame's length is a u32)."""
-UNSYNCED_BYTES_MAX = 16 << 20
+UNSYNCED_BYTES_MAX: Final = 16 << 20
 """More is synced sooner than `flush_ms` asks: then a WAL file that is full can soon be recycled."""
-_JOIN_BYTES_MAX = 32 << 10
+_JOIN_BYTES_MAX: Final = 32 << 10
 
 
 class GroupCommit:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.errors import (
     DataCorrupt,
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-READ_THREADS = 4
+READ_THREADS: Final = 4
 
 
 class FileLedgerStore:

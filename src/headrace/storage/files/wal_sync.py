@@ -10,7 +10,7 @@ moving average decides, so a disk that gets busy or idle changes the way.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 INLINE_SYNC_NS = 200_000
 """Up to this average the loop itself syncs; beyond it a thread does."""
-INLINE_SYNC_BYTES = 512 << 10
+INLINE_SYNC_BYTES: Final = 512 << 10
 """A sync of more than this is never done in the loop, however quick the last ones were."""
 
 
@@ -50,7 +50,7 @@ class WalSync:
         self._disk = disk
         self._clock = clock
         self._counters = counters
-        self._thread = disk.threads("headrace-sync", 1)
+        self._sync_thread = disk.threads("headrace-sync", 1)
         self._average_ns = 0
         self.is_running = False
         """Whether the thread syncs."""
@@ -80,11 +80,11 @@ class WalSync:
         def hand_back(future: Future[int]) -> None:
             self._loop.call_soon_threadsafe(self._ended, future, ended, context)
 
-        self._thread.submit(self._sync, files).add_done_callback(hand_back)
+        self._sync_thread.submit(self._sync, files).add_done_callback(hand_back)
 
     def close(self) -> None:
         """Wait for the sync that runs, and give the thread back."""
-        self._thread.shutdown(wait=True)
+        self._sync_thread.shutdown(wait=True)
 
     def _sync(self, files: Sequence[WalFile]) -> int:
         started_ns = self._clock.now_ns()

@@ -10,7 +10,7 @@ never touches what was durable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.runtime.disk import CREATE, CREATE_EMPTY, Buffer, Disk, write_fully
 from headrace.storage.files.format import SECTOR_BYTES
@@ -18,8 +18,8 @@ from headrace.storage.files.format import SECTOR_BYTES
 if TYPE_CHECKING:
     from headrace.storage.files.room import Room
 
-_ZEROS = bytes(1 << 20)
-SMALL_FILE_BYTES = 4 << 20
+_ZEROS: Final = bytes(1 << 20)
+SMALL_FILE_BYTES: Final = 4 << 20
 """A file of this size may come out of the reserve: with it the store opens on a full disk."""
 
 
@@ -218,7 +218,7 @@ class WriteAheadLog:
         self.current = None
 
 
-JOIN_BYTES_MAX = 32 << 10
+JOIN_BYTES_MAX: Final = 32 << 10
 """Below this, joining a frame and one pwrite are cheaper than a pwritev of its parts."""
-PARTS_MAX = 1_000
+PARTS_MAX: Final = 1_000
 """Linux takes at most 1,024 parts."""
