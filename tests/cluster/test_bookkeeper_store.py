@@ -21,9 +21,16 @@ from headrace.storage.bookkeeper.entries import (
     trailer_entries,
 )
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerState
+from headrace.storage.bookkeeper.ledger_store import LOOKS_AT_ONCE
 
 if TYPE_CHECKING:
     from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+
+
+async def settled(is_so) -> None:
+    async with asyncio.timeout(120):
+        while not is_so():
+            await asyncio.sleep(0.01)
 
 
 async def append(store: BookKeeperLedgerStore, ledger: int, data: bytes) -> None:
@@ -220,6 +227,48 @@ def test_a_trailer_that_was_stored_in_part_counts_as_none(with_store, stored):
         assert await store.recover(ledger) == (ledger, end, True, footer)
         assert bytes(await store.read(ledger, 0, 1 << 20)) == stream(0, end)
         assert bytes(await store.read(ledger, end - 5, 100)) == stream(end - 5, 5)
+
+    with_store(scenario)
+
+
+def test_a_ledger_that_is_released_is_kept_no_longer_and_ends_well(with_store):
+    async def scenario(store):
+        ledger = await store.create()
+        under_way = store.append(ledger, [b"under way"], 9, None)[1]
+        store.release(ledger)
+        assert store.list() == []
+        assert not store._writing
+        await under_way.wait()
+        assert (await store.recover(ledger)).end == 9
+        assert bytes(await store.read(ledger, 0, 100)) == b"under way"
+
+    with_store(scenario)
+
+
+def test_after_an_outage_ledgers_look_at_their_metadata_in_line(with_store, monkeypatch):
+    async def scenario(store):
+        service = store._cluster.service
+        read, looked, at_once = service.read, [], [0, 0]
+
+        async def counted(ledger, changed=None):
+            at_once[0] += 1
+            at_once[1] = max(at_once)
+            try:
+                await asyncio.sleep(0)
+                return await read(ledger, changed)
+            finally:
+                at_once[0] -= 1
+                looked.append(ledger)
+
+        monkeypatch.setattr(service, "read", counted)
+        ledgers = [await store.create() for _ in range(3 * LOOKS_AT_ONCE)]
+        await settled(lambda: len(looked) == len(ledgers))
+        looked.clear()
+        for writing in store._writing.values():
+            writing._changed()  # as every watch does when the session is back
+        await settled(lambda: len(looked) == len(ledgers))
+        assert sorted(looked) == ledgers
+        assert at_once[1] <= LOOKS_AT_ONCE
 
     with_store(scenario)
 

@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.cli.cluster_options import cluster_settings
+from headrace.cli.cluster_options import CLUSTER_NAMES, CREDENTIAL, cluster_settings
+from headrace.cli.config_file import config_option
 from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.output import iso_time, print_json, print_table, say, size_text
 from headrace.cli.progress import counting
 from headrace.errors import HeadraceError
+from headrace.runtime.log_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from headrace.server.cluster_admin import ClusterAdmin, Picture
+    from headrace.server.settings import ClusterSettings
 
 Answer = TypeVar("Answer")
 
 POLL_S = 0.2
+SESSION_TIMEOUT_MS = 6_000
+SHOWN_MAX = 20
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 WAIT = click.option(
     "--wait-s",
@@ -54,19 +61,33 @@ def _where(command: Callable[..., Any]) -> Callable[..., Any]:
             envvar="HEADRACE_ZOOKEEPER",
             help="Where the cluster meets.",
         ),
+        CREDENTIAL,
+        config_option(None, CLUSTER_NAMES),
     ):
         command = option(command)
-    return command
+
+    @wraps(command)
+    def asking(
+        zookeeper: str,
+        zookeeper_root: str,
+        zookeeper_credential_file: Path | None,
+        **more: Any,
+    ) -> None:
+        quorum = (3, 3, 2)  # nothing is written that would need another
+        settings = cluster_settings(
+            zookeeper, zookeeper_root, SESSION_TIMEOUT_MS, quorum, zookeeper_credential_file
+        )
+        assert settings is not None, "--zookeeper has a default"
+        command(settings, **more)
+
+    return asking
 
 
 def _ask(
-    zookeeper: str, root: str, question: Callable[[ClusterAdmin], Awaitable[Answer]]
+    settings: ClusterSettings, question: Callable[[ClusterAdmin], Awaitable[Answer]]
 ) -> Answer:
     """Connect, ask, leave. Raises CommandFailed."""
     from headrace.server.cluster_admin import open_admin
-
-    settings = cluster_settings(zookeeper, root, 6_000, (3, 3, 2))
-    assert settings is not None
 
     async def main() -> Answer:
         async with open_admin(settings) as admin:
@@ -81,11 +102,11 @@ def _ask(
 
 
 @click.command()
-@_where
 @AS_JSON
-def status(zookeeper: str, zookeeper_root: str, as_json: bool) -> None:
+@_where
+def status(settings: ClusterSettings, as_json: bool) -> None:
     """Show brokers, bookies, and partitions that nobody serves."""
-    picture = _ask(zookeeper, zookeeper_root, lambda admin: admin.picture())
+    picture = _ask(settings, lambda admin: admin.picture())
     owned: dict[int, int] = dict.fromkeys(picture.brokers, 0)
     unserved = []
     for key in picture.partitions:
@@ -141,7 +162,7 @@ def status(zookeeper: str, zookeeper_root: str, as_json: bool) -> None:
 @click.option("--undo", is_flag=True, help="Let it own partitions again.")
 @WAIT
 @_where
-def drain(broker_id: int, undo: bool, wait_s: float, zookeeper: str, zookeeper_root: str) -> None:
+def drain(settings: ClusterSettings, broker_id: int, undo: bool, wait_s: float) -> None:
     """Move all partitions away from a broker, before it is stopped for long."""
 
     async def question(admin: ClusterAdmin) -> None:
@@ -159,7 +180,7 @@ def drain(broker_id: int, undo: bool, wait_s: float, zookeeper: str, zookeeper_r
             f"draining broker {broker_id}",
         )
 
-    _ask(zookeeper, zookeeper_root, question)
+    _ask(settings, question)
     say(f"broker {broker_id} {'may own partitions again' if undo else 'is draining'}")
 
 
@@ -171,13 +192,12 @@ def drain(broker_id: int, undo: bool, wait_s: float, zookeeper: str, zookeeper_r
 @WAIT
 @_where
 def move(
+    settings: ClusterSettings,
     topic: str,
     partition: int,
     broker_id: int | None,
     unpin: bool,
     wait_s: float,
-    zookeeper: str,
-    zookeeper_root: str,
 ) -> None:
     """Pin a partition to a broker: it is served there whenever that broker lives."""
     if (broker_id is None) != unpin:
@@ -198,7 +218,7 @@ def move(
                 f"moving {topic}-{partition} to broker {broker_id}",
             )
 
-    _ask(zookeeper, zookeeper_root, question)
+    _ask(settings, question)
     say(
         f"{topic}-{partition} " + ("is left to placement" if unpin else f"is at broker {broker_id}")
     )
@@ -223,11 +243,11 @@ async def _until(
 
 
 @click.command()
-@_where
 @AS_JSON
-def verify(zookeeper: str, zookeeper_root: str, as_json: bool) -> None:
+@_where
+def verify(settings: ClusterSettings, as_json: bool) -> None:
     """Check that owners, chains and ledgers fit together. Reads no records, changes nothing."""
-    found = _ask(zookeeper, zookeeper_root, lambda admin: admin.verify())
+    found = _ask(settings, lambda admin: admin.verify())
     if as_json:
         print_json(
             {
@@ -235,7 +255,7 @@ def verify(zookeeper: str, zookeeper_root: str, as_json: bool) -> None:
                 "ledgers": found.ledgers,
                 "sealed_records": found.records,
                 "sealed_bytes": found.size_bytes,
-                "orphans": found.orphans,
+                "orphans": [orphan._asdict() for orphan in found.orphans],
                 "problems": found.problems,
             }
         )
@@ -245,6 +265,9 @@ def verify(zookeeper: str, zookeeper_root: str, as_json: bool) -> None:
             f" {found.records:,} records, {size_text(found.size_bytes)};"
             f" {len(found.orphans)} ledgers wait for the sweep"
         )
+        for ledger, partition, epoch, created_ms in found.orphans[:SHOWN_MAX]:
+            maker = f"{one_line(partition)}, epoch {one_line(epoch)}" if partition else "unknown"
+            say(f"  ledger {ledger}: of {maker}, made {iso_time(created_ms)}")
         for problem in found.problems:
             click.echo(problem)
     if found.problems:

@@ -5,7 +5,9 @@ Rules of the room: options and their checks; what a cluster is, others know.
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +18,17 @@ from headrace.server.settings import ClusterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+CREDENTIAL = click.option(
+    "--zookeeper-credential-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    envvar="HEADRACE_ZOOKEEPER_CREDENTIAL_FILE",
+    help="A file with USER:PASSWORD for ZooKeeper (digest). The environment may hold that, as"
+    " HEADRACE_ZOOKEEPER_CREDENTIAL. What is made is then closed to others: bookies need the same.",
+)
+"""Never the credential itself: everybody on the machine sees what a command was called with."""
+CREDENTIAL_VARIABLE = "HEADRACE_ZOOKEEPER_CREDENTIAL"
 
 _OPTIONS = (
     click.option(
@@ -34,6 +47,7 @@ _OPTIONS = (
         envvar="HEADRACE_ZOOKEEPER_ROOT",
         help="With --zookeeper: where the cluster keeps its facts. Another path, another cluster.",
     ),
+    CREDENTIAL,
     click.option(
         "--broker-id",
         type=click.IntRange(0, 2**31 - 1),
@@ -69,7 +83,8 @@ _OPTIONS = (
 )
 
 CLUSTER_NAMES = (
-    "zookeeper", "zookeeper-root", "broker-id", "rack", "session-timeout-ms", "quorum",
+    "zookeeper", "zookeeper-root", "zookeeper-credential-file", "broker-id", "rack",
+    "session-timeout-ms", "quorum",
 )  # fmt: skip
 """What `[cluster]` in a file may hold (`config_file`): the names of the options above."""
 
@@ -82,7 +97,11 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cluster_settings(
-    zookeeper: str | None, root: str, session_timeout_ms: int, quorum: tuple[int, int, int]
+    zookeeper: str | None,
+    root: str,
+    session_timeout_ms: int,
+    quorum: tuple[int, int, int],
+    credential_file: Path | None,
 ) -> ClusterSettings | None:
     """What the options say; None without `--zookeeper`. Raises CommandFailed."""
     if zookeeper is None:
@@ -101,4 +120,19 @@ def cluster_settings(
         ensemble=ensemble,
         write_quorum=write_quorum,
         ack_quorum=ack_quorum,
+        credential=_credential(credential_file),
     )
+
+
+def _credential(path: Path | None) -> str | None:
+    """`user:password` from the file or the environment. Raises CommandFailed, without it."""
+    where = str(path) if path is not None else CREDENTIAL_VARIABLE
+    try:
+        text = os.environ.get(CREDENTIAL_VARIABLE) if path is None else path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{where} cannot be read: {type(error).__name__}") from error
+    if text is None:
+        return None
+    if not re.fullmatch(r"[^:\s]+:\S+", text):
+        raise CommandFailed(f"{where} holds no credential of the form USER:PASSWORD")
+    return text

@@ -317,6 +317,7 @@ def serve(
     workers: int | None,
     zookeeper: str | None,
     zookeeper_root: str,
+    zookeeper_credential_file: Path | None,
     broker_id: int,
     rack: str | None,
     session_timeout_ms: int,
@@ -339,7 +340,9 @@ def serve(
     so it may be killed at any time.
     """
     _prepare(log_level)
-    cluster = cluster_settings(zookeeper, zookeeper_root, session_timeout_ms, quorum)
+    cluster = cluster_settings(
+        zookeeper, zookeeper_root, session_timeout_ms, quorum, zookeeper_credential_file
+    )
     if cluster is not None and workers is not None and workers > 1:
         raise CommandFailed(
             "--workers shares a data folder: with --zookeeper, start several brokers, each with"

@@ -32,6 +32,7 @@ class LedgerChain:
 
     def __init__(self, metadata: MetadataStore, topic_id: UUID, partition: int) -> None:
         self._metadata = metadata
+        self.topic_id = topic_id
         self._key = partition_key(topic_id, partition)
         self._version = ABSENT
         self.fact = PartitionFact()

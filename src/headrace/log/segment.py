@@ -29,6 +29,8 @@ from headrace.records.batch import (
 from headrace.storage.ledger import KeepsNotes, LedgerId
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.metadata.facts import LedgerLink
     from headrace.records.batch import BatchHeader
     from headrace.storage.ledger import LedgerStore
@@ -290,3 +292,20 @@ def sealed_segment(link: LedgerLink) -> Segment:
     segment.is_local = link.local_deleted_ms is None
     segment.is_index_loaded = False
     return segment
+
+
+async def producers_behind(
+    segments: Sequence[Segment], store: LedgerStore, now_ms: int
+) -> ProducerState:
+    """The producers as they were when the last of these ended.
+
+    A ledger that was recovered over shared storage has no footer, although it is sealed: then those
+    before it tell, back to one that has.
+    """
+    first = len(segments) - 1
+    while first > 0 and not await segments[first].knows_producers(store):
+        first -= 1
+    producers = ProducerState()
+    for segment in segments[max(0, first) :]:
+        producers = await segment.load_index(store, producers, now_ms)
+    return producers

@@ -22,16 +22,16 @@ from headrace.errors import (
     OffsetOutOfRange,
     StorageUnavailable,
 )
-from headrace.log.producer_state import ProducerState
-from headrace.log.segment import Segment, sealed_segment
+from headrace.log.segment import Segment, producers_behind, sealed_segment
 from headrace.log.steps import Steps
 from headrace.log.tiering import attach, discard
-from headrace.storage.ledger import KeepsNotes, LedgerId
+from headrace.storage.ledger import KeepsNotes, LedgerId, ReleasesLedgers
 
 if TYPE_CHECKING:
     from headrace.log.environment import Environment
     from headrace.log.ledger_chain import LedgerChain
     from headrace.log.partition_log import PartitionLog
+    from headrace.log.producer_state import ProducerState
 
 log = logging.getLogger(__name__)
 
@@ -113,14 +113,14 @@ class Upkeep(Steps):
             else:
                 segment = Segment(LedgerId(link.ledger), base, link.leader_epoch)
                 if producers is None:
-                    producers = await self._producers_behind(segments)
+                    producers = await producers_behind(segments, self._store, now_ms)
                 info = await self._store.recover(segment.ledger)
                 producers = await segment.load_by_scan(self._store, info.end, producers, now_ms)
                 segment.is_sealed = info.is_sealed
             segments.append(segment)
             end_offset = segment.end_offset
         if producers is None:
-            producers = await self._producers_behind(segments)
+            producers = await producers_behind(segments, self._store, now_ms)
         if isinstance(target.failure, NotOwner):
             raise target.failure  # abandoned while it was read
         target.producers = producers
@@ -146,20 +146,6 @@ class Upkeep(Steps):
                 continue
             # A crash came before the seal, or between the seal and its note in the chain.
             await self._seal(segment)
-
-    async def _producers_behind(self, segments: list[Segment]) -> ProducerState:
-        """As they were when the last of these ended.
-
-        A ledger that was recovered over shared storage has no footer, although it is sealed: then
-        those before it tell, back to one that has.
-        """
-        first = len(segments) - 1
-        while first > 0 and not await segments[first].knows_producers(self._store):
-            first -= 1
-        producers, now_ms = ProducerState(), self._environment.clock.now_ms()
-        for segment in segments[max(0, first) :]:
-            producers = await segment.load_index(self._store, producers, now_ms)
-        return producers
 
     # --- the first ledger, and going on after a failure --------------------------------------
 
@@ -187,9 +173,15 @@ class Upkeep(Steps):
         self._open()
 
     async def _new_segment(self) -> Segment:
-        ledger = await self._store.create()
+        target = self._log
+        labels = {
+            "partition": target.name.encode(),
+            "topic": self._chain.topic_id.hex.encode(),
+            "epoch": b"%d" % target.leader_epoch,
+        }
+        ledger = await self._store.create(labels)
         # The lowest offset that it could begin at: appends that are pending may still fail.
-        segment = Segment(ledger, self._log.high_watermark, self._log.leader_epoch)
+        segment = Segment(ledger, target.high_watermark, target.leader_epoch)
         await self._chain.add(segment)
         return segment
 
@@ -362,6 +354,11 @@ class Upkeep(Steps):
         target.is_loaded = False
         target.active = None
         self._chain.retire()
+        prepared, self._prepared = self._prepared, None
+        if isinstance(self._store, ReleasesLedgers):
+            for segment in (*target.segments, *([prepared] if prepared else ())):
+                if not segment.is_sealed:
+                    self._store.release(segment.ledger)
         target.waiters.wake()
         self._shut()
         self._fail(reason)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ class ZooKeeperOptions:
     connect_timeout_ms: int = 15_000
     root: str = ""
     """A path that is put before all others and made if it is not there; "" for none."""
-    credential: str | None = None
+    credential: str | None = field(default=None, repr=False)
     """`user:password` for digest authentication; what is made is then closed to others."""
 
 

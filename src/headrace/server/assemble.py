@@ -80,7 +80,10 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
         ) from error
     clock, randomness = SystemClock(), SystemRandomness()
     zookeeper = await ZooKeeper.connect(
-        ZooKeeperOptions(cluster.zookeeper, cluster.session_timeout_ms), clock
+        ZooKeeperOptions(
+            cluster.zookeeper, cluster.session_timeout_ms, credential=cluster.credential
+        ),
+        clock,
     )
     broker = Broker(zookeeper.close)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import TopicUnknown
 from headrace.metadata.facts import (
@@ -86,6 +86,24 @@ class Picture:
         return f"{self.topics[key[0]].name}-{key[1]}"
 
 
+class Orphan(NamedTuple):
+    """A ledger that no chain names, and what its maker noted in its metadata; "" if nothing."""
+
+    ledger: int
+    partition: str
+    epoch: str
+    created_ms: int
+
+    @classmethod
+    def of(cls, record: LedgerRecord) -> Orphan:
+        """From what the metadata say, which anybody may have written."""
+        partition, epoch = (
+            record.custom.get(label, b"").decode(errors="replace")[:300]
+            for label in ("partition", "epoch")
+        )
+        return cls(int(record.ledger), partition, epoch, record.created_ms)
+
+
 @dataclass(slots=True)
 class Findings:
     """What `verify` looked at, and what is wrong."""
@@ -94,7 +112,7 @@ class Findings:
     ledgers: int = 0
     records: int = 0
     size_bytes: int = 0
-    orphans: list[int] = field(default_factory=list)
+    orphans: list[Orphan] = field(default_factory=list)
     """Ledgers that no chain names: the sweep deletes them when they are an hour old."""
     problems: list[str] = field(default_factory=list)
 
@@ -179,7 +197,9 @@ class ClusterAdmin:
             if chain is not None:
                 used |= {link.ledger for link in chain.ledgers}
                 _check_chain(name, chain, picture.owners.get(key), records, findings)
-        findings.orphans = sorted(set(records) - used)
+        findings.orphans = [
+            Orphan.of(record) for ledger, record in sorted(records.items()) if ledger not in used
+        ]
         if len(picture.bookies) < self._settings.ack_quorum:
             findings.problems.append(
                 f"{len(picture.bookies)} bookies take writes, and {self._settings.ack_quorum} must"
@@ -218,7 +238,10 @@ def _check_chain(
 async def open_admin(settings: ClusterSettings) -> AsyncIterator[ClusterAdmin]:
     """Connect. Raises MetadataUnavailable."""
     options = ZooKeeperOptions(
-        settings.zookeeper, settings.session_timeout_ms, connect_timeout_ms=CONNECT_TIMEOUT_MS
+        settings.zookeeper,
+        settings.session_timeout_ms,
+        connect_timeout_ms=CONNECT_TIMEOUT_MS,
+        credential=settings.credential,
     )
     zookeeper = await ZooKeeper.connect(options, SystemClock())
     try:

@@ -32,6 +32,8 @@ class ClusterSettings:
     ensemble: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
+    credential: str | None = field(default=None, repr=False)
+    """`user:password` for ZooKeeper; a secret."""
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, NewType, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.runtime.completion import Completion
     from headrace.runtime.file_bytes import FileBytes
@@ -96,11 +96,26 @@ class KeepsNotes(Protocol):
         ...
 
 
+@runtime_checkable
+class ReleasesLedgers(Protocol):
+    """What a LedgerStore may do besides, if it keeps something of every ledger that is open."""
+
+    def release(self, ledger: LedgerId) -> None:
+        """This broker is done with the ledger: keep nothing of it. It may be opened again.
+
+        Appends that are under way go on, and complete as they would have.
+        """
+        ...
+
+
 class LedgerStore(Protocol):
     """Durable ledgers. Methods that may wait are coroutines; the others never block on a sync."""
 
-    async def create(self) -> LedgerId:
-        """Make an empty ledger; its id is durable on return. Raises StorageUnavailable."""
+    async def create(self, labels: Mapping[str, bytes] | None = None) -> LedgerId:
+        """Make an empty ledger; its id is durable on return. Raises StorageUnavailable.
+
+        `labels` say what it is for, to people who find it where brokers share a store.
+        """
         ...
 
     def append(

@@ -17,7 +17,7 @@ from headrace.runtime.completion import Completion
 from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, LedgerId, LedgerInfo, Note
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class _Ledger:
@@ -55,7 +55,7 @@ class MemoryLedgerStore:
         """Complete what was appended; all is forgotten with the object."""
         await self._barrier().wait()
 
-    async def create(self) -> LedgerId:
+    async def create(self, labels: Mapping[str, bytes] | None = None) -> LedgerId:
         """See LedgerStore."""
         ledger = LedgerId(next(self._ids))
         self._ledgers[ledger] = _Ledger(self)

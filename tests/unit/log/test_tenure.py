@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from log_rig import Rig, rig, settle
+from log_rig import TOPIC_ID, Rig, rig, settle
 
 from headrace.errors import HeadraceError, LedgerFenced, LedgerLost, NotOwner
 from headrace.log.log_config import LogConfig
@@ -227,5 +227,35 @@ def test_a_retry_is_recognised_however_often_the_partition_has_changed_hands(tak
             owner.log.producers.expire(owner.clock.ms)
             assert await append_of(owner, 7, 1) == 1, "it was seen lately"
             assert await append_of(owner, 7, 2) == 3 + takeovers
+
+
+def test_a_tenure_that_ends_lets_go_of_the_ledgers_that_are_open() -> None:
+    async def scenario() -> None:
+        async with rig(LogConfig(segment_bytes=1_000), leader_epoch=3) as bench:
+            released: list[int] = []
+            bench.store.release = released.append  # type: ignore[attr-defined]
+            while len(bench.log.segments) < 3 or bench.log.upkeep._prepared is None:
+                await bench.append(b"fills", size=50)
+                await settle()
+            prepared = bench.log.upkeep._prepared
+            bench.log.upkeep.abandon(NotOwner("gone"))
+            assert released == [bench.log.segments[-1].ledger, prepared.ledger]
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_says_whose_it_is() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=3) as bench:
+            found: list[object] = []
+            create = bench.store.create
+
+            async def noted(labels=None):
+                found.append(labels)
+                return await create(labels)
+
+            bench.store.create = noted  # type: ignore[method-assign]
+            await bench.append(b"a")
+            assert found == [{"partition": b"t-0", "topic": TOPIC_ID.hex.encode(), "epoch": b"3"}]
 
     asyncio.run(scenario())

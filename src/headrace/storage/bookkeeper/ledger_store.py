@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LISTED_AT_ONCE = 64
+LOOKS_AT_ONCE = 16
 
 
 class LedgerRecord(NamedTuple):
@@ -103,6 +104,7 @@ class BookKeeperLedgerStore:
             clock,
             randomness or SystemRandomness(),
             settings,
+            asyncio.Semaphore(LOOKS_AT_ONCE),
         )
         self._reader = EntryReader(
             bookies,
@@ -144,9 +146,9 @@ class BookKeeperLedgerStore:
     # --- writing -----------------------------------------------------------------------------
 
     async def create(
-        self, custom: Mapping[str, bytes] | None = None, quorum: Quorum | None = None
+        self, labels: Mapping[str, bytes] | None = None, quorum: Quorum | None = None
     ) -> LedgerId:
-        """See LedgerStore. `custom` goes into the metadata: what the ledger is for."""
+        """See LedgerStore. `labels` go into the metadata."""
         cluster = self._cluster
         settings = self._settings
         chosen, bookies = cluster.pool.choose_ensemble(
@@ -157,7 +159,7 @@ class BookKeeperLedgerStore:
             (Ensemble(0, bookies),),
             password=settings.password,
             created_ms=self._clock.now_ms(),
-            custom={**self._mark, **(custom or {})},
+            custom={**(labels or {}), **self._mark},
         )
         ledger, versioned = await cluster.service.create(metadata)
         opened = OpenLedger(ledger, versioned)
@@ -203,6 +205,13 @@ class BookKeeperLedgerStore:
             raise StorageUnavailable(f"ledger {ledger} cannot be sealed now: {error}") from error
         if self._writing.pop(ledger, None) is not None:
             self._keep(writing.opened)
+
+    def release(self, ledger: LedgerId) -> None:
+        """See ReleasesLedgers."""
+        writing = self._writing.pop(ledger, None)
+        if writing is not None:
+            writing.release()
+        self.forget(ledger)
 
     # --- reading -----------------------------------------------------------------------------
 

@@ -67,6 +67,8 @@ class Cluster(NamedTuple):
     clock: Clock
     randomness: Randomness
     settings: BookKeeperSettings
+    looks: asyncio.Semaphore
+    """Held while a writer reads its ledger's metadata anew."""
 
     def choose_spare(
         self, ensemble: Sequence[str], slot: int, excluded: AbstractSet[str]

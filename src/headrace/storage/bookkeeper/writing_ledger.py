@@ -74,6 +74,7 @@ class WritingLedger:
         self._closing: asyncio.Future[Close] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._is_watching = False
+        self._is_released = False
 
     # --- appending ---------------------------------------------------------------------------
 
@@ -283,8 +284,14 @@ class WritingLedger:
         self.opened.versioned = versioned._replace(metadata=metadata, version=version)
         return True
 
+    def release(self) -> None:
+        """Nothing more will be appended: what is under way ends by itself, unwatched."""
+        self._is_released = True
+
     def watch(self) -> None:
         """Notice when somebody else changes the metadata; end then."""
+        if self._is_released:
+            return
         if not self._is_watching and self.error is None and not self.opened.is_sealed:
             self._is_watching = True
             self._cluster.tasks.spawn(self._look(), f"look at the metadata of {self._ledger}")
@@ -295,10 +302,16 @@ class WritingLedger:
 
     async def _look(self) -> None:
         try:
-            found = await self._cluster.service.read(self._ledger, self._changed)
+            # After an outage all ledgers look at once: in line, so that ZooKeeper is not flooded
+            # when it has just come back.
+            async with self._cluster.looks:
+                if self._is_released or self.error is not None:
+                    return
+                found = await self._cluster.service.read(self._ledger, self._changed)
         except MetadataUnavailable:
             # A takeover goes on without this watch: bookies fence. Look again when there is time.
-            self._loop.call_later(SPARES_RETRY_S, self._changed)
+            spread = 1 + self._cluster.randomness.below(1_000) / 1_000
+            self._loop.call_later(SPARES_RETRY_S * spread, self._changed)
             return
         except HeadraceError as error:
             self._carry_out(self.handle.change_failed(is_fenced=True, reason=str(error)))

@@ -35,7 +35,7 @@ from headrace.storage.files.write_ahead_log import WriteAheadLog
 from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, LedgerId, LedgerInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -150,7 +150,7 @@ class FileLedgerStore:
         await self._maintenance.close()
         self._release()
 
-    async def create(self) -> LedgerId:
+    async def create(self, labels: Mapping[str, bytes] | None = None) -> LedgerId:
         """See LedgerStore."""
         self._check_open()
         ledger = Ledger(self._catalog.next_ledger)

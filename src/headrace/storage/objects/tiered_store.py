@@ -22,7 +22,15 @@ from headrace.errors import (
     StorageUnavailable,
 )
 from headrace.runtime.tasks import Tasks
-from headrace.storage.ledger import Buffer, KeepsNotes, LedgerId, LedgerInfo, LedgerStore, Note
+from headrace.storage.ledger import (
+    Buffer,
+    KeepsNotes,
+    LedgerId,
+    LedgerInfo,
+    LedgerStore,
+    Note,
+    ReleasesLedgers,
+)
 from headrace.storage.objects.object_format import ledger_of_name, object_name
 from headrace.storage.objects.offload import Pace, read_back, write_object
 from headrace.storage.objects.read_ahead import ReadAhead
@@ -30,7 +38,7 @@ from headrace.storage.objects.remote_ledger import RemoteLedger
 from headrace.storage.tier import StoredObject, TierCounters
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
@@ -86,9 +94,9 @@ class TieredLedgerStore:
 
     # --- LedgerStore -------------------------------------------------------------------------
 
-    async def create(self) -> LedgerId:
+    async def create(self, labels: Mapping[str, bytes] | None = None) -> LedgerId:
         """See LedgerStore."""
-        return await self._inner.create()
+        return await self._inner.create(labels)
 
     def append(
         self, ledger: LedgerId, parts: Sequence[Buffer], size: int, flush_ms: int | None
@@ -111,6 +119,11 @@ class TieredLedgerStore:
         if ledger in self._remote or not isinstance(self._inner, KeepsNotes):
             return ()
         return await self._inner.notes(ledger)
+
+    def release(self, ledger: LedgerId) -> None:
+        """See ReleasesLedgers."""
+        if isinstance(self._inner, ReleasesLedgers):
+            self._inner.release(ledger)
 
     def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
         """See LedgerStore."""
