@@ -55,7 +55,7 @@ def test_a_steady_broker_passes():
         ("open files", lambda part: {"files": int(30 + 60 * part)}),
         ("threads", lambda part: {"threads": int(10 + 12 * part)}),
         ("tasks", lambda part: {"tasks": int(7 + 60 * part)}),
-        ("folder", lambda part: {"folder_bytes": int((70 + 500 * part) * MIB), "log_bytes": {}}),
+        ("folder", lambda part: {"folder_bytes": int((70 + 600 * part) * MIB), "log_bytes": {}}),
         ("logs that are bounded", lambda part: {"log_bytes": {"other": int(60 * part * MIB)}}),
         ("retention", lambda part: {"log_bytes": {"bounded": 4 * MIB}}),
         ("produce_p50_ms", lambda part: {"produce_p50_ms": 1 + 120 * part}),

@@ -69,8 +69,8 @@ def limits(endless: str) -> tuple[Limit, ...]:
         Limit("open files", lambda one: one.files, 40, 60),
         Limit("threads", lambda one: one.threads, 8, 4),
         Limit("tasks", lambda one: one.tasks, 40, 40),
-        # Two files of the write-ahead log (32 MiB each), and one that is made meanwhile.
-        Limit("folder beyond the logs, bytes", overhead_bytes, 112 * MIB, 64 * MIB),
+        # The write-ahead log: four files of 32 MiB to a checkpoint, and those kept for reuse.
+        Limit("folder beyond the logs, bytes", overhead_bytes, 256 * MIB, 64 * MIB),
         # Groups' progress is cut at 16 MiB a partition.
         Limit("logs that are bounded, bytes", bounded_bytes(endless), 24 * MIB, 48 * MIB),
     )

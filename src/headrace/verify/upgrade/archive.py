@@ -87,5 +87,16 @@ def refuse_released(name: str, released: dict[str, str] | None = None) -> None:
 
 def unpack(path: Path, target: Path) -> None:
     """Unpack a set into an empty folder."""
-    with tarfile.open(path) as tar:
-        tar.extractall(target, filter="data")
+    extract(path.read_bytes(), target)
+
+
+def extract(packed: bytes, target: Path) -> None:
+    """Unpack plain files from an archive, compressed or not."""
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        for member in tar:
+            path = target / member.name
+            if member.isfile() and path.resolve().is_relative_to(target.resolve()):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = tar.extractfile(member)
+                assert file is not None, "a plain file has content"
+                path.write_bytes(file.read())

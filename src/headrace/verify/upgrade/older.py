@@ -6,10 +6,8 @@ tree runs as a process of its own, from its own files; clients see nothing but i
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +15,7 @@ from headrace.errors import Fatal
 from headrace.records.batch import read_header
 from headrace.verify.kafka_wire import KafkaWire, Refused
 from headrace.verify.real_broker import RealBroker
+from headrace.verify.upgrade import archive
 from headrace.verify.upgrade.check import Findings
 from headrace.verify.upgrade.make import IDEMPOTENT_BATCHES, batch_of
 from headrace.verify.wire.abuse import pause
@@ -96,8 +95,7 @@ def _unpack(commit: str, tree: Path) -> None:
     done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603
     if done.returncode:
         raise Fatal(f"git knows no {commit}: {done.stderr.decode().strip()}; name another commit")
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
-        tar.extractall(tree, filter="data")
+    archive.extract(done.stdout, tree)
 
 
 def _write(broker: RealBroker) -> Written:
