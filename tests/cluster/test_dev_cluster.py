@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from headrace.errors import FolderInUse
-from headrace.server.dev_cluster.cluster import DevCluster, OtherEnsemble, _answer
+from headrace.server.dev_cluster.cluster import DevCluster
 from headrace.server.dev_cluster.parts import Parts
 from headrace.server.dev_cluster.processes import Family, ProcessNotReady, ServerProcess
 from headrace.server.dev_cluster.settings import ClusterOptions
@@ -51,22 +51,6 @@ def test_a_cluster_serves_and_its_servers_may_be_killed_suspended_and_restarted(
         assert again.available_bookies() == [address]  # a bookie's address is its identity
         with pytest.raises(FolderInUse):
             DevCluster(cluster.folder, cluster.options, cluster.parts).start()
-
-
-def test_an_ensemble_serves_without_one_of_its_three_and_takes_it_back(make_cluster):
-    cluster = make_cluster(bookie_count=1, zookeeper_count=3)
-    (bookie,) = cluster.bookies
-    assert len(cluster.zookeeper_addresses.split(",")) == 3
-    leader, *_others = sorted(
-        cluster.zookeepers, key=lambda server: "Mode: leader" not in _answer(server, "srvr")
-    )
-    leader.kill()
-    wait_until(lambda: cluster.available_bookies() == [bookie.address])
-    leader.start()
-    cluster.wait_ready(leader)
-    cluster.kill()
-    with pytest.raises(OtherEnsemble, match="3 ZooKeepers, and 1"):
-        DevCluster(cluster.folder, ClusterOptions(bookie_count=1), cluster.parts).start()
 
 
 def test_processes_die_with_their_owner_even_when_both_are_stopped_by_force(tmp_path):

@@ -11,6 +11,9 @@ from tests.cluster.bookkeeper_rig import opened
 from tests.cluster.brokers import Brokers, Load
 from tests.integration.clients import create_topic
 
+from headrace.server.dev_cluster.cluster import DevCluster, OtherEnsemble
+from headrace.server.dev_cluster.settings import ClusterOptions
+
 PARTITIONS = 3
 RECOVERY_S_MAX = 240
 """AutoRecovery leaves a ledger that is still being written alone for half a minute."""
@@ -42,6 +45,9 @@ def test_brokers_go_on_while_one_zookeeper_of_three_is_killed_or_hangs(make_clus
         load.check(brokers.by_id[2].kafka)
     finally:
         brokers.close()
+    cluster.kill()
+    with pytest.raises(OtherEnsemble, match="3 ZooKeepers, and 1"):
+        DevCluster(cluster.folder, ClusterOptions(bookie_count=3), cluster.parts).start()
 
 
 async def _ledgers_on(zookeeper: str, bookie: str) -> list[int]:

@@ -26,10 +26,18 @@ QUICK_S = 8.0
 @click.command(
     epilog="Examples:\n\n  headrace verify blackbox --time 60s --seed 7 --report ./blackbox\n\n"
     "  headrace verify blackbox --only kill --only pause\n\n"
+    "  headrace verify blackbox --target cluster --time 5m   # needs a Java runtime\n\n"
     "  headrace verify blackbox --planted all   # does it see bugs at all?"
 )
 @click.option("--time", "seconds", type=Duration(), help="Of load and faults.  [default: 60s]")
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same faults.")
+@click.option(
+    "--target",
+    type=click.Choice(["single", "workers", "cluster"]),
+    default="single",
+    show_default=True,
+    help="One broker; the workers of one machine; three brokers, four bookies, three ZooKeepers.",
+)
 @click.option("--quick", is_flag=True, help="Fewer clients, 8 s: what `make test` runs.")
 @click.option("--only", multiple=True, metavar="FAULT", help="This kind alone; may be repeated.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Keep a report.")
@@ -41,6 +49,7 @@ def blackbox(
     ctx: click.Context,
     seconds: float | None,
     seed: int,
+    target: str,
     quick: bool,
     only: tuple[str, ...],
     report: Path | None,
@@ -54,19 +63,46 @@ def blackbox(
     something was checked and nothing was wrong.
     """
     from headrace.verify.blackbox.run import Plan
-    from headrace.verify.blackbox.schedule import KINDS
+    from headrace.verify.blackbox.targets import kinds_of, wants_network
 
     if is_list:
         _list()
         return
-    unknown = [kind for kind in only if kind not in KINDS]
+    kinds = kinds_of(target)
+    unknown = [kind for kind in only if kind not in kinds]
     if unknown:
-        raise click.UsageError(f"no fault {unknown[0]!r}: choose from {', '.join(KINDS)}")
+        raise click.UsageError(f"no fault {unknown[0]!r}: choose from {', '.join(kinds)}")
     if seconds is None:
         seconds = QUICK_S if quick else 60.0
     if planted is not None:
         ctx.exit(_prove(planted, seed))
-    ctx.exit(_run(Plan(seconds, seed, quick, None, only), report, as_json=as_json))
+    plan = Plan(seconds, seed, quick, None, only, target)
+    if wants_network(target) and not _in_own_network():
+        from headrace.verify.blackbox import fabric
+
+        ctx.exit(fabric.run_inside(*_as_arguments(plan, report, as_json=as_json)))
+    ctx.exit(_run(plan, report, as_json=as_json))
+
+
+def _as_arguments(plan: Any, report: Path | None, *, as_json: bool) -> list[str]:
+    """What asks for the same run."""
+    arguments = ["-m", "headrace.cli.main", "verify", "blackbox", "--target", plan.target]
+    arguments += ["--seed", str(plan.seed)]
+    arguments += ["--time", f"{plan.seconds:g}s"]
+    for kind in plan.kinds:
+        arguments += ["--only", kind]
+    arguments += ["--quick"] * plan.is_quick + ["--json"] * as_json
+    return arguments + (["--report", str(report)] if report is not None else [])
+
+
+def _in_own_network() -> bool:
+    """Whether nothing is left to do for a network of the run's own."""
+    from headrace.verify.blackbox import fabric
+
+    why = None if fabric.is_inside() else fabric.why_not()
+    if why is not None:
+        say(f"no network of its own, so nodes share loopback and fewer faults are done: {why}")
+    return fabric.is_inside() or why is not None
 
 
 def _run(plan: Any, folder: Path | None, *, as_json: bool) -> int:
@@ -179,9 +215,9 @@ def _prove_one(bug: Bug, seed: int) -> tuple[bool, str, float]:
 def _list() -> None:
     from headrace.verify.blackbox.bugs import BUGS, NOT_PLANTED
     from headrace.verify.blackbox.crew import ROLES
-    from headrace.verify.blackbox.schedule import KINDS
+    from headrace.verify.blackbox.schedule import CLUSTER_KINDS
 
-    print_table(("fault",), [(kind,) for kind in KINDS])
+    print_table(("fault",), [(kind,) for kind in CLUSTER_KINDS])
     click.echo()
     print_table(("client", "kind"), [(role.name, role.kind) for role in ROLES])
     click.echo()

@@ -50,6 +50,7 @@ class KafkaWire:
     """One connection."""
 
     def __init__(self, address: tuple[str, int], timeout_s: float = 10) -> None:
+        self.address = address
         self._socket = socket.create_connection(address, timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0

@@ -43,6 +43,7 @@ class RealBroker:
         """Beside that of this process."""
         self.log_path = folder / "broker.log"
         self.address = ("127.0.0.1", 0)
+        """Where it listens; the port is its own from the first start on."""
         self._http = "127.0.0.1:0"
         self._process: subprocess.Popen[bytes] | None = None
         self._prepare = die_with_us()
@@ -91,8 +92,9 @@ class RealBroker:
             process.wait()
             raise Fatal(f"the broker does not start: {self.last_words()}")
         ready: dict[str, Any] = json.loads(line)
-        host, _, port = ready["kafka"].rpartition(":")
-        self.address, self._http = (host, int(port)), ready["http"]
+        # Workers tell all of theirs, at ports that follow each other.
+        host, _, port = ready["kafka"].partition(",")[0].rpartition(":")
+        self.address, self._http = (host, int(port)), ready["http"].partition(",")[0]
         return (clock.now_ns() - begun_ns) / 1e9
 
     @property
@@ -105,6 +107,10 @@ class RealBroker:
         """Where it serves HTTP, once it is ready."""
         host, _, port = self._http.rpartition(":")
         return host, int(port)
+
+    def listen(self, host: str, kafka_port: int, http_port: int) -> None:
+        """Let it listen there, from its next start on."""
+        self.address, self._http = (host, kafka_port), f"{host}:{http_port}"
 
     @property
     def has_ended(self) -> bool:

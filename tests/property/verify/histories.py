@@ -22,6 +22,8 @@ class Model:
         self.now = 0
         self.events = []
         self.logs = [[] for _ in range(partitions)]
+        self.epochs = [[] for _ in range(partitions)]  # of each record
+        self.epoch = [0] * partitions
         self.next_value = 0
         self.next_op = 0
         self.reader_at = {(name, part): 0 for name in READERS for part in range(partitions)}
@@ -65,15 +67,22 @@ class Model:
         where = {"topic": TOPIC, "part": part, "value": value}
         self.put(process, INVOKE, "send", **where)
         outcome = outcome or self.chance.choice((OK, OK, OK, OK, INFO, FAIL))
+        if self.chance.random() < 0.05:
+            self.epoch[part] += 1  # another broker leads from now on
         if outcome == FAIL:
             self.put(process, FAIL, "send", **where)
         elif outcome == INFO:
             if self.chance.random() < 0.5:
-                self.logs[part].append(value)
+                self.append(part, value)
             self.put(process, INFO, "send", **where)
         else:
-            self.logs[part].append(value)
-            self.put(process, OK, "send", **where, offset=len(self.logs[part]) - 1)
+            self.append(part, value)
+            by = f"node-{self.epoch[part] % 3}"
+            self.put(process, OK, "send", **where, offset=len(self.logs[part]) - 1, by=by)
+
+    def append(self, part, value):
+        self.logs[part].append(value)
+        self.epochs[part].append(self.epoch[part])
 
     def slice(self, part, start):
         values = self.logs[part][start : start + self.chance.randint(1, 6)]
@@ -149,7 +158,12 @@ class Model:
             for offset, value in enumerate(log)
         ]
         ends = {str(part): len(log) for part, log in enumerate(self.logs)}
-        self.poll("final", records, final=True, upto=ends)
+        epochs = [
+            [part, offset, offset + 1, epoch]
+            for part, log in enumerate(self.epochs)
+            for offset, epoch in enumerate(log)
+        ]
+        self.poll("final", records, final=True, upto=ends, epochs=epochs)
 
 
 def find(events, chance, wanted):
@@ -457,6 +471,25 @@ def group_passed_over(events, chance):
     return {"unseen by group"} if records else None
 
 
+def epoch_went_back(events, chance):
+    """A batch is of an older epoch than one in front of it."""
+    batches = [batch for batch in events[-1]["epochs"] if batch[1] > 0]
+    chance.choice(batches)[3] = -1000
+    return {"epoch regressed"}
+
+
+def two_leaders_in_one_epoch(events, chance):
+    """Two nodes have acknowledged what is of one epoch."""
+    epoch_of = {(part, first): epoch for part, first, _, epoch in events[-1]["epochs"]}
+    by_epoch = {}
+    for event in events:
+        if event["f"] == "send" and event["k"] == OK:
+            place = event["part"], epoch_of[event["part"], event["offset"]]
+            by_epoch.setdefault(place, []).append(event)
+    chance.choice([found for found in by_epoch.values() if len(found) > 1])[0]["by"] = "node-x"
+    return {"two owners in one epoch"}
+
+
 MUTATIONS = (
     two_values_at_one_offset,
     value_at_two_offsets,
@@ -481,6 +514,8 @@ MUTATIONS = (
     old_member_commits,
     former_owner_commits,
     group_passed_over,
+    epoch_went_back,
+    two_leaders_in_one_epoch,
 )
 SIDE_EFFECTS = {
     "read_of_a_failed_write": {"unseen by group"},
@@ -499,6 +534,7 @@ SIDE_EFFECTS = {
         "stranger",
         "misplaced",
         "duplicate",
+        "two owners in one epoch",
     },
     "went_back_between": {"unseen by group"},
 }

@@ -15,7 +15,7 @@ from headrace.verify.blackbox.figures import Tally, outages, summary
 from headrace.verify.blackbox.harm import Harm
 from headrace.verify.blackbox.link import TO_BROKER, Network
 from headrace.verify.blackbox.payload import number_of, value_bytes, value_number
-from headrace.verify.blackbox.schedule import CHAINS, KINDS, Fault, draw_schedule
+from headrace.verify.blackbox.schedule import CHAINS, CLUSTER_KINDS, KINDS, Fault, draw_schedule
 
 
 @given(seed=st.integers(0, 2**40), seconds=st.floats(5, 600))
@@ -35,6 +35,12 @@ def test_a_seed_decides_every_fault_and_all_heal_before_the_end(seed, seconds):
 def test_every_kind_of_fault_is_drawn_by_some_seed():
     drawn = {fault.kind for seed in range(20) for fault in draw_schedule(seed, 60)}
     assert drawn == set(KINDS)
+
+
+def test_a_cluster_has_faults_of_several_nodes_and_one_broker_the_same_as_ever():
+    drawn = {f.kind for seed in range(20) for f in draw_schedule(seed, 60, CLUSTER_KINDS)}
+    assert drawn == set(CLUSTER_KINDS)
+    assert not drawn - set(KINDS) - {"kill-many", "pause-many"}
 
 
 def test_only_the_faults_that_are_asked_for_are_drawn():

@@ -1,7 +1,8 @@
 """The brokers under test, as somebody sees them who may only start, kill, freeze and starve them.
 
 Rules of the room: nothing of a broker is imported. `Cluster` is the seam: a run knows nodes by
-number and a bootstrap address, so a cluster of several brokers with its bookies fits as well.
+number, links by number, and a bootstrap address. One broker alone is here; `workers` has those of
+one machine, `real_cluster` brokers with their ZooKeepers and bookies.
 """
 
 from __future__ import annotations
@@ -19,15 +20,40 @@ from headrace.errors import Fatal
 from headrace.verify.real_broker import RealBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from headrace.verify.blackbox.link import Link, Network
+    from headrace.verify.blackbox.link import Network
 
 FAKETIME_PLACES = ("/usr/lib", "/usr/local/lib", "/lib")
 
 
+class Breakable(Protocol):
+    """What may be cut, slowed down and reset: a proxy, or packets between nodes."""
+
+    name: str
+
+    def cut(self, *directions: str, is_for_all: bool = True) -> None:
+        """Hold back what goes in these directions, in both if none is named."""
+        ...
+
+    def heal(self) -> None:
+        """All goes through again."""
+        ...
+
+    def slow(self, delay_s: float) -> None:
+        """All takes so much longer."""
+        ...
+
+    def reset(self, *, is_for_all: bool = True) -> None:
+        """Break connections."""
+        ...
+
+
 class Cluster(Protocol):
-    """Nodes that may be harmed, each behind a link that may be cut."""
+    """Nodes that may be harmed, and links that may be cut."""
+
+    liveness_s: float
+    """After the last healing a new client must have written and read within this."""
 
     @property
     def node_count(self) -> int:
@@ -40,12 +66,20 @@ class Cluster(Protocol):
         ...
 
     @property
-    def links(self) -> Sequence[Link]:
-        """The links, by node."""
+    def links(self) -> Sequence[Breakable]:
+        """Between clients and nodes, and between nodes."""
         ...
 
-    def start(self, node: int) -> None:
-        """Start it and wait until it serves. Raises Fatal."""
+    def targets(self, kind: str) -> Sequence[int]:
+        """The nodes that a kind of fault may meet; a likelier one is named more than once."""
+        ...
+
+    def name(self, node: int) -> str:
+        """What people call it."""
+        ...
+
+    def start(self, *nodes: int) -> None:
+        """Start them, all if none is named, and wait until they serve. Raises Fatal."""
         ...
 
     def start_and_die(self, node: int, after_s: float) -> None:
@@ -56,8 +90,8 @@ class Cluster(Protocol):
         """Ask it to end; its exit code."""
         ...
 
-    def kill(self, node: int) -> None:
-        """kill -9."""
+    def kill(self, *nodes: int) -> None:
+        """kill -9 of these, or of all, at once."""
         ...
 
     def pause(self, node: int) -> None:
@@ -69,7 +103,7 @@ class Cluster(Protocol):
         ...
 
     def limit_files(self, node: int, size_bytes: int | None) -> None:
-        """Writes behind so many bytes of any file fail from now on; None: they work again."""
+        """Its disk is full, or nearly: writes fail soon or at once; None: they work again."""
         ...
 
     def set_clock(self, node: int, offset_s: float) -> None:
@@ -88,6 +122,14 @@ class Cluster(Protocol):
         """The end of its log."""
         ...
 
+    def complaints(self) -> Sequence[str]:
+        """What somebody who looks after it would not like, once all is healed."""
+        ...
+
+    def logs(self) -> Mapping[str, Path]:
+        """The logs worth keeping, by name."""
+        ...
+
     def close(self) -> None:
         """Kill all and remove their data."""
         ...
@@ -104,13 +146,41 @@ def find_faketime() -> str | None:
     return None
 
 
+NO_FAKETIME = "libfaketime is not installed: the broker's clock does not jump"
+
+
+class FakeClock:
+    """A wall clock that jumps, for the processes that get its environment."""
+
+    def __init__(self, library: str, path: Path) -> None:
+        self._path = path
+        self.environment = {
+            "LD_PRELOAD": library,
+            "FAKETIME_TIMESTAMP_FILE": str(path),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.jump(0.0)
+
+    @classmethod
+    def find(cls, path: Path) -> FakeClock | None:
+        """One whose offset is kept in `path`; None where libfaketime is not installed."""
+        library = find_faketime()
+        return None if library is None else cls(library, path)
+
+    def jump(self, offset_s: float) -> None:
+        """Be so far off from now on. Replaced at once: libfaketime reads it at any moment."""
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(f"{offset_s:+.3f}\n")
+        fresh.replace(self._path)
+
+
 class SingleBroker:
     """One broker of one machine."""
 
     def __init__(self, folder: Path, network: Network, bug: str | None = None) -> None:
         self._network = network
-        self._clock_path = folder / "clock"
-        self._faketime = find_faketime()
         link = network.link(lambda: self.broker.address)
         self.links = [link]
         host, port = link.address
@@ -120,18 +190,22 @@ class SingleBroker:
             launch = (sys.executable, "-m", "headrace.verify.blackbox.spoiled", bug)
         options = ("--advertise", self.bootstrap, "--no-auto-create-topics")
         self.broker = RealBroker(folder, options, launch)
-        if self._faketime is not None:
-            self.set_clock(0, 0.0)
-            self.broker.environment = {
-                "LD_PRELOAD": self._faketime,
-                "FAKETIME_TIMESTAMP_FILE": str(self._clock_path),
-                "FAKETIME_CACHE_DURATION": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            }
+        self._clock = FakeClock.find(folder / "clock")
+        if self._clock is not None:
+            self.broker.environment = self._clock.environment
 
     node_count = 1
+    liveness_s = 15.0
 
-    def start(self, node: int) -> None:
+    def targets(self, kind: str) -> Sequence[int]:
+        """See Cluster."""
+        return (0,)
+
+    def name(self, node: int) -> str:
+        """See Cluster."""
+        return "broker"
+
+    def start(self, *nodes: int) -> None:
         """See Cluster."""
         self.broker.start()
 
@@ -150,7 +224,7 @@ class SingleBroker:
         """See Cluster."""
         return self.broker.terminate()
 
-    def kill(self, node: int) -> None:
+    def kill(self, *nodes: int) -> None:
         """See Cluster."""
         self.broker.kill()
 
@@ -174,16 +248,15 @@ class SingleBroker:
             resource.prlimit(self.broker.pid, resource.RLIMIT_FSIZE, limits)
 
     def set_clock(self, node: int, offset_s: float) -> None:
-        """See Cluster. Replaced at once: libfaketime reads it at any moment."""
-        fresh = self._clock_path.with_suffix(".new")
-        fresh.write_text(f"{offset_s:+.3f}\n")
-        fresh.replace(self._clock_path)
+        """See Cluster."""
+        if self._clock is not None:
+            self._clock.jump(offset_s)
 
     def missing(self) -> dict[str, str]:
         """See Cluster."""
         found = {}
-        if self._faketime is None:
-            found["clock"] = "libfaketime is not installed: the broker's clock does not jump"
+        if self._clock is None:
+            found["clock"] = NO_FAKETIME
         if not hasattr(resource, "prlimit"):
             found["disk"] = "no prlimit here: the disk does not fill up"
         return found
@@ -195,6 +268,14 @@ class SingleBroker:
     def last_words(self, node: int) -> str:
         """See Cluster."""
         return self.broker.last_words()
+
+    def complaints(self) -> Sequence[str]:
+        """See Cluster."""
+        return ()
+
+    def logs(self) -> Mapping[str, Path]:
+        """See Cluster."""
+        return {"broker.log": self.broker.log_path}
 
     def close(self) -> None:
         """See Cluster."""

@@ -174,11 +174,16 @@ def run_kafka_python_member(context: Context) -> None:
             raise _Uncommitted(repr(error)) from error
 
     consumer.subscribe(list(context.spec.topics), listener=Listener())
+    failed = False
     while not context.over.is_set():
         since_ns = now_ns()
         try:
+            if failed:
+                _go_back(consumer, progress)
+                failed = False
             polled = consumer.poll(timeout_ms=100, max_records=200)
         except KafkaError as error:
+            failed = True
             context.note("poll failed", error=repr(error)[:200])
             context.pause(0.1)
             continue
@@ -186,6 +191,13 @@ def run_kafka_python_member(context: Context) -> None:
         if progress.ends and context.chance.random() < COMMIT_CHANCE:
             _commit(progress, commit, identity)
     consumer.close(autocommit=False)
+
+
+def _go_back(consumer: Any, progress: Progress) -> None:
+    """kafka-python may drop records with the error that a poll ends with: go back to them."""
+    for place in consumer.assignment():
+        end = progress.read_ends.get((place.topic, place.partition))
+        consumer.seek(place, consumer.committed(place) or 0 if end is None else end)
 
 
 def run_aiokafka_member(context: Context) -> None:

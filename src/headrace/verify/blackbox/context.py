@@ -51,10 +51,13 @@ class Context:
         self._count = 0
 
     @property
-    def address(self) -> tuple[str, int]:
-        """The bootstrap address in two parts."""
-        host, _, port = self.spec.bootstrap.rpartition(":")
-        return host, int(port)
+    def addresses(self) -> list[tuple[str, int]]:
+        """The bootstrap addresses, each in two parts."""
+        found = []
+        for address in self.spec.bootstrap.split(","):
+            host, _, port = address.rpartition(":")
+            found.append((host, int(port)))
+        return found
 
     def begin_send(self, topic: str, part: int, *, again: bool = False) -> tuple[int, bytes]:
         """A fresh value that is about to be sent: its number and its bytes."""
@@ -101,6 +104,8 @@ class Progress:
         self._context = context
         self.ends: dict[tuple[str, int], int] = {}
         """Behind the last polled record of each owned partition, where it is not committed yet."""
+        self.read_ends: dict[tuple[str, int], int] = {}
+        """Behind the last polled record of each owned partition."""
         self.owned: set[tuple[str, int]] = set()
         self.rebalances = 0
 
@@ -120,6 +125,7 @@ class Progress:
         self.rebalances += 1
         for part in parts:
             self.ends.pop(part, None)
+            self.read_ends.pop(part, None)
             self.owned.discard(part)
         fields = {"lost": True} if is_lost else {}
         context.history.write(
@@ -129,7 +135,7 @@ class Progress:
     def read(self, topic: str, part: int, offset: int) -> None:
         """It has polled so far; nothing to commit if it has lost the partition meanwhile."""
         if (topic, part) in self.owned:
-            self.ends[topic, part] = offset + 1
+            self.ends[topic, part] = self.read_ends[topic, part] = offset + 1
 
     def begin_commit(
         self, offsets: dict[tuple[str, int], int], member: str, generation: int

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.verify.blackbox.link import TO_BROKER, TO_CLIENTS
-from headrace.verify.blackbox.schedule import CALM_S, CHAINS, NETWORK_FAULTS, NODE_FAULTS, Fault
+from headrace.verify.blackbox.schedule import (
+    CALM_S,
+    CHAINS,
+    MANY_FAULTS,
+    NETWORK_FAULTS,
+    NODE_FAULTS,
+    Fault,
+)
+from headrace.verify.chance import seeded
 from headrace.verify.history import NOTE, OK, History, now_ns
 
 if TYPE_CHECKING:
@@ -119,7 +127,9 @@ class Harmer:
         self.now = fault.kind
         fields = {"what": "fault", "fault": fault.kind, "lasts_s": fault.lasts_s}
         self._history.write(OK, NOTE, **fields)
-        if fault.kind in NODE_FAULTS:
+        if fault.kind in MANY_FAULTS:
+            target = self._harm_many(fault)
+        elif fault.kind in NODE_FAULTS:
             target = self._harm_node(fault)
         elif fault.kind in NETWORK_FAULTS:
             target = self._harm_link(fault)
@@ -130,10 +140,12 @@ class Harmer:
         self.done.harms.append(Harm(fault, target, began_ns, now_ns()))
 
     def _harm_node(self, fault: Fault) -> str:
-        cluster, node = self._cluster, fault.target % self._cluster.node_count
+        cluster, targets = self._cluster, self._cluster.targets(fault.kind)
+        node = targets[fault.target % len(targets)]
+        name = cluster.name(node)
         if not cluster.is_alive(node):
             words = cluster.last_words(node)
-            self.done.wrong.append(f"node {node} had ended by itself before {fault}: {words}")
+            self.done.wrong.append(f"{name} had ended by itself before {fault}: {words}")
             cluster.kill(node)
             cluster.start(node)
         match fault.kind:
@@ -149,7 +161,7 @@ class Harmer:
             case "stop":
                 code = cluster.stop(node)
                 if code:
-                    self.done.wrong.append(f"node {node} was asked to end, and ended with {code}")
+                    self.done.wrong.append(f"{name} was asked to end, and ended with {code}")
                 self._over.wait(fault.lasts_s)
                 cluster.start(node)
             case "pause":
@@ -165,11 +177,29 @@ class Harmer:
                 cluster.set_clock(node, jump_s)
                 self._over.wait(fault.lasts_s)
                 cluster.set_clock(node, 0.0)
-        return f"node {node}"
+        return name
+
+    def _harm_many(self, fault: Fault) -> str:
+        """Two or more nodes at once, more than half of them at the most."""
+        cluster, targets = self._cluster, sorted(set(self._cluster.targets(fault.kind)))
+        chance = seeded(f"{fault.target} {fault.strength}")
+        count = min(len(targets), 2 + int(fault.strength * len(targets) / 2))
+        nodes = chance.sample(targets, count)
+        if fault.kind == "kill-many":
+            cluster.kill(*nodes)
+            self._over.wait(fault.lasts_s)
+            cluster.start(*nodes)
+        else:
+            for node in nodes:
+                cluster.pause(node)
+            self._over.wait(fault.lasts_s)
+            for node in nodes:
+                cluster.resume(node)
+        return ", ".join(cluster.name(node) for node in sorted(nodes))
 
     def _harm_link(self, fault: Fault) -> str:
-        node = fault.target % len(self._cluster.links)
-        link = self._cluster.links[node]
+        links = self._cluster.links
+        link = links[fault.target % len(links)]
         is_for_all = fault.strength > 0.5
         if fault.kind == "reset":
             link.reset(is_for_all=is_for_all)
@@ -179,7 +209,7 @@ class Harmer:
             link.cut(*_DIRECTIONS[fault.kind], is_for_all=is_for_all)
         self._over.wait(fault.lasts_s)
         link.heal()
-        return f"link {node}{'' if is_for_all else ', half of its connections'}"
+        return f"{link.name}{'' if is_for_all else ', half of its connections'}"
 
     def _harm_client(self, fault: Fault) -> str:
         client = self._crew.pick(fault.target)

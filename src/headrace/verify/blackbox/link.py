@@ -27,7 +27,10 @@ TO_BROKER, TO_CLIENTS = "to-broker", "to-clients"
 class Link:
     """One listener in front of one address. Its methods are for any thread."""
 
-    def __init__(self, network: Network, target: Callable[[], tuple[str, int]]) -> None:
+    def __init__(
+        self, network: Network, target: Callable[[], tuple[str, int]], name: str = "link"
+    ) -> None:
+        self.name = name
         self._network = network
         self._target = target
         self._tasks = Tasks()
@@ -168,11 +171,11 @@ class Network:
         self._links: list[Link] = []
         self._thread.start()
 
-    def link(self, target: Callable[[], tuple[str, int]]) -> Link:
+    def link(self, target: Callable[[], tuple[str, int]], name: str = "link") -> Link:
         """A new link; `target` tells where it leads when somebody connects."""
 
         async def make() -> Link:
-            link = Link(self, target)
+            link = Link(self, target, name)
             await link.listen()
             return link
 

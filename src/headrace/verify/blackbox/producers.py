@@ -34,6 +34,9 @@ def run_librdkafka_producer(context: Context) -> None:
     from confluent_kafka import KafkaException, Producer
 
     is_idempotent = bool(context.spec.options.get("idempotent"))
+    # It takes "not the leader" for "not stored", and sends again whatever `retries` says: a leader
+    # that is overtaken may say so of a record that its successor finds.
+    again = not is_idempotent and len(context.addresses) > 1
     settings: dict[str, Any] = {
         "bootstrap.servers": context.spec.bootstrap,
         "enable.idempotence": is_idempotent,
@@ -71,7 +74,7 @@ def run_librdkafka_producer(context: Context) -> None:
         if len(producer) < IN_FLIGHT_MAX:
             for _ in range(burst(context)):
                 topic, part = context.chance.choice(context.places)
-                value, data = context.begin_send(topic, part)
+                value, data = context.begin_send(topic, part, again=again)
                 report = partial(delivered, topic, part, value)
                 try:
                     producer.produce(topic, data, partition=part, on_delivery=report)

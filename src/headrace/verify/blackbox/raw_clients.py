@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 AGAIN_CHANCE = 0.1
 """How often a batch that was acknowledged is sent once more: it must be recognised."""
 LATEST, EARLIEST = -1, -2
+_NEVER_STORED = {3, 10, 17, 18, 87}
+"""Codes that say so. Any other may come behind an append whose fate the leader does not know, and
+which its successor may find."""
 
 
 def encoded(values: list[bytes], producer: tuple[int, int] = (-1, -1), first: int = -1) -> bytes:
@@ -47,7 +50,16 @@ def run_raw_producer(context: Context) -> None:
         sent = [context.begin_send(topic, part) for _ in range(count)]
         batch = encoded([data for _, data in sent], producer, sequences[place])
 
-        def ask(wire: KafkaWire, topic: str = topic, part: int = part, data: bytes = batch) -> int:
+        asked: list[KafkaWire] = []
+
+        def ask(
+            wire: KafkaWire,
+            topic: str = topic,
+            part: int = part,
+            data: bytes = batch,
+            asked: list[KafkaWire] = asked,
+        ) -> int:
+            asked.append(wire)
             return wire.produce(topic, part, data)
 
         def repeat(
@@ -61,7 +73,9 @@ def run_raw_producer(context: Context) -> None:
 
         try:
             offset = connection.until_answered(ask, Place(topic, part))
-            _end(context, topic, part, sent, offset)
+            # Who has answered the only try has stored it, under an epoch of its own.
+            by = asked[0].address if len(asked) == 1 else None
+            _end(context, topic, part, sent, offset, by)
             if offset is None:
                 break
             sequences[place] += count
@@ -81,13 +95,19 @@ def run_raw_producer(context: Context) -> None:
 
 
 def _end(
-    context: Context, topic: str, part: int, sent: list[tuple[int, bytes]], offset: int | None
+    context: Context,
+    topic: str,
+    part: int,
+    sent: list[tuple[int, bytes]],
+    offset: int | None,
+    by: tuple[str, int] | None = None,
 ) -> None:
+    fields = {"by": f"{by[0]}:{by[1]}"} if by is not None else {}
     for at, (value, _) in enumerate(sent):
         if offset is None:
             context.end_send(INFO, topic, part, value, error="not answered")
         else:
-            context.end_send(OK, topic, part, value, offset=offset + at)
+            context.end_send(OK, topic, part, value, offset=offset + at, **fields)
 
 
 def run_raw_reader(context: Context) -> None:
@@ -211,7 +231,9 @@ def _one_life(context: Context, connection: Connection, topic: str, label: str) 
             offset = wire.produce(topic, part, encoded([data]))
         except Refused as error:
             connection.failed(error)
-            context.end_send(FAIL, label, part, value, error=str(error))
+            kind = FAIL if error.code in _NEVER_STORED else INFO
+            context.end_send(kind, label, part, value, error=str(error))
+            is_sure &= kind == FAIL
         except OSError as error:
             connection.failed(error)
             context.end_send(INFO, label, part, value, error=str(error))

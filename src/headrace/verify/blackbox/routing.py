@@ -44,6 +44,8 @@ class Connection:
         self._timeout_s = timeout_s
         self._wires: dict[tuple[str, int], KafkaWire] = {}
         self._nodes: dict[Place | Group, tuple[str, int]] = {}
+        self._first = context.spec.number
+        """Which bootstrap address is asked; another one when it does not answer."""
         self.made = 0
         """How many were made."""
 
@@ -53,7 +55,8 @@ class Connection:
         Raises OSError, Refused.
         """
         if of is None:
-            return self._to(self._context.address)
+            addresses = self._context.addresses
+            return self._to(addresses[self._first % len(addresses)])
         node = self._nodes.get(of)
         if node is None:
             ask = self._leader if isinstance(of, Place) else self._coordinator
@@ -95,9 +98,11 @@ class Connection:
         """Draw the conclusions from an error; whether another try makes sense."""
         if not isinstance(error, Refused):
             self.drop()
+            self._first += 1
             return True
         if error.code in _ELSEWHERE:
             self._nodes.clear()
+            self._first += 1
         return error.code in RETRIABLE
 
     def until_answered(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import HeadraceError
 from headrace.records.codec import iterate_records
-from headrace.verify.blackbox.cluster import SingleBroker
 from headrace.verify.blackbox.context import Context, Spec
 from headrace.verify.blackbox.crew import SMALL_LEDGERS, TOPICS, Crew
 from headrace.verify.blackbox.figures import Tally
@@ -23,25 +22,24 @@ from headrace.verify.blackbox.harm import Done, Harmer
 from headrace.verify.blackbox.link import Network
 from headrace.verify.blackbox.producers import PATIENCE_S
 from headrace.verify.blackbox.raw_clients import encoded, note_committed, note_ends
+from headrace.verify.blackbox.read_back import read_back
 from headrace.verify.blackbox.routing import Connection, Group, Place
 from headrace.verify.blackbox.schedule import Fault, draw_schedule
+from headrace.verify.blackbox.targets import SINGLE, kinds_of, make_target
 from headrace.verify.checkers import Verdict, judge, without_collector
 from headrace.verify.checkers.facts import gather
-from headrace.verify.history import NOTE, OK, POLL, History, now_ns, read_history, write_merged
-from headrace.verify.kafka_wire import KafkaWire, Refused
+from headrace.verify.history import NOTE, OK, History, now_ns, read_history, write_merged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from headrace.verify.blackbox.cluster import Cluster
 
 PROBE_TOPIC = "probe"
-LIVENESS_S = 15.0
-"""After the last healing a new client must have written and read within this."""
 WARM_UP_S = 20.0
 """For all clients to start; imports take their time on a small machine."""
-CALM_S = 3.0
-"""Load without faults at the end: everybody gets a chance to come back."""
+CALM_SHARE = 0.2
+"""Load without faults at the end, in parts of the bound: everybody gets a chance to come back."""
 DRAIN_S = 45.0
 """For groups to read everything: a member that was killed is missed after its session of 6 s."""
 HISTORY = "history.jsonl"
@@ -57,7 +55,8 @@ class Plan(NamedTuple):
     is_quick: bool = False
     bug: str | None = None
     kinds: tuple[str, ...] = ()
-    """Kinds of faults; all if empty."""
+    """Kinds of faults; all that the target knows if empty."""
+    target: str = SINGLE
 
 
 @dataclass(slots=True)
@@ -88,12 +87,16 @@ class Outcome:
 
 def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], None]) -> Outcome:
     """Run it in `folder`, which keeps the history."""
-    kinds = {"kinds": plan.kinds} if plan.kinds else {}
-    outcome = Outcome(plan, folder, draw_schedule(plan.seed, plan.seconds, **kinds))
+    kinds = plan.kinds or kinds_of(plan.target)
+    outcome = Outcome(plan, folder, draw_schedule(plan.seed, plan.seconds, kinds))
     folder.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="headrace-blackbox-"))
     network = Network()
-    cluster: Cluster = SingleBroker(work / "broker", network, plan.bug)
+    try:
+        cluster = make_target(plan, work, network)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
     crew = Crew(plan.seed, cluster.bootstrap, work, is_quick=plan.is_quick)
     own = work / "run.jsonl"
     run = _Run(outcome, cluster, crew, History(own, "run"), on_progress)
@@ -105,6 +108,7 @@ def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], N
         outcome.ended_ns = now_ns()
         crew.close()
         outcome.last_words = cluster.last_words(0)
+        _keep_logs({path.name: path for path in work.glob("*.log")} | dict(cluster.logs()), folder)
         cluster.close()
         network.close()
         run.harmer.close()
@@ -112,16 +116,15 @@ def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], N
     outcome.violations += outcome.done.wrong
     try:
         _judge(outcome, [own, *crew.histories()])
-        _keep_logs(work, folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return outcome
 
 
-def _keep_logs(work: Path, folder: Path) -> None:
-    for log in (work / "broker" / "broker.log", *work.glob("*.log")):
+def _keep_logs(logs: Mapping[str, Path], folder: Path) -> None:
+    for name, log in logs.items():
         if log.exists() and log.stat().st_size:
-            shutil.copyfile(log, folder / log.name)
+            shutil.copyfile(log, folder / name)
 
 
 def _judge(outcome: Outcome, histories: list[Path]) -> None:
@@ -172,8 +175,7 @@ class _Run:
         """All phases. Raises HeadraceError, OSError."""
         outcome = self._outcome
         self._on_progress(0, "starting")
-        for node in range(self._cluster.node_count):
-            self._cluster.start(node)
+        self._cluster.start()
         self._make_topics()
         self._crew.start()
         self._warm_up()
@@ -182,17 +184,25 @@ class _Run:
         outcome.healed_ns = now_ns()
         self._look_alive()
         self._check_alive()
-        self._wait(CALM_S, "calm")
+        self._wait(self._cluster.liveness_s * CALM_SHARE, "calm")
         self._end_producers()
         self._drain()
         late = self._crew.end(self._crew.clients, 20)
         outcome.violations += [f"{name} did not end" for name in late]
         self._read_back("final-1")
-        for node in range(self._cluster.node_count):
-            self._cluster.kill(node)
-        for node in range(self._cluster.node_count):
-            self._cluster.start(node)
+        self._cluster.kill()
+        self._cluster.start()
         self._read_back("final-2")
+        outcome.violations += self._cluster.complaints()
+
+    def _read_back(self, process: str) -> None:
+        self._on_progress(1, "reading everything back")
+        path = self._crew.folder / f"{process}.jsonl"
+        self._crew.former_histories.append(path)
+        history = History(path, process)
+        context = Context(self._context.spec, history)
+        self._outcome.violations += read_back(context, TOPICS | {PROBE_TOPIC: 1})
+        history.close()
 
     def _warm_up(self) -> None:
         """Wait until every client is at work: a fault before that meets nobody."""
@@ -231,13 +241,15 @@ class _Run:
         for node in range(self._cluster.node_count):
             if not self._cluster.is_alive(node):
                 words = self._cluster.last_words(node)
-                self._outcome.violations.append(f"node {node} has ended by itself: {words}")
+                name = self._cluster.name(node)
+                self._outcome.violations.append(f"{name} has ended by itself: {words}")
                 self._cluster.kill(node)
                 self._cluster.start(node)
 
     def _look_alive(self) -> None:
         """A new client writes and reads, through the links, within the bound."""
-        deadline_ns = now_ns() + int(LIVENESS_S * 1e9)
+        within_s = self._cluster.liveness_s
+        deadline_ns = now_ns() + int(within_s * 1e9)
         value, data = self._context.begin_send(PROBE_TOPIC, 0, again=True)
         why: object = "no try"
         connection = Connection(self._context, 2.0)
@@ -258,7 +270,7 @@ class _Run:
                 why = error
                 connection.drop()
                 time.sleep(0.1)
-        said = f"not alive: no write and read within {LIVENESS_S} s after healing: {why}"
+        said = f"not alive: no write and read within {within_s} s after healing: {why}"
         self._outcome.violations.append(said)
 
     def _end_producers(self) -> None:
@@ -276,14 +288,16 @@ class _Run:
                 self._outcome.violations.append(said)
 
     def _has_come_back(self, path: Path) -> bool:
+        """An acknowledgement of what it has sent since; or of what it sends again, on purpose."""
         since_ns = self._outcome.healed_ns
+        sends_again = "raw-" in path.name
         sent = set()
         for event in read_history(path):
             if event["f"] != "send" or event["t"] < since_ns:
                 continue
             if event["k"] == "invoke":
                 sent.add(event["value"])
-            elif event["k"] == OK and event["value"] in sent:
+            elif event["k"] == OK and (sends_again or event["value"] in sent):
                 return True
         return False
 
@@ -320,46 +334,6 @@ class _Run:
                 waiting.discard(group)
                 self._history.write(OK, "drained", group=group)
 
-    def _read_back(self, process: str) -> None:
-        """Read every partition from its beginning to its end."""
-        self._on_progress(1, "reading everything back")
-        history = History(self._crew.folder / f"{process}.jsonl", process)
-        self._crew.former_histories.append(self._crew.folder / f"{process}.jsonl")
-        connection = Connection(self._context, 20)
-        for topic, count in (TOPICS | {PROBE_TOPIC: 1}).items():
-            for part in range(count):
-                try:
-                    wire = connection.wire(Place(topic, part))
-                    self._read_partition(history, wire, topic, part)
-                except Refused as error:
-                    said = f"{topic}-{part} cannot be read: {error}"
-                    self._outcome.violations.append(said)
-        connection.drop()
-        history.close()
-
-    def _read_partition(self, history: History, wire: KafkaWire, topic: str, part: int) -> None:
-        context = Context(self._context.spec, history)
-        position, end = note_ends(context, wire, topic, part)
-        while True:
-            since_ns = now_ns()
-            data, end = wire.fetch(topic, part, position)
-            found = [
-                (part, one.offset, one.value)
-                for one in iterate_records(data)
-                if one.offset >= position
-            ]
-            context.polled(since_ns, topic, found, final=True)
-            if found:
-                position = found[-1][1] + 1
-                continue
-            if position < end:
-                said = f"{topic}-{part}: offset {position} of {end} answers with nothing"
-                self._outcome.violations.append(said)
-            history.write(
-                OK, POLL, since=since_ns, topic=topic, recs=[], final=True, upto={str(part): end}
-            )
-            return
-
 
 def _is_at_work(path: Path) -> bool:
     """Whether a client has done something beside starting."""
@@ -371,6 +345,7 @@ def replays(outcome: Outcome) -> Iterator[str]:
     plan = outcome.plan
     yield (
         f"headrace verify blackbox --seed {plan.seed} --time {plan.seconds:g}s"
+        + (f" --target {plan.target}" if plan.target != SINGLE else "")
         + (" --quick" if plan.is_quick else "")
         + (f" --planted '{plan.bug}'" if plan.bug else "")
     )

@@ -18,10 +18,13 @@ ONE_BY_ONE, OVER, CLIENTS = "one by one", "over", "clients"
 """The three chains: each is worked through by a thread of its own."""
 NODE_FAULTS = ("kill", "kill-in-start", "stop", "pause", "disk", "clock")
 NETWORK_FAULTS = ("cut", "cut-to-broker", "cut-to-clients", "delay", "reset")
+MANY_FAULTS = ("kill-many", "pause-many")
+"""Several nodes at once, where there are several."""
 CLIENT_FAULTS = ("pause-client", "kill-client")
 KINDS = (*NODE_FAULTS, *NETWORK_FAULTS, *CLIENT_FAULTS)
+CLUSTER_KINDS = (*KINDS, *MANY_FAULTS)
 CHAINS = {
-    ONE_BY_ONE: (*NODE_FAULTS, *NETWORK_FAULTS),
+    ONE_BY_ONE: (*NODE_FAULTS, *NETWORK_FAULTS, *MANY_FAULTS),
     OVER: NETWORK_FAULTS,
     CLIENTS: CLIENT_FAULTS,
 }
@@ -93,7 +96,7 @@ def _length(chance: Random, kind: str, seconds: float) -> float:
     longest = min(10.0, seconds / 4)
     if kind == "reset":
         return 0.0
-    if kind in {"kill", "kill-in-start", "stop", "kill-client"}:
+    if kind in {"kill", "kill-in-start", "stop", "kill-client", "kill-many"}:
         return round(min(longest, chance.choice((0.0, 0.0, 0.3, 1.5))), 3)
     length_s: float = 0.1 * 100 ** chance.random()
     return round(min(longest, length_s), 3)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace.verify.checkers.epochs import epoch_regress, two_acknowledging_owners
 from headrace.verify.checkers.facts import Anomaly, Facts, gather
 from headrace.verify.checkers.ownership import (
     commits_of_former_owners,
@@ -66,6 +67,8 @@ CHECKERS: tuple[Callable[[Facts], Iterator[Anomaly]], ...] = (
     two_owners,
     commits_of_former_owners,
     commits_of_old_generations,
+    epoch_regress,
+    two_acknowledging_owners,
     torn_transactions,
     dirty_cycles,
     share_deliveries,

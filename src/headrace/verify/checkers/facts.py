@@ -66,6 +66,8 @@ class Send:
     ended_ns: int = 0
     offset: int = -1
     is_read: bool = False
+    by: str = ""
+    """The node that has stored it, where that is certain."""
 
 
 class Clash(NamedTuple):
@@ -109,6 +111,8 @@ class Partition:
     """(since, until, high watermark) as listed."""
     starts: list[tuple[int, int, int]] = field(default_factory=list)
     """(since, until, log start offset) as listed."""
+    epochs: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """First offset of a batch -> (behind its last one, leader epoch, when it was read)."""
 
     def acknowledge(self, offset: int, value: int, at_ns: int) -> None:
         """A producer was told that `value` is at `offset`."""
@@ -268,6 +272,7 @@ class _Gatherer:
         found.outcome, found.ended_ns = kind, at_ns
         if kind == OK and event["offset"] >= 0:
             offset = found.offset = event["offset"]
+            found.by = event.get("by", "")
             partition.acknowledge(offset, value, at_ns)
             partition.marks.append((found.invoked_ns, at_ns, offset + 1, "acknowledged"))
 
@@ -297,6 +302,8 @@ class _Gatherer:
                 ends[number] = offset + 1
         for number, end in ends.items():
             self.facts.partition(topic, number).marks.append((poll.since_ns, at_ns, end, "read"))
+        for number, first, end, epoch in event.get("epochs") or ():
+            self.facts.partition(topic, number).epochs[first] = end, epoch, at_ns
         for key, end in (event.get("upto") or {}).items():
             partition = self.facts.partition(topic, int(key))
             if at_ns >= partition.final_ns:

@@ -1,0 +1,236 @@
+"""The nodes of a cluster: brokers, bookies and ZooKeepers, which are all started and killed alike.
+
+Rules of the room: a broker is the installed command, the others are Apache's own servers. Each
+comes back as an operator's supervisor would bring it back: it is started again until it serves.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.errors import Fatal, HeadraceError
+from headrace.verify.history import now_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headrace.server.dev_cluster.processes import ServerProcess
+    from headrace.verify.blackbox.cluster import FakeClock
+    from headrace.verify.real_broker import RealBroker
+
+START_TIMEOUT_S = 90.0
+RETRY_S = 0.3
+_BALLAST_CHUNK = 1 << 20
+
+
+class Deadline:
+    """How long a node may take to come back."""
+
+    def __init__(self, seconds: float = START_TIMEOUT_S) -> None:
+        self._until_ns = now_ns() + int(seconds * 1e9)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has taken too long."""
+        return now_ns() > self._until_ns
+
+
+class Node(Protocol):
+    """One process of a cluster."""
+
+    name: str
+    is_ours: bool
+    """Whether it is a broker of ours: it must not end by itself."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        ...
+
+    @property
+    def log_path(self) -> Path:
+        """Its log."""
+        ...
+
+    def begin(self) -> None:
+        """Start it without waiting for others that it needs."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until it serves. Raises Fatal."""
+        ...
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        ...
+
+    def kill(self) -> None:
+        """kill -9."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send it one, if it runs."""
+        ...
+
+
+class BrokerNode:
+    """A broker; also the supervisor of several."""
+
+    is_ours = True
+
+    def __init__(self, name: str, broker: RealBroker, clock: FakeClock | None = None) -> None:
+        self.name = name
+        self.broker = broker
+        self.clock = clock
+        if clock is not None:
+            broker.environment = clock.environment
+
+    @property
+    def is_alive(self) -> bool:
+        """See Node."""
+        return self.broker.pid is not None and not self.broker.has_ended
+
+    @property
+    def log_path(self) -> Path:
+        """See Node."""
+        return self.broker.log_path
+
+    def begin(self) -> None:
+        """See Node."""
+
+    def wait(self) -> None:
+        """See Node: it ends when it finds no ZooKeeper, so it is started until it does."""
+        deadline = Deadline()
+        while not self.is_alive:
+            try:
+                self.broker.start()
+            except Fatal:
+                self.broker.kill()
+                if deadline.is_over:
+                    raise
+                time.sleep(RETRY_S)
+
+    def start_and_die(self, after_s: float) -> None:
+        """Start it and kill it so soon after."""
+        early = threading.Timer(after_s, self.broker.kill_if_running)
+        early.start()
+        try:
+            self.broker.start()
+        except Fatal:
+            pass  # it died before it was ready, as planned
+        early.join()
+        self.broker.kill()
+
+    def stop(self) -> int:
+        """See Node."""
+        return self.broker.terminate()
+
+    def kill(self) -> None:
+        """See Node."""
+        self.broker.kill()
+
+    def signal(self, number: int) -> None:
+        """See Node."""
+        if self.is_alive and self.broker.pid is not None:
+            os.kill(self.broker.pid, number)
+
+
+class ServerNode:
+    """A bookie or a ZooKeeper."""
+
+    is_ours = False
+
+    def __init__(self, server: ServerProcess, wait_ready: Callable[[ServerProcess], None]) -> None:
+        self.name = server.name
+        self._server = server
+        self._wait_ready = wait_ready
+
+    @property
+    def is_alive(self) -> bool:
+        """See Node."""
+        return self._server.is_alive
+
+    @property
+    def log_path(self) -> Path:
+        """See Node."""
+        return self._server.log
+
+    def begin(self) -> None:
+        """See Node."""
+        if not self.is_alive:
+            self._server.start()
+
+    def wait(self) -> None:
+        """See Node: a bookie that finds no ZooKeeper ends, and is started again."""
+        deadline = Deadline()
+        while True:
+            try:
+                self.begin()
+                self._wait_ready(self._server)
+                return
+            except HeadraceError as error:
+                if deadline.is_over:
+                    raise Fatal(f"{self.name} does not come back: {error}") from error
+                time.sleep(RETRY_S)
+
+    def stop(self) -> int:
+        """See Node."""
+        self._server.stop()
+        return 0  # how Apache's servers end is not ours to judge
+
+    def kill(self) -> None:
+        """See Node."""
+        self._server.kill()
+
+    def signal(self, number: int) -> None:
+        """See Node. One that is to stop has stopped when this returns."""
+        if self.is_alive:
+            if number == signal.SIGSTOP:
+                self._server.suspend()
+            else:
+                os.kill(self._server.pid, number)
+
+
+class SmallDisk:
+    """A file system of a few MiB in memory, which may be filled up.
+
+    It is mounted in this process's own mount namespace, so it outlives what uses it, not the run.
+    """
+
+    def __init__(self, folder: Path, size_bytes: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._ballast = folder / "ballast"
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "none", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode:
+            raise Fatal(f"a small disk cannot be mounted: {done.stderr.strip()}")
+
+    def fill(self, left_bytes: int) -> None:
+        """Leave no more room than that."""
+        room = shutil.disk_usage(self._folder).free - left_bytes
+        with self._ballast.open("wb") as file:
+            try:
+                while room > 0:
+                    file.write(bytes(min(room, _BALLAST_CHUNK)))
+                    file.flush()
+                    room -= _BALLAST_CHUNK
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+    def close(self) -> None:
+        """Take it away, with all that is on it."""
+        subprocess.run(["umount", "-l", str(self._folder)], check=False)  # noqa: S603, S607
+
+    def empty(self) -> None:
+        """Give the room back."""
+        self._ballast.unlink(missing_ok=True)

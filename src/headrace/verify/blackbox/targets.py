@@ -1,0 +1,48 @@
+"""What a run may attack: one broker, the workers of one machine, a cluster of several.
+
+Rules of the room: here alone is known which plug belongs to which name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.verify.blackbox import fabric
+from headrace.verify.blackbox.cluster import SingleBroker
+from headrace.verify.blackbox.schedule import CLUSTER_KINDS, KINDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.verify.blackbox.cluster import Cluster
+    from headrace.verify.blackbox.link import Network
+    from headrace.verify.blackbox.run import Plan
+
+SINGLE, WORKERS, CLUSTER = "single", "workers", "cluster"
+TARGETS = (SINGLE, WORKERS, CLUSTER)
+
+
+def wants_network(target: str) -> bool:
+    """Whether its nodes should have addresses of their own, where that can be had."""
+    return target != SINGLE
+
+
+def kinds_of(target: str) -> tuple[str, ...]:
+    """The kinds of faults that it knows."""
+    return KINDS if target == SINGLE else CLUSTER_KINDS
+
+
+def make_target(plan: Plan, folder: Path, network: Network) -> Cluster:
+    """Make it. Raises HeadraceError, OSError."""
+    target, bug = plan.target, plan.bug
+    own_network = fabric.Fabric() if wants_network(target) and fabric.is_inside() else None
+    if target == WORKERS:
+        from headrace.verify.blackbox.workers import Workers
+
+        return Workers(folder / "broker", own_network, plan.seed, bug)
+    if target == CLUSTER:
+        from headrace.verify.blackbox.real_cluster import SMALL, WHOLE, RealCluster
+
+        size = SMALL if plan.is_quick else WHOLE
+        return RealCluster(folder / "cluster", network, own_network, size, bug)
+    return SingleBroker(folder / "broker", network, bug)
