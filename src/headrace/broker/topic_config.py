@@ -7,6 +7,7 @@ refused. `flush.ms` is the one default that differs: 0, so what is acknowledged 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,14 +38,19 @@ class ConfigDefinition:
     is_inert: bool = False
 
 
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+
+
 def _integer(low: int, high: int) -> Callable[[str], bool]:
     def check(text: str) -> bool:
-        try:
-            return low <= int(text) <= high
-        except ValueError:
-            return False
+        # Python would take `1_000`, blanks and the digits of other scripts; other tools would not.
+        return bool(_INTEGER.fullmatch(text)) and low <= int(text) <= high
 
     return check
+
+
+_CLEANUPS = 2
+"""Each once: a list without end would be kept with the topic."""
 
 
 def _fraction(text: str) -> bool:
@@ -59,7 +65,8 @@ def _one_of(*values: str) -> Callable[[str], bool]:
 
 
 def _cleanup(text: str) -> bool:
-    return bool(text) and {part.strip() for part in text.split(",")} <= {"delete", "compact"}
+    parts = [part.strip() for part in text.split(",")]
+    return len(parts) <= _CLEANUPS and set(parts) <= {"delete", "compact"}
 
 
 _boolean = _one_of("true", "false")

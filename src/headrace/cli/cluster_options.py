@@ -106,6 +106,12 @@ def cluster_settings(
     """What the options say; None without `--zookeeper`. Raises CommandFailed."""
     if zookeeper is None:
         return None
+    if "@" in zookeeper:
+        # Not said again: what stands before the sign is a secret, most likely.
+        raise CommandFailed(
+            "--zookeeper names servers alone, and what was given holds an @: credentials belong in"
+            " no option, where every listing of processes shows them"
+        )
     if "/" in zookeeper:
         raise CommandFailed(
             f"--zookeeper {zookeeper!r}: the servers alone; a path goes to --zookeeper-root"

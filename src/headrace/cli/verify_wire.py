@@ -6,7 +6,7 @@ Rules of the room: the run is in `headrace.verify.wire`; here are options, a lin
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, OK
 from headrace.cli.output import print_json, print_table, say
 from headrace.cli.progress import StatusLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 QUICK_S = 4.0
 
@@ -53,25 +56,37 @@ def wire(
         _list()
         return
     if planted is not None:
-        ctx.exit(_prove(planted, seed))
+        from headrace.verify.wire import bugs
+
+        ctx.exit(prove(bugs, planted, seed))
     if seconds is None:
         seconds = QUICK_S if quick else 30.0
     plan = Plan(seconds, seed, only)
-    if not plan.cases():
-        raise click.UsageError(f"no case is named {' or '.join(only)!r}: see --list")
-    ctx.exit(_run(plan, report, as_json=as_json))
+    from headrace.verify.wire import report as reports
+
+    ctx.exit(run_plan(plan, reports.as_json, report, as_json=as_json))
 
 
-def _run(plan: Any, folder: Path | None, *, as_json: bool) -> int:
+def run_plan(
+    plan: Any,
+    to_json: Callable[[Any], dict[str, Any]],
+    folder: Path | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Run it, report and show what came of it; the exit code. Raises click.UsageError."""
     from headrace.verify.wire import report as reports
     from headrace.verify.wire.run import run_wire
+
+    if not plan.cases():
+        raise click.UsageError(f"no case is named {' or '.join(plan.only)!r}: see --list")
 
     line = StatusLine()
     try:
         outcome = run_wire(plan, line.show)
     finally:
         line.end()
-    report = reports.as_json(outcome)
+    report = to_json(outcome)
     if folder is not None:
         names = reports.write_report(folder, outcome, report)
         say(f"report: {folder}: {', '.join(names)}")
@@ -114,17 +129,15 @@ def _show(report: dict[str, Any]) -> None:
     say(f"seed {report['seed']}, version {report['version']}: {report['verdict']}")
 
 
-def _prove(words: str, seed: int) -> int:
-    """Plant bugs, one run each; every one must be found."""
-    from headrace.verify.wire.bugs import chosen, find
-
-    bugs = chosen(words)
+def prove(module: Any, words: str, seed: int) -> int:
+    """Plant bugs of a module, one run each; every one must be found. Raises click.UsageError."""
+    bugs = module.chosen(words)
     if not bugs:
         raise click.UsageError(f"no planted bug {words!r}: see --list")
     rows = []
     line = StatusLine()
     for bug in bugs:
-        found = find(bug, seed, line.show)
+        found = module.find(bug, seed, line.show)
         line.end()
         rows.append((bug.name, bool(found), found[0][:100] if found else "-"))
     print_table(("planted bug", "found", "by"), rows)

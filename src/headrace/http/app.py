@@ -1,12 +1,16 @@
 """What HTTP answers: is it alive, is it ready, how is it doing.
 
-Rules of the room: reads, never changes.
+Rules of the room: reads, never changes. A listener of this machine alone is asked under no other
+host's name: a page in a browser here, whose name resolves to 127.0.0.1 on the second look, would
+read what its owner may not.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
@@ -17,15 +21,31 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.http.metrics import Metrics
+from headrace.http.openapi import DOCUMENT
 
 CONNECTIONS_MAX = 128
 """From here on the oldest that waits for its client is closed for each new one: health checks come
 through beside however many that dribble."""
 
+RENDER_REST = 4
+"""Who asks for metrics again before four times as long has gone by as they took, waits until then:
+however many ask, and hang up before they are answered, a fifth of the loop's time goes to them."""
+RENDER_REST_S_MAX = 1.0
+ASKING_MAX = 64
+"""For metrics at once; health checks come through beside them."""
+TASKS_MAX = 4096
+"""Requests that are being answered, those included whose clients have hung up."""
+
+_OWN_HOST = re.compile(
+    rb"(localhost|\d{1,3}(\.\d{1,3}){3}|\[[0-9a-f:.]{2,45}\])?(:\d{1,5})?", re.IGNORECASE
+)
+"""An address in figures belongs to nobody's domain."""
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from headrace.http.face import HttpFace
 
@@ -67,10 +87,15 @@ class _App:
     def __init__(self, face: HttpFace) -> None:
         self._face = face
         self._metrics = Metrics(face.node, face.kafka, face.counters)
+        self._next: asyncio.Task[tuple[bytes, str]] | None = None
+        self._rendering = asyncio.Lock()
+        self._rest_until_s = 0.0
+        self._asking = 0
         self.routes = [
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/metrics", self._serve_metrics),
+            Route("/openapi.json", self._openapi),
         ]
 
     async def _healthz(self, _request: Request) -> Response:
@@ -90,9 +115,61 @@ class _App:
             answer["damaged_partitions"] = damaged
         return JSONResponse(answer, 200 if self._face.is_ready else 503)
 
+    async def _openapi(self, _request: Request) -> Response:
+        return JSONResponse(DOCUMENT)
+
     async def _serve_metrics(self, _request: Request) -> Response:
-        text, content_type = await self._metrics.render()
+        if self._asking >= ASKING_MAX:
+            return PlainTextResponse("too many ask for metrics at once: ask again\n", 503)
+        self._asking += 1
+        try:
+            text, content_type = await asyncio.shield(self._fresh())
+        finally:
+            self._asking -= 1
         return Response(text, media_type=content_type)
+
+    def _fresh(self) -> asyncio.Task[tuple[bytes, str]]:
+        """The next rendering, for all who ask before it begins."""
+        if self._next is None:
+            self._next = self._face.node.tasks.start(self._render(), "metrics")
+        return self._next
+
+    async def _render(self) -> tuple[bytes, str]:
+        now_s = asyncio.get_running_loop().time
+        async with self._rendering:
+            await asyncio.sleep(max(0.0, self._rest_until_s - now_s()))
+            self._next = None  # who asks from here on wants to see what has happened since
+            begun_s = now_s()
+            rendered = await self._metrics.render()
+            taken_s = now_s() - begun_s
+            self._rest_until_s = now_s() + min(taken_s * RENDER_REST, RENDER_REST_S_MAX)
+        return rendered
+
+
+def is_own_host(host: bytes) -> bool:
+    """Whether a Host header names this machine: `localhost`, or an address in figures."""
+    return _OWN_HOST.fullmatch(host) is not None
+
+
+class _Guard:
+    """What holds for every answer."""
+
+    def __init__(self, app: ASGIApp, *, is_local: bool) -> None:
+        self._app = app
+        self._is_local = is_local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-content-type-options", b"nosniff")]
+            await send(message)
+
+        hosts = [value for name, value in scope.get("headers", ()) if name == b"host"]
+        if self._is_local and not all(map(is_own_host, hosts)):
+            refusal = PlainTextResponse("this listener serves its own machine alone\n", 421)
+            await refusal(scope, receive, send_marked)
+        else:
+            await self._app(scope, receive, send_marked)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -104,14 +181,14 @@ def make_server(face: HttpFace) -> uvicorn.Server:
     """A server for a socket that is open already."""
     logging.getLogger("uvicorn.error").addFilter(_is_ours)
     config = uvicorn.Config(
-        Starlette(routes=_App(face).routes),
+        _Guard(Starlette(routes=_App(face).routes), is_local=face.is_local),
         log_config=None,
         access_log=False,
         lifespan="off",
         http=_Protocol,
         ws="none",
         server_header=False,
-        limit_concurrency=256,
+        limit_concurrency=TASKS_MAX,
         timeout_graceful_shutdown=1,
     )
     return _Server(config)

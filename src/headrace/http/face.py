@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import ipaddress
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ class HttpFace:
         self.counters = counters
         self.is_ready = False
         """Whether Kafka clients can be served: what `/readyz` says."""
+        self.is_local = True
+        """Whether the listener is reached from this machine alone."""
         self._begun = asyncio.Event()
         self._server: Any = None
         self._task: asyncio.Task[None] | None = None
@@ -45,6 +48,7 @@ class HttpFace:
             raise
         self._task = self.node.tasks.start(self._serve(listener), "http")
         address = listener.getsockname()
+        self.is_local = ipaddress.ip_address(address[0]).is_loopback
         return address[0], address[1]
 
     def serve_ready(self) -> None:

@@ -6,6 +6,8 @@ error class through `code_of`. The class nearest to an error decides.
 
 from __future__ import annotations
 
+import re
+
 from headrace import errors
 from headrace.errors import HeadraceError
 
@@ -118,6 +120,8 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.FetchSessionEpochInvalid: INVALID_FETCH_SESSION_EPOCH,
 }
 
+_PATH = re.compile(r"(?<![\w/:.])(?:/[\w.+@~-]+){2,}")
+
 
 def code_of(error: BaseException | None) -> int:
     """The code for `error`; NONE for None, UNKNOWN_SERVER_ERROR for what is no HeadraceError."""
@@ -133,9 +137,12 @@ def code_of(error: BaseException | None) -> int:
 
 
 def message_of(error: BaseException | None) -> str | None:
-    """What a client may read of `error`: its message if it is ours, nothing of any other."""
+    """What a client may read of `error`: its message if it is ours, nothing of any other.
+
+    Where on the broker's machine a file lies is for its log alone.
+    """
     if error is None:
         return None
-    return (
-        str(error) if isinstance(error, HeadraceError) else "internal error: see the broker's log"
-    )
+    if not isinstance(error, HeadraceError):
+        return "internal error: see the broker's log"
+    return _PATH.sub("(a path)", str(error))

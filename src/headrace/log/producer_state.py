@@ -70,7 +70,7 @@ class ProducerState:
         RecordInvalid on a sequence that cannot be.
         """
         first = batch.base_sequence
-        if first < 0:
+        if first < 0 or batch.producer_id < 0:
             raise RecordInvalid(f"sequence {first} of producer {batch.producer_id} cannot be")
         producer = self._producers.get(batch.producer_id)
         if producer is None:

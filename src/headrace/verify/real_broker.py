@@ -42,6 +42,7 @@ class RealBroker:
         self.environment: dict[str, str] = {}
         """Beside that of this process."""
         self.log_path = folder / "broker.log"
+        self.log_level = "warning"
         self.address = ("127.0.0.1", 0)
         """Where it listens; the port is its own from the first start on."""
         self._http = "127.0.0.1:0"
@@ -66,7 +67,7 @@ class RealBroker:
             *self._options,
             "--json",
             "--log-level",
-            "warning",
+            self.log_level,
         ]
         command += ["--data-dir", str(self.data_dir), "--http", self._http]
         command += ["--kafka", f"{self.address[0]}:{self.address[1]}"]

@@ -175,7 +175,7 @@ def _changed(changes: Any, overrides: Mapping[str, str]) -> dict[str, str]:
             if definition.type != LIST:
                 raise ConfigInvalid(f"{name} is no list: nothing can be added or taken away")
             current = [part for part in after.get(name, definition.default).split(",") if part]
-            named = [part.strip() for part in value.split(",") if part.strip()]
+            named = list(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
             if operation == APPEND:
                 parts = current + [part for part in named if part not in current]
             else:
@@ -201,8 +201,13 @@ async def _alter(
         error: HeadraceError | None = None
         try:
             _require_topic(resource)
+            topic = node.topics.get(resource.resource_name)
+            if topic.is_internal:
+                raise PolicyViolation(
+                    f"{topic.name} is internal: its settings keep the groups' progress, and stay"
+                )
             await node.topics.change_configs(
-                node.topics.get(resource.resource_name),
+                topic,
                 partial(change, resource.configs),
                 is_validated_only=request.validate_only,
             )

@@ -20,6 +20,7 @@ from headrace.records.codec import (
     recompress,
 )
 from headrace.records.compression import codec_of_name
+from headrace.runtime.free_memory import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 INLINE_BYTES_MAX = 256 * 1024
 """Unfolded; half a millisecond."""
+GIVEN_BACK_BYTES_MIN = 8 * 1024 * 1024
 WAITING_BYTES_MAX = 128 * 1024 * 1024
 """Of all batches that wait for the thread, as they came; the next are told to come again."""
 
@@ -127,9 +129,13 @@ def _outcome(
 ) -> Unfolded | BaseException:
     if is_kept(header, config):
         return bytes(records), header  # it only waits for those before it
+    found: Unfolded | BaseException
     try:
-        return unfold(records, header, config, now_ms, DECOMPRESSED_BYTES_MAX)
+        found = unfold(records, header, config, now_ms, DECOMPRESSED_BYTES_MAX)
     except (HeadraceError, MemoryError) as error:
         # Its traceback would keep all that was unfolded until the collector comes, which is seldom.
         error.__cause__ = error.__context__ = None
-        return error.with_traceback(None)
+        found = error.with_traceback(None)
+    if isinstance(found, BaseException) or len(found[0]) > GIVEN_BACK_BYTES_MIN:
+        give_back()
+    return found

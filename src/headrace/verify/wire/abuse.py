@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Self
 
+    from headrace.verify.real_broker import RealBroker
+
 SENT_KEPT_BYTES = 4096
 HEARD_KEPT_BYTES = 8 << 20
 AT_ONCE = 64
@@ -131,11 +133,10 @@ class Peer:
 class Abuse:
     """One case while it runs."""
 
-    def __init__(
-        self, kafka: tuple[str, int], http: tuple[str, int], seed: int | str, seconds: float
-    ) -> None:
-        self.kafka = kafka
-        self.http = http
+    def __init__(self, broker: RealBroker, seed: int | str, seconds: float) -> None:
+        self.broker = broker
+        self.kafka = broker.address
+        self.http = broker.http_address
         self.chance = seeded(seed)
         self.seconds = seconds
         """For what may go on for as long as there is time."""

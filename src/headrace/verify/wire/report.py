@@ -24,7 +24,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     """The whole report as plain values."""
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     return {
-        "what": "headrace verify wire",
+        "what": f"headrace verify {outcome.plan.mode}",
         "version": version("headrace"),
         "at": now.isoformat(timespec="seconds"),
         "seed": outcome.plan.seed,

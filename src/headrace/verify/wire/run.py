@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 CASES: tuple[Case, ...] = (*frames.CASES, *batches.CASES, *web.CASES, *grammar.CASES)
 GOOD_TOPIC = "wire-good"
 SHARE_S_MIN = 0.3
+LONG_S = 10
+"""A shorter run leaves out the cases that take long."""
 START_S = 20
 
 
@@ -39,13 +41,20 @@ class Plan(NamedTuple):
     """Words of names; all cases if empty."""
     bug: str = ""
     """To be planted."""
+    mode: str = "wire"
+    """The package below `verify` that has the cases and the bugs."""
+    table: tuple[Case, ...] = CASES
+    canaries: tuple[tuple[str, str], ...] = ()
+    """Secrets in the broker's environment, by name; nobody may ever see one."""
+    log_level: str = "warning"
 
     def cases(self) -> list[Case]:
         """Those that were asked for."""
         return [
             case
-            for case in CASES
-            if not self.only or any(words.lower() in case.name for words in self.only)
+            for case in self.table
+            if (not self.only and not (case.is_long and self.seconds < LONG_S))
+            or any(words.lower() in case.name for words in self.only)
         ]
 
 
@@ -87,9 +96,11 @@ def run_wire(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
     """Abuse a broker of our own. Raises Fatal if it does not start."""
     launch: list[str] = []
     if plan.bug:
-        launch = [sys.executable, "-m", "headrace.verify.wire.spoiled", plan.bug]
-    with tempfile.TemporaryDirectory(prefix="headrace-wire-") as folder:
+        launch = [sys.executable, "-m", f"headrace.verify.{plan.mode}.spoiled", plan.bug]
+    with tempfile.TemporaryDirectory(prefix=f"headrace-{plan.mode}-") as folder:
         broker = RealBroker(Path(folder), launch=launch)
+        broker.environment = dict(plan.canaries)
+        broker.log_level = plan.log_level
         broker.start()
         try:
             return _abuse(plan, broker, Path(folder), on_progress)
@@ -111,7 +122,7 @@ def _abuse(
     witness = _start_witness(broker, folder / "witness")
     try:
         _wait_for(witnessed)
-        judge = Judge(broker, witnessed)
+        judge = Judge(broker, witnessed, [secret.encode() for _name, secret in plan.canaries])
         results = _run_cases(plan, broker, judge, on_progress)
     finally:
         assert witness.stdin is not None
@@ -127,7 +138,9 @@ def _abuse(
     if not broker.has_ended:
         lost = what_was_lost(broker.address, GOOD_TOPIC, writes)
     left_out = [
-        f"{case.name}: asked for others alone" for case in CASES if case not in plan.cases()
+        f"{case.name}: {'others were asked for' if plan.only else 'left to longer runs'}"
+        for case in plan.table
+        if case not in plan.cases()
     ]
     skipped = [*judge.skipped, *left_out]
     return Outcome(plan, results, lost, len(writes), percentile_ms(writes, 0.99), skipped)
@@ -179,7 +192,7 @@ def _share(case: Case, rest: Sequence[Case], left_s: float) -> float:
 
 def _run_case(case: Case, seed: int, seconds: float, broker: RealBroker, judge: Judge) -> Result:
     before = judge.before()
-    abuse = Abuse(broker.address, broker.http_address, f"{seed} {case.name}", seconds)
+    abuse = Abuse(broker, f"{seed} {case.name}", seconds)
     try:
         case.run(abuse)
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,8 @@ from headrace.verify.wire.process import Usage, forget_peak, usage
 from headrace.verify.wire.witness import percentile_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.verify.real_broker import RealBroker
     from headrace.verify.wire.abuse import Abuse
     from headrace.verify.wire.witness import Witnessed
@@ -34,6 +37,11 @@ WRITES_MIN = 200
 DESCRIPTORS_MAX, THREADS_MAX = 32, 16
 """More than before: new topics have files, pools have threads."""
 LOG_LINES_MAX = 50
+"""Of warnings and worse."""
+LOG_LINE_BYTES_MAX = 16_000
+"""2,000 characters, each of which may be escaped."""
+_CONTROLS = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]")
+_QUIET = re.compile(rb"^\S+ \S+ (DEBUG|INFO) ")
 SETTLE_S = 6
 WITNESS_S = 10
 
@@ -49,7 +57,9 @@ class Before(NamedTuple):
 class Judge:
     """Of one broker."""
 
-    def __init__(self, broker: RealBroker, witnessed: Witnessed) -> None:
+    def __init__(
+        self, broker: RealBroker, witnessed: Witnessed, canaries: Sequence[bytes] = ()
+    ) -> None:
         self._broker = broker
         self._witnessed = witnessed
         self._clock = SystemClock()
@@ -59,7 +69,9 @@ class Judge:
             b'File "/',
             os.fsencode(broker.data_dir),
             os.fsencode(Path(headrace.__file__).parent),
+            *canaries,
         ]
+        self._canaries = canaries
 
     def before(self) -> Before:
         """Look before a case."""
@@ -151,7 +163,21 @@ class Judge:
     def _look_at_the_log(self, log_bytes: int, wrong: list[str], figures: dict[str, Any]) -> None:
         with self._broker.log_path.open("rb") as file:
             file.seek(log_bytes)
-            lines = file.read().splitlines()
+            data = file.read()
+        wrong += [f"the log tells the secret {one!r}" for one in self._canaries if one in data]
+        # By line ends alone: what else looks like one to a terminal must not be there.
+        every = data.split(b"\n")
+        wrong += [
+            f"a line of the log has {len(line)} bytes: {line[:200]!r}"
+            for line in every
+            if len(line) > LOG_LINE_BYTES_MAX
+        ][:3]
+        wrong += [
+            f"a line of the log has control characters: {line[:200]!r}"
+            for line in every
+            if _CONTROLS.search(line)
+        ][:3]
+        lines = [line for line in every if line and not _QUIET.search(line)]
         figures["log_lines"] = len(lines)
         if len(lines) > LOG_LINES_MAX:
             wrong.append(f"{len(lines)} lines of log: at most {LOG_LINES_MAX}; {lines[0][:200]!r}")

@@ -1,0 +1,77 @@
+"""What the HTTP face offers, as an OpenAPI 3.1 document: served at `/openapi.json`.
+
+Rules of the room: data. A test holds it against the routes, another against a real broker's
+answers. Its version is that of the interface; what runs behind it is nobody's business here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_TEXT = {"text/plain": {"schema": {"type": "string"}}}
+_ERRORS = {
+    "405": {"description": "Only GET and HEAD are served here."},
+    "421": {
+        "description": "A listener of this machine alone was asked under another host's name.",
+        "content": _TEXT,
+    },
+}
+_READY: dict[str, Any] = {
+    "type": "object",
+    "required": ["ready"],
+    "additionalProperties": False,
+    "properties": {
+        "ready": {"type": "boolean"},
+        "damaged_partitions": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Partitions that are not served, because their data is damaged.",
+        },
+    },
+}
+
+
+def _answer(description: str, content: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": content}
+
+
+def _get(name: str, summary: str, responses: dict[str, Any]) -> dict[str, Any]:
+    return {"get": {"operationId": name, "summary": summary, "responses": responses | _ERRORS}}
+
+
+_READINESS = {"application/json": {"schema": _READY}}
+DOCUMENT: dict[str, Any] = {
+    "openapi": "3.1.0",
+    "info": {
+        "title": "Headrace: health and metrics of a broker",
+        "version": "1",
+        "description": "It reads and never changes; topics and groups are administered over Kafka's"
+        " protocol.",
+        "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    },
+    "paths": {
+        "/healthz": _get(
+            "health",
+            "The process is alive and its loop turns.",
+            {"200": _answer("Alive.", _TEXT)},
+        ),
+        "/readyz": _get(
+            "readiness",
+            "Kafka clients can be served.",
+            {"200": _answer("Ready.", _READINESS), "503": _answer("Not yet.", _READINESS)},
+        ),
+        "/metrics": _get(
+            "metrics",
+            "Figures of the broker, as Prometheus reads them.",
+            {
+                "200": _answer("Figures, one a line.", _TEXT),
+                "503": _answer("Too many ask at once.", _TEXT),
+            },
+        ),
+        "/openapi.json": _get(
+            "interface",
+            "This document.",
+            {"200": _answer("OpenAPI 3.1.", {"application/json": {"schema": {"type": "object"}}})},
+        ),
+    },
+}
