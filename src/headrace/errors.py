@@ -150,6 +150,10 @@ class RequestInvalid(Rejected):
     """The request contradicts itself or the protocol."""
 
 
+class VersionUnsupported(Rejected):
+    """The request asks for something that its version does not have."""
+
+
 class AcksInvalid(Rejected):
     """A Produce request wants acknowledgements that do not exist."""
 

@@ -123,7 +123,11 @@ def special_offset(broker: Broker, topic: str, timestamp: int) -> int:
     partition = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
     with Raw(broker.address) as raw:
         answer = raw.call(
-            LIST_OFFSETS, 9, topics=({"name": topic, "partitions": (partition,)},), replica_id=-1
+            LIST_OFFSETS,
+            11,
+            topics=({"name": topic, "partitions": (partition,)},),
+            replica_id=-1,
+            timeout=1_000,
         )
     found = answer.topics[0].partitions[0]
     assert found.error_code == 0

@@ -94,6 +94,7 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.ReplicationFactorInvalid: INVALID_REPLICATION_FACTOR,
     errors.ConfigInvalid: INVALID_CONFIG,
     errors.RequestInvalid: INVALID_REQUEST,
+    errors.VersionUnsupported: UNSUPPORTED_VERSION,
     errors.AcksInvalid: INVALID_REQUIRED_ACKS,
     errors.BrokerIdInUse: UNKNOWN_SERVER_ERROR,
     errors.NotOwner: NOT_LEADER_OR_FOLLOWER,

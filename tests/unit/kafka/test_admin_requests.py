@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from face_rig import broker
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.errors import CoordinatorLoading, DataCorrupt
 from headrace.http.metrics import Metrics
 from headrace.kafka import apis
+from headrace.kafka.error_codes import UNSUPPORTED_VERSION
 from headrace.storage.files.wal_sync import Counters
 
 if TYPE_CHECKING:
@@ -112,5 +114,32 @@ def test_only_records_may_fill_a_request_of_a_hundred_megabytes() -> None:
             client.send(apis.METADATA, 1, {"topics": [{"name": "n" * 30_000}] * 300})
             await asyncio.sleep(0)
             assert client.transport.is_over
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "first_version"),
+    [(-1, 1), (-2, 1), (-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 12)],
+)
+def test_a_place_in_the_log_is_known_from_the_version_on_that_brought_it(
+    timestamp_ms: int, first_version: int
+) -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t")
+            for version in range(1, 12):
+                partition = {"partition_index": 0, "timestamp": timestamp_ms}
+                if version >= 4:
+                    partition["current_leader_epoch"] = -1
+                request: dict[str, Any] = {
+                    "replica_id": -1,
+                    "topics": [{"name": "t", "partitions": [partition]}],
+                }
+                answer = await rig.client().ask(apis.LIST_OFFSETS, version, request)
+                found = answer.topics[0].partitions[0]
+                is_known = version >= first_version
+                assert found.error_code == (0 if is_known else UNSUPPORTED_VERSION)
+                assert is_known or found.offset == -1
 
     asyncio.run(scenario())

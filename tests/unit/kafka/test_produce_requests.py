@@ -51,6 +51,34 @@ def test_acks_that_mean_nothing_are_refused_with_the_code_for_them(version: int)
     asyncio.run(scenario())
 
 
+def test_who_wants_no_answers_is_disconnected_when_a_batch_fails_and_only_then() -> None:
+    """Kafka's way: there is no answer that could tell the client to look at its metadata again."""
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            await _topic(rig)
+            client = rig.client()
+            client.send(apis.PRODUCE, 9, _request(batch(b"kept"), acks=0))
+            client.asked.clear()  # no answer to it will come
+            answer = await client.ask(apis.API_VERSIONS, 0, {})
+            assert answer.error_code == 0, "the connection lives, and owes nothing"
+            client.send(apis.PRODUCE, 9, _request(batch(b"kept")[:-1], acks=0))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert client.transport.is_over
+            log = rig.node.topics.get("t").partitions[0]
+            assert log.high_watermark == 1
+            # One that failed when its log was asked, later than the request was read.
+            client = rig.client()
+            await rig.node.topics.delete(rig.node.topics.get("t"))
+            client.send(apis.PRODUCE, 9, _request(batch(b"for nobody"), acks=0))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert client.transport.is_over
+
+    asyncio.run(scenario())
+
+
 def test_a_producer_id_without_a_sequence_is_refused() -> None:
     async def scenario() -> None:
         async with broker() as rig:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import (
     HeadraceError,
     PolicyViolation,
-    RequestInvalid,
+    VersionUnsupported,
 )
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of
@@ -39,6 +39,16 @@ async def _partition(node: Node, name: str, number: int) -> PartitionLog:
     return partition
 
 
+_FIRST_VERSIONS = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
+"""What stands for a place in the log in ListOffsets, and the first version that may ask for it:
+-3 since KIP-734, -4 KIP-405, -5 KIP-1005, -6 KIP-1023, as Kafka 4.2 has them."""
+
+
+def _check_timestamp(timestamp_ms: int, version: int) -> None:
+    if timestamp_ms < 0 and version < _FIRST_VERSIONS.get(timestamp_ms, version + 1):
+        raise VersionUnsupported(f"version {version} of ListOffsets does not know {timestamp_ms}")
+
+
 async def _offset(node: Node, partition: PartitionLog, timestamp_ms: int) -> TimedOffset:
     match timestamp_ms:
         case -1:  # latest
@@ -53,13 +63,11 @@ async def _offset(node: Node, partition: PartitionLog, timestamp_ms: int) -> Tim
             return TimedOffset(-1, last_offloaded_offset(partition))
         case -6:  # earliest pending upload (KIP-1023)
             return TimedOffset(-1, first_pending_offset(partition))
-        case _ if timestamp_ms < 0:
-            raise RequestInvalid(f"{timestamp_ms} is no timestamp")
         case _:
             return await offset_of_time(partition, node.store, timestamp_ms)
 
 
-async def list_offsets(node: Node, request: Any, _context: Context) -> Answer:
+async def list_offsets(node: Node, request: Any, context: Context) -> Answer:
     """ListOffsets: earliest, latest, by timestamp, of the largest timestamp."""
     topics: list[dict[str, Any]] = []
     for topic in request.topics:
@@ -70,6 +78,7 @@ async def list_offsets(node: Node, request: Any, _context: Context) -> Answer:
             try:
                 partition = await _partition(node, topic.name, item.partition_index)
                 partition.check_leader_epoch(getattr(item, "current_leader_epoch", -1))
+                _check_timestamp(item.timestamp, context.version)
                 found = await _offset(node, partition, item.timestamp)
                 epoch = partition.leader_epoch if found.offset >= 0 else -1
             except HeadraceError as refused:

@@ -73,10 +73,21 @@ _Route: TypeAlias = "tuple[PartitionLog, tuple[bytes, bytes, int]]"
 class _Pending:
     """A request whose batches are not all safe yet."""
 
-    __slots__ = ("correlation_id", "open_count", "reply", "results", "started_ns", "version")
+    __slots__ = (
+        "connection",
+        "correlation_id",
+        "open_count",
+        "reply",
+        "results",
+        "started_ns",
+        "version",
+    )
 
     def __init__(self, reply: Reply | None, version: int, correlation_id: int, count: int) -> None:
         self.reply = reply
+        self.connection: Connection | None = None
+        """Set where no answer is wanted (acks=0): it is closed if a batch fails, as Kafka does,
+        for there is no other way to tell the client that it should look at its metadata again."""
         self.version = version
         self.correlation_id = correlation_id
         self.open_count = count
@@ -87,7 +98,11 @@ class _Pending:
     def close_one(self) -> None:
         """One more batch has its result; with the last one, the answer is written."""
         self.open_count -= 1
-        if self.open_count == 0 and self.reply is not None:
+        if self.open_count == 0 and self.connection is not None:
+            failed = [result for result in self.results if result is not None and result[2]]
+            if failed:
+                self.connection.abort(f"wants no answers, and a batch failed (code {failed[0][2]})")
+        elif self.open_count == 0 and self.reply is not None:
             results = [result for result in self.results if result is not None]
             body = write_produce(self.version, results)
             tags = b"\x00" if self.version >= FLEXIBLE else b""
@@ -132,6 +147,8 @@ class ProduceHandler:
         # With acks=0 the client waits for no answer and must get none.
         reply = connection.expect() if request.acks != 0 else None
         pending = _Pending(reply, version, correlation_id, len(request.partitions))
+        if reply is None:
+            pending.connection = connection
         self._requests += 1
         if not self._requests & LATENCY_SAMPLE_MASK:
             pending.started_ns = connection.last_request_ns
