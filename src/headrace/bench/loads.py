@@ -36,7 +36,7 @@ LOADS: tuple[Load, ...] = (
         "Consume 1 KiB records",
         "consume",
         1024,
-        records=200_000,
+        records=60_000,
         policies=(UNSYNCED,),
     ),
     Load(
@@ -58,7 +58,7 @@ FIGURES: dict[str, tuple[str, str, int]] = {
     "rss_mb": ("memory after, MB", "", 0),
 }
 SHARES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
-CALIBRATION: dict[int, int] = {100: 100_000, 1024: 30_000, 16_384: 3_000}
-"""Record size -> how many are written first, to warm up and to learn the rate."""
+CALIBRATION: dict[int, int] = {100: 10_000, 1024: 5_000, 16_384: 1_000}
+"""Record size -> how many are written first, to learn the rate; a second's worth warms up."""
 RUN_BYTES_MAX = 700_000_000
 """Of one run: some systems hold all of it in memory."""

@@ -226,7 +226,7 @@ def at_rest(peer: Peer, connections: int) -> Figures:
     try:
         time.sleep(2.0)
         figures = {"ready_s": peer.ready_s, "idle_mb": rss_bytes(peer.pid) / 1e6}
-        opened = _open_idle(peer, connections)
+        opened = open_idle(peer, connections)
         time.sleep(1.0)
         figures["connections_mb"] = rss_bytes(peer.pid) / 1e6
         figures["connections"] = _still_alive(opened)
@@ -240,7 +240,7 @@ def at_rest(peer: Peer, connections: int) -> Figures:
 _HELLO = struct.pack(">ihhih", 12, 18, 0, 1, 2) + b"ib"
 
 
-def _open_idle(peer: Peer, connections: int) -> list[socket.socket]:
+def open_idle(peer: Peer, connections: int) -> list[socket.socket]:
     """Connections that have each been answered once, from several loopback addresses."""
     host, _, port = peer.bootstrap.rpartition(":")
     opened = []

@@ -197,7 +197,6 @@ class Headrace(_Process):
     """Headrace, by its own command, as a user starts it."""
 
     name = "headrace"
-    profile: Path | None = None
 
     def start(self) -> None:
         """See Peer."""
@@ -207,9 +206,6 @@ class Headrace(_Process):
         # A port of our choosing: the clock then stops at the first answer, not at a parsed line.
         port = free_port()
         command = [str(Path(sys.executable).parent / "headrace")]
-        if self.profile is not None:
-            measured = ["-m", "cProfile", "-o", str(self.profile)]
-            command = [sys.executable, *measured, "-m", "headrace.cli.main"]
         started = self._spawn(
             [
                 *command,

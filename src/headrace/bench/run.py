@@ -18,13 +18,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from headrace.bench.measures import Measures, at_rest
+from headrace.bench.measures import Figures, Measures, at_rest
 from headrace.bench.peers import Headrace, Kafka, Peer, disk_under, raise_file_limit
 from headrace.bench.report import Book, judge
 from headrace.bench.workloads import FIGURES, SYNCED, UNSYNCED, WORKLOADS, Side, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 CONSOLE = Console(stderr=True)
 WARMUP = ("produce-100-1p", "produce-1024-6p", "single-pipelined", "single-librdkafka")
@@ -85,6 +85,8 @@ class Session:
         self, folder: Path, rounds: int, length: float, peers: Sequence[str], book: Book
     ) -> None:
         self.book = book
+        self.wrap: Callable[[str, int, Callable[[], Figures]], Figures] | None = None
+        """Goes around each measured run of Headrace, such as a profiler."""
         self.folder = folder
         self.rounds = rounds
         self.measures = Measures(length)
@@ -160,13 +162,19 @@ class Session:
             self.measures.forget_filled()
         return entry
 
+    def _around(self, name: str, peer: Peer, measured: Callable[[], Figures]) -> Figures:
+        if self.wrap is None or peer.name != "headrace":
+            return measured()
+        return self.wrap(name, peer.pid, measured)
+
     def _one(self, workload: Workload, side: Side, number: int, entry: dict[str, Any]) -> None:
         peer = self.peers[side.peer]
         try:
             if number == 0:
                 self.measures.calibrate(workload, peer, side)
                 return
-            figures = self.measures.run(workload, peer, side)
+            name = f"{workload.name}-{side.policy}"
+            figures = self._around(name, peer, lambda: self.measures.run(workload, peer, side))
         except Exception as error:
             said = str(error).replace(str(self.folder), "DATA").replace(str(Path.home()), "~")
             entry["failures"].append(f"{side.peer}/{side.policy}: {said}"[:500])

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
-from headrace.bench.loads import CALIBRATION, LOADS, RUN_BYTES_MAX, SHARES, Load
+from headrace.bench.figures import Figures, figures_of, shown
+from headrace.bench.growth import Growth, Series, of_sides
+from headrace.bench.loads import CALIBRATION, RUN_BYTES_MAX, SHARES, Load
 from headrace.bench.parts import PartMissing
-from headrace.bench.processes import Usage, usage_of
+from headrace.bench.processes import usage_of
 from headrace.bench.run import commit, machine
 from headrace.bench.systems.registry import BY_NAME
 
@@ -24,22 +26,16 @@ if TYPE_CHECKING:
 
     from headrace.bench.systems.system import Side, System
 
+WARMUP_S = 1.0
 CONSOLE = Console(stderr=True, soft_wrap=True)
-Figures = dict[str, Any]
 
 
-def figures_of(records: int, record_bytes: int, rate_per_s: float, used: Usage) -> Figures:
-    """The figures of one run of writing or reading."""
-    size = records * record_bytes
-    return {
-        "records": records,
-        "records_per_s": rate_per_s,
-        "mb_per_s": rate_per_s * record_bytes / 1e6,
-        "cpu_s_per_million": used.cpu_s / records * 1e6,
-        "cpu_s_per_gb": used.cpu_s / size * 1e9,
-        "written_per_byte": used.written_bytes / size,
-        "rss_mb": used.rss_bytes / 1e6,
-    }
+class Plan(NamedTuple):
+    """What to run on what."""
+
+    loads: Sequence[Load]
+    series: Sequence[Series]
+    systems: Sequence[System]
 
 
 class Runner:
@@ -49,40 +45,50 @@ class Runner:
         self._folder = folder
         self._rounds = rounds
         self._length = length
+        self._commit = commit()
         self._numbers = iter(range(1, 1_000_000))
         self._rates: dict[tuple[str, str], float] = {}
-        self.wrap: Callable[[Load, Side, Callable[[], Figures]], Figures] | None = None
-        """Something that goes around each measured run, such as a profiler."""
+        self.wrap: Callable[[str, int, Callable[[], Figures]], Figures] | None = None
+        """Goes around each measured run of Headrace: name, process, run. Such as a profiler."""
 
-    def run(
-        self, loads: Sequence[Load], systems: Sequence[System], save: Callable[[Any], None]
-    ) -> dict[str, Any]:
-        """Start what is there, run all loads, end it; `save` gets the results after each load."""
-        results: dict[str, Any] = {
-            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "commit": commit(),
-            "machine": machine(self._folder),
-            "systems": {},
-            "loads": {},
-        }
-        sides = self._start(systems, results)
+    def run(self, plan: Plan, kept: dict[str, Any], save: Callable[[Any], None]) -> dict[str, Any]:
+        """Start what is there, run all of the plan, end it.
+
+        `kept` is what earlier calls gave: it is added to. `save` gets it after each load.
+        """
+        results: dict[str, Any] = {"systems": {}, "loads": {}, "growth": {}, **kept}
+        sides: list[Side] = []
         try:
-            for load in loads:
-                entry: dict[str, Any] = {"rounds": {}, "failures": []}
-                entry["load"] = machine(self._folder)["load"]
+            self._start(plan.systems, results, sides)
+            for load in plan.loads:
+                entry = self._entry()
                 results["loads"][load.name] = entry
                 chosen = [side for side in sides if side.policy in load.policies]
                 for number in range(self._rounds + 1):
                     for side in chosen:
                         self._one(load, side, number, entry)
                 save(results)
+            growth = Growth(of_sides(sides), self._rounds, self._length)
+            for series in plan.series:
+                results["growth"][series.name] = {**self._entry(), **growth.run(series)}
+                save(results)
         finally:
             for side in sides:
                 side.stop()
         return results
 
-    def _start(self, systems: Sequence[System], results: dict[str, Any]) -> list[Side]:
-        started: list[Side] = []
+    def _entry(self) -> dict[str, Any]:
+        return {
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+            "commit": self._commit,
+            "machine": machine(self._folder),
+            "rounds": {},
+            "failures": [],
+        }
+
+    def _start(
+        self, systems: Sequence[System], results: dict[str, Any], started: list[Side]
+    ) -> None:
         for system in systems:
             about: dict[str, Any] = {"title": system.title, "tool": system.tool, "sides": {}}
             results["systems"][system.name] = about
@@ -94,8 +100,8 @@ class Runner:
             try:
                 about["version"] = system.version()
                 for side in system.sides(self._folder):
+                    started.append(side)  # it is ended also when it does not start
                     side.start()
-                    started.append(side)
                     about["sides"][side.policy] = {
                         "words": side.words,
                         "ready_s": side.ready_s,
@@ -104,7 +110,9 @@ class Runner:
             except Exception as error:
                 about["missing"] = f"did not start: {self._said(error)}"
                 CONSOLE.print(f"[red]{system.title}[/red] {about['missing']}")
-        return started
+                for side in [one for one in started if one.name == system.name]:
+                    side.stop()
+                    started.remove(side)
 
     def _said(self, error: BaseException) -> str:
         return str(error).replace(str(self._folder), "DATA").replace(str(Path.home()), "~")[:500]
@@ -117,8 +125,10 @@ class Runner:
 
         key = f"{side.name}/{side.policy}"
         try:
-            around = self.wrap if number else None
-            figures = around(load, side, measured) if around else measured()
+            if number and self.wrap and side.name == "headrace":
+                figures = self.wrap(f"{load.name}-{side.policy}", side.pids[0], measured)
+            else:
+                figures = measured()
         except Exception as error:
             entry["failures"].append(f"{key}: {self._said(error)}")
             CONSOLE.print(f"[red]{load.name} {key}[/red]: {self._said(error)}")
@@ -131,11 +141,14 @@ class Runner:
 
     def _produce(self, load: Load, side: Side, *, is_first: bool) -> Figures:
         key = (load.name, f"{side.name}/{side.policy}")
-        records = CALIBRATION[load.record_bytes]
-        if not is_first:
-            wanted = self._rates.get(key, 0.0) * load.seconds * self._length
-            allowed = RUN_BYTES_MAX // load.record_bytes
-            records = max(1_000, min(int(wanted), allowed))
+        if is_first:
+            self._write(load, side, CALIBRATION[load.record_bytes], key)
+        seconds = min(WARMUP_S, load.seconds) if is_first else load.seconds
+        wanted = int(self._rates.get(key, 0.0) * seconds * self._length)
+        allowed = RUN_BYTES_MAX // load.record_bytes
+        return self._write(load, side, max(1_000, min(wanted, allowed)), key)
+
+    def _write(self, load: Load, side: Side, records: int, key: tuple[str, str]) -> Figures:
         name = f"bench-{next(self._numbers):06d}"
         before = usage_of(side.pids)
         try:
@@ -148,7 +161,8 @@ class Runner:
 
     def _consume(self, load: Load, side: Side, *, is_first: bool) -> Figures:
         """A topic filled once would do for a log, but not for a queue, which is empty then."""
-        del is_first
+        if is_first:
+            return {}
         records = max(1_000, int(load.records * self._length))
         name = f"bench-{next(self._numbers):06d}"
         try:
@@ -169,19 +183,10 @@ class Runner:
             side.drop(name)
         if seen is None:
             return {}
+        if seen.histogram is None:
+            return {**seen.told_ms}
         percentiles = {key: seen.histogram.at(share) / 1e6 for key, share in SHARES.items()}
         return {**percentiles, "histogram_ns": seen.histogram.as_json()}
-
-
-def shown(figures: Figures) -> str:
-    """One run in one line."""
-    if "p50" in figures:
-        return ", ".join(f"{name} {figures[name]:,.3f} ms" for name in SHARES)
-    return (
-        f"{figures['records_per_s']:,.0f} records/s, {figures['mb_per_s']:,.1f} MB/s, "
-        f"{figures['cpu_s_per_million']:,.2f} CPU s a million, "
-        f"{figures['written_per_byte']:.2f} bytes to disk a byte"
-    )
 
 
 def chosen_systems(names: Sequence[str]) -> list[System]:
@@ -190,8 +195,3 @@ def chosen_systems(names: Sequence[str]) -> list[System]:
     if unknown:
         raise PartMissing(f"no system {unknown[0]!r}: choose from {', '.join(BY_NAME)}")
     return [system for name, system in BY_NAME.items() if not names or name in names]
-
-
-def chosen_loads(names: Sequence[str]) -> list[Load]:
-    """The loads whose names begin so; all where none is named."""
-    return [load for load in LOADS if not names or any(load.name.startswith(n) for n in names)]

@@ -8,15 +8,19 @@ promise stands beside each side, and a system that was not there is named.
 from __future__ import annotations
 
 import json
+import os
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from headrace.bench.charts import TITLES, draw
+from headrace.bench.growth import SERIES, Series
 from headrace.bench.hdr import HdrHistogram
 from headrace.bench.loads import FIGURES, LOADS, SHARES, Load
 from headrace.bench.report import put_between
 from headrace.bench.workloads import SYNCED, UNSYNCED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 BEGIN, END = "<!-- beside: begin -->", "<!-- beside: end -->"
@@ -37,35 +41,83 @@ class SideBook:
         return kept
 
     def save(self, results: dict[str, Any]) -> None:
-        """Keep all rounds, and write the tables again."""
+        """Keep all rounds."""
         if self.results is None:
             return
         self.results.parent.mkdir(parents=True, exist_ok=True)
         self.results.write_text(json.dumps(results, indent=None, sort_keys=True) + "\n")
+
+    def publish(self, results: dict[str, Any]) -> None:
+        """Draw the charts, and write the tables of the page again."""
+        if self.results is None or not results:
+            return
+        charts = draw(results, self.results.parent / "charts")
         if self.page is not None and self.page.exists():
-            put_between(self.page, BEGIN, END, markdown(results))
+            pictures = [f"![{TITLES[name]}]({self._link(name)})" for name in charts]
+            text = markdown(results) + "".join(f"\n{picture}\n" for picture in pictures)
+            put_between(self.page, BEGIN, END, text)
+
+    def _link(self, name: str) -> str:
+        assert self.results is not None
+        assert self.page is not None
+        return os.path.relpath(self.results.parent / "charts" / name, self.page.parent)
 
 
 def markdown(results: dict[str, Any]) -> str:
     """What stands between the markers of the page."""
-    lines = [_about(results), ""]
-    lines += _systems_table(results)
+    lines = _systems_table(results)
     for load in LOADS:
         entry = results["loads"].get(load.name)
         if entry is not None and entry["rounds"]:
             lines += ["", f"### Beside others: {load.title[0].lower()}{load.title[1:]}", ""]
+            lines += [_about(entry, entry["rounds"].values()), ""]
             lines += load_table(load, entry, results)
+            if any("* " in line for line in lines[-len(entry["rounds"]) :]):
+                lines += [
+                    "",
+                    "`*` is the tool's own figure, not corrected for coordinated omission.",
+                ]
+            lines += [f"- failed: {one.splitlines()[0]}" for one in entry["failures"]]
+    for series in SERIES:
+        entry = results["growth"].get(series.name)
+        if entry is not None and entry["rounds"]:
+            lines += ["", f"### As it grows: {series.title[0].lower()}{series.title[1:]}", ""]
+            points = [runs for side in entry["rounds"].values() for runs in side.values()]
+            lines += [_about(entry, points), "", *growth_table(series, entry, results)]
             lines += [f"- failed: {one.splitlines()[0]}" for one in entry["failures"]]
     return "\n".join(lines) + "\n"
 
 
-def _about(results: dict[str, Any]) -> str:
-    where = results["machine"]
-    counts = [len(r) for e in results["loads"].values() for r in e["rounds"].values()]
-    rounds = max(counts, default=0)
+def growth_table(series: Series, entry: dict[str, Any], results: dict[str, Any]) -> list[str]:
+    """One series: a row for each value, the sides beside each other."""
+    sides = list(entry["rounds"])
+    names = []
+    for key in sides:
+        name, _, policy = key.partition("/")
+        system = results["systems"][name]
+        names.append(f"{system['title']}, {system['sides'][policy]['words']}")
+    figures = (series.figure, "cpu_s_per_million", "rss_mb")
+    headings = [f"{name}: {FIGURES[key][0]}" for key in figures for name in names]
+    lines = [f"| {series.axis} | " + " | ".join(headings) + " |"]
+    lines += ["| --- " * (len(headings) + 1) + "|"]
+    for value in series.values:
+        cells = []
+        for figure in figures:
+            digits = FIGURES[figure][2]
+            for key in sides:
+                found = [run[figure] for run in entry["rounds"][key].get(str(value), [])]
+                text = f"{median(found):,.{digits}f}{_spread(found, digits)}" if found else "-"
+                cells.append(text)
+        lines.append(f"| {value:,} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _about(entry: dict[str, Any], runs: Iterable[list[Any]]) -> str:
+    where = entry["machine"]
+    rounds = max((len(one) for one in runs), default=0)
     return (
         f"Median (lowest-highest) of {rounds} round{'' if rounds == 1 else 's'}, "
-        f"{results['date']}, commit {results['commit']}, {where['cores']} cores, {where['disk']}, "
+        f"{entry['date']}, commit {entry['commit']}, {where['cores']} cores, {where['disk']}, "
         f"a sync {where['sync_us']} us, load before {where['load']}."
     )
 
@@ -112,20 +164,28 @@ def load_table(load: Load, entry: dict[str, Any], results: dict[str, Any]) -> li
 
 def _row(load: Load, runs: list[dict[str, Any]]) -> tuple[float, str]:
     if load.kind == "latency":
-        together = HdrHistogram()
-        for run in runs:
-            together.merge(HdrHistogram.from_json(run["histogram_ns"]))
-        cells = []
-        for name, share in SHARES.items():
-            spread = _spread([run[name] for run in runs], 2)
-            cells.append(f"{together.at(share) / 1e6:,.2f}{spread}")
-        return together.at(0.5), " | ".join(cells)
+        return _latency_row(runs)
     values = {key: [run[key] for run in runs] for key in FIGURES}
     cells = [
         f"{median(values[key]):,.{FIGURES[key][2]}f}{_spread(values[key], FIGURES[key][2])}"
         for key in FIGURES
     ]
     return -median(values["records_per_s"]), " | ".join(cells)
+
+
+def _latency_row(runs: list[dict[str, Any]]) -> tuple[float, str]:
+    """Percentiles of all rounds' messages; of a tool that tells no message, its rounds' median."""
+    together = HdrHistogram()
+    for run in runs:
+        together.merge(HdrHistogram.from_json(run.get("histogram_ns", {})))
+    cells, rank = [], 0.0
+    for name, share in SHARES.items():
+        values = [run[name] for run in runs if name in run]
+        value = together.at(share) / 1e6 if together.count else median(values or [0.0])
+        mark = "" if together.count else "*"
+        cells.append(f"{value:,.2f}{mark}{_spread(values, 2)}" if values else "-")
+        rank = value if name == "p50" else rank
+    return rank, " | ".join(cells)
 
 
 def _spread(values: list[float], digits: int) -> str:

@@ -5,6 +5,7 @@ Rules of the room: what is measured is in `headrace.bench`; here are options, a 
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,16 @@ import click
 from headrace.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.bench.figures import Figures
+    from headrace.bench.growth import Series
     from headrace.bench.loads import Load
     from headrace.bench.workloads import Workload
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
 QUICK_LENGTH = 0.3
+PROFILER = "profiler"
 
 
 @click.command(
@@ -40,7 +46,8 @@ QUICK_LENGTH = 0.3
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--quick", is_flag=True, help="One short round: a look, not a measurement.")
 @click.option("--profile", is_flag=True, help="A flame graph of Headrace's broker per workload.")
-@click.option("--install", metavar="NAME[,...]", help="Fetch these systems (or `all`) and end.")
+@click.option("--page", "is_page", is_flag=True, help="Make page and charts anew; measure nothing.")
+@click.option("--install", metavar="NAME[,...]", help="Fetch systems, `all`, or `profiler`.")
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -59,26 +66,34 @@ def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **optio
     All systems run at once and take turns, round by round. Workloads that begin with `beside` run
     on every system; the others compare with Apache Kafka alone, and judge.
     """
+    from headrace.bench.growth import SERIES
     from headrace.bench.loads import LOADS
     from headrace.bench.workloads import WORKLOADS
 
     if is_list:
         _list(as_json=options["as_json"])
         return
+    if options["is_page"]:
+        _make_page(options)
+        return
     if install is not None:
         _install(install)
         return
     workloads = [w for w in WORKLOADS if not names or w.name.startswith(names)]
     loads = [load for load in LOADS if not names or load.name.startswith(names)]
-    if not workloads and not loads:
-        known = ", ".join([*(w.name for w in WORKLOADS), *(load.name for load in LOADS)])
+    series = [one for one in SERIES if not names or one.name.startswith(names)]
+    if not workloads and not loads and not series:
+        known = ", ".join(
+            [*(w.name for w in WORKLOADS), *(one.name for one in LOADS), *(s.name for s in SERIES)]
+        )
         raise click.UsageError(f"no workload {names[0]!r}; there are {known}")
     folder = _data_folder(options["data_dir"])
     measured: dict[str, Any] = {}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # systems are ended in any case
     if workloads:
         measured["kafka"] = _with_kafka(workloads, folder, options)
-    if loads:
-        measured["beside"] = _side_by_side(loads, folder, options)
+    if loads or series:
+        measured["beside"] = _side_by_side(loads, series, folder, options)
     if options["as_json"]:
         print_json(measured)
 
@@ -121,29 +136,75 @@ def _with_kafka(workloads: list[Workload], folder: Path, options: dict[str, Any]
         peers or ["headrace", "kafka"],
         book,
     )
+    if options["profile"]:
+        session.peers.pop("kafka", None)
+        session.wrap = _flames(options["output"] or Path("headrace-bench"))
     session.run(workloads, kept)
     return {w.name: kept[w.name] for w in workloads if w.name in kept}
 
 
-def _side_by_side(loads: list[Load], folder: Path, options: dict[str, Any]) -> dict[str, Any]:
-    from headrace.bench.side_by_side import Runner, chosen_systems
-    from headrace.bench.side_page import SideBook, load_table
+def _side_by_side(
+    loads: list[Load], series: list[Series], folder: Path, options: dict[str, Any]
+) -> dict[str, Any]:
+    from headrace.bench.growth import SIDES
+    from headrace.bench.side_by_side import Plan, Runner, chosen_systems
+    from headrace.bench.side_page import SideBook, growth_table, load_table
 
     results, page = _places(options)
     book = SideBook(results / "beside.json" if results else None, page)
     quick = options["quick"]
     runner = Runner(folder, 1 if quick else options["rounds"], QUICK_LENGTH if quick else 1.0)
-    found = runner.run(loads, chosen_systems(options["peers"]), book.save)
+    peers = options["peers"] or (() if loads else SIDES)
+    if options["profile"]:
+        peers = ("headrace",)
+        runner.wrap = _flames(options["output"] or Path("headrace-bench"))
+    found = runner.run(Plan(loads, series, chosen_systems(peers)), book.load(), book.save)
+    book.publish(found)
     if not options["as_json"]:
         for load in loads:
             say(load.title)
             click.echo("\n".join(load_table(load, found["loads"][load.name], found)))
+        for one in series:
+            say(one.title)
+            click.echo("\n".join(growth_table(one, found["growth"][one.name], found)))
     return found
 
 
+def _make_page(options: dict[str, Any]) -> None:
+    from headrace.bench.report import Book
+    from headrace.bench.side_page import SideBook
+
+    results, page = _places(options)
+    if results is None:
+        return
+    book, beside = Book(results / "latest.json", page), SideBook(results / "beside.json", page)
+    if kept := book.load():
+        book.save(kept)
+    beside.publish(beside.load())
+
+
+def _flames(folder: Path) -> Callable[[str, int, Callable[[], Figures]], Figures]:
+    """What draws a flame graph around a run; the last round's picture stays."""
+    from headrace.bench.profiling import flame_graph
+
+    def around(name: str, pid: int, measured: Callable[[], Figures]) -> Figures:
+        target = folder / "profiles" / f"{name}.svg"
+        figures = flame_graph(pid, target, measured)
+        say(f"profile: {target}")
+        return figures
+
+    return around
+
+
 def _install(names: str) -> None:
+    from headrace.bench import profiling
     from headrace.bench.systems.registry import BY_NAME
 
+    if names == PROFILER:
+        if profiling.missing():
+            profiling.install()
+        say(f"py-spy: {profiling.missing() or 'is there'}")
+        return
     asked = list(BY_NAME) if names == "all" else names.split(",")
     unknown = [name for name in asked if name not in BY_NAME]
     if unknown:
@@ -157,12 +218,14 @@ def _install(names: str) -> None:
 
 
 def _list(*, as_json: bool) -> None:
+    from headrace.bench.growth import SERIES
     from headrace.bench.loads import LOADS
     from headrace.bench.systems.registry import SYSTEMS
     from headrace.bench.workloads import WORKLOADS
 
     workloads = [(w.name, w.title, "Kafka") for w in WORKLOADS]
     workloads += [(load.name, load.title, "every system") for load in LOADS]
+    workloads += [(one.name, one.title, "Kafka") for one in SERIES]
     systems = [(one.name, one.title, one.missing() or one.version()) for one in SYSTEMS]
     if as_json:
         print_json(

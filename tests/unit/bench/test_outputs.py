@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.bench.processes import SystemFailed
-from headrace.bench.systems import nats, redis
+from headrace.bench.systems import nats, rabbitmq, redis, rocketmq
 
 REDIS = (
     '"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms",'
@@ -29,3 +29,57 @@ def test_nats_load_tells_messages_and_seconds():
     assert nats.rate_of('{"messages":30000,"seconds":1.5}\n') == 20_000
     with pytest.raises(SystemFailed, match="said something else"):
         nats.rate_of("nats: no responders available for request\n")
+
+
+PERF_TEST = """\
+id: test-1, time 1.011 s, sent: 951 msg/s, received: 90 msg/s, \
+min/median/75th/95th/99th consumer latency: 117466/256459/264994/265298/265408 µs
+id: test-1, time 2.043 s, sent: 979 msg/s, received: 1806 msg/s, \
+min/median/75th/95th/99th consumer latency: 451/2000/447367/563802/9000 µs
+id: test-1, time 3.003 s, sent: 1077 msg/s, received: 1079 msg/s, \
+min/median/75th/95th/99th consumer latency: 308/1000/13824/81366/8000 µs
+id: test-1, time 4.000 s, sent: 1001 msg/s, received: 960 msg/s, \
+min/median/75th/95th/99th consumer latency: 345/1424/11362/34059/42901 µs
+test stopped (Reached time limit)
+id: test-1, sending rate avg: 1187 msg/s
+id: test-1, receiving rate avg: 1167 msg/s
+id: test-1, consumer latency min/median/75th/95th/99th 345/31636/331356/563244/565759 µs
+"""
+
+
+def test_perf_test_tells_rates_and_the_latency_of_each_second_but_the_first():
+    assert rabbitmq.sending_rate_of(PERF_TEST) == 1187
+    assert rabbitmq.receiving_rate_of(PERF_TEST) == 1167
+    assert rabbitmq.latency_of(PERF_TEST) == {"p50": 1.424, "p99": 42.901}
+
+
+@pytest.mark.parametrize(
+    "read", [rabbitmq.sending_rate_of, rabbitmq.receiving_rate_of, rabbitmq.latency_of]
+)
+def test_perf_test_that_says_something_else_is_a_failure(read):
+    with pytest.raises(SystemFailed, match="PerfTest"):
+        read("Main thread caught exception\njava.net.ConnectException: Connection refused\n")
+
+
+REPORT = (
+    "Current Time: 2026-01-02 03:04:05,{ms} | Send TPS: {tps} | Max RT(ms): 9 | "
+    "Average RT(ms):   1.000 | Send Failed: 0 | Response Failed: 0\n"
+)
+COMPLETE = (
+    "[Complete] Send Total: 20000 | Send TPS: 1 | Max RT(ms): 9 | Average RT(ms): 1.0 | "
+    "Send Failed: {failed} | Response Failed: 0\n"
+)
+
+
+def test_rocketmq_tells_steady_reports_or_the_whole_run():
+    reports = "".join(REPORT.format(ms=100 + n, tps=t) for n, t in enumerate((10, 500, 700, 600)))
+    assert rocketmq.sent_of(reports + COMPLETE.format(failed=0), seconds=9) == 600
+    assert rocketmq.sent_of(COMPLETE.format(failed=64), seconds=4) == 5_000
+    assert rocketmq.consumed_of("Current Time: 1 | Consume TPS: 42 | AVG(B2C)") == 42
+    assert rocketmq.consumed_of("load config properties file OK") is None
+
+
+@pytest.mark.parametrize("said", ["", COMPLETE.format(failed=3_000)])
+def test_rocketmq_that_failed_to_send_is_a_failure(said):
+    with pytest.raises(SystemFailed, match="RocketMQ's Producer"):
+        rocketmq.sent_of(said, seconds=1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from headrace.bench.growth import SERIES
 from headrace.bench.hdr import HdrHistogram
 from headrace.bench.loads import FIGURES, LOADS
 from headrace.bench.side_page import BEGIN, END, SideBook, markdown
@@ -28,10 +31,13 @@ def system(title, **sides):
     return {"title": title, "tool": "a tool", "version": "1.0", "missing": "", "sides": about}
 
 
-RESULTS = {
+ABOUT = {
     "date": "2026-01-02",
     "commit": "abc",
     "machine": {"cores": 2, "disk": "ext4", "sync_us": 70, "load": "0.1"},
+    "failures": [],
+}
+RESULTS = {
     "systems": {
         "headrace": system("Headrace", synced="as it comes", unsynced="flush.ms=1000"),
         "redis": system("Redis", synced="appendfsync always"),
@@ -43,7 +49,8 @@ RESULTS = {
         },
     },
     "loads": {
-        PRODUCE.name: {
+        PRODUCE.name: ABOUT
+        | {
             "rounds": {
                 "headrace/synced": [run(100.0), run(300.0), run(200.0)],
                 "headrace/unsynced": [run(900.0)],
@@ -51,7 +58,17 @@ RESULTS = {
             },
             "failures": ["redis/unsynced: it ended\nand more"],
         },
-        LATENCY.name: {"rounds": {"headrace/synced": [timed(1), timed(2, 3)]}, "failures": []},
+        LATENCY.name: ABOUT
+        | {
+            "rounds": {
+                "headrace/synced": [timed(1), timed(2, 3)],
+                "redis/synced": [{"p50": 5.0, "p99": 9.0}, {"p50": 7.0, "p99": 9.0}],
+            }
+        },
+    },
+    "growth": {
+        SERIES[0].name: ABOUT
+        | {"rounds": {"headrace/unsynced": {"1": [run(1.0) | {"mb_per_s": 80.0}], "10": []}}}
     },
 }
 
@@ -77,6 +94,19 @@ def test_percentiles_are_of_all_rounds_messages():
     assert row.startswith("| synced | Headrace, as it comes | 2.00 (1.00-3.00) ")
 
 
+def test_a_percentile_that_a_tool_told_is_marked_as_not_corrected():
+    page = markdown(RESULTS)
+    assert "| synced | Redis, appendfsync always | 6.00* (5.00-7.00) | - | 9.00*" in page
+    assert "`*` is the tool's own figure, not corrected for coordinated omission." in page
+
+
+def test_what_grows_has_a_row_for_each_value():
+    page = markdown(RESULTS)
+    assert "| partitions | Headrace, flush.ms=1000: MB/s |" in page
+    assert "| 1 | 80.0 | 1.00 | 1 |" in page
+    assert "| 1,000 | - | - | - |" in page
+
+
 def test_who_was_not_there_is_named_with_the_command_that_brings_it():
     page = markdown(RESULTS)
     assert "| NATS | not run: no nats-server; `headrace bench --install nats` |" in page
@@ -86,10 +116,15 @@ def test_who_was_not_there_is_named_with_the_command_that_brings_it():
 def test_only_what_is_between_the_markers_is_written_again(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    pytest.importorskip("matplotlib")
     book = SideBook(tmp_path / "results" / "beside.json", page)
     book.save(RESULTS)
+    book.publish(book.load())
     text = page.read_text()
     assert text.startswith(f"before\n{BEGIN}\n")
     assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
+    for chart in ("throughput.svg", "latency.svg", "growth.svg"):
+        assert f"(results/charts/{chart})" in text
+        assert (tmp_path / "results" / "charts" / chart).read_text().startswith("<?xml")
     assert book.load() == RESULTS

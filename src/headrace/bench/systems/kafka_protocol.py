@@ -86,7 +86,7 @@ class KafkaProtocolSide:
         """See Side."""
         self.create(name)
         taken_ns, _, _ = latency.collect(self.peer.bootstrap, name, rate_per_s, seconds)
-        return Latency(HdrHistogram(taken_ns))
+        return Latency(HdrHistogram(taken_ns), {})
 
     def drop(self, name: str) -> None:
         """See Side."""

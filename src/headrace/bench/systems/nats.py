@@ -133,7 +133,7 @@ class Nats:
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
         """See Side."""
         said = self._load("latency", name, str(rate_per_s), str(seconds), str(int(WARMUP_S)))
-        return Latency(HdrHistogram(json.loads(said)["taken_ns"]))
+        return Latency(HdrHistogram(json.loads(said)["taken_ns"]), {})
 
     def drop(self, name: str) -> None:
         """See Side."""

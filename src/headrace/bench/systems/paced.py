@@ -95,7 +95,7 @@ def measure(module: str, port: int, name: str, rate_per_s: int, seconds: float) 
         assert sender.stderr is not None
         said = sender.stderr.read().decode()[-800:]
         raise SystemFailed(f"{total - seen} of {total} messages did not arrive; {said}")
-    return Latency(histogram)
+    return Latency(histogram, {})
 
 
 def _main() -> None:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from headrace.bench.systems import kafka_protocol, nats, redis
+from headrace.bench.systems import kafka_protocol, nats, rabbitmq, redis, rocketmq
 
-SYSTEMS = (kafka_protocol.HEADRACE, kafka_protocol.KAFKA, redis.SYSTEM, nats.SYSTEM)
+SYSTEMS = (
+    kafka_protocol.HEADRACE,
+    kafka_protocol.KAFKA,
+    redis.SYSTEM,
+    nats.SYSTEM,
+    rabbitmq.SYSTEM,
+    rabbitmq.CLASSIC,
+    rocketmq.SYSTEM,
+)
 BY_NAME = {system.name: system for system in SYSTEMS}

@@ -23,9 +23,12 @@ class Produced(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """From the moment a message was due until it was received, in nanoseconds."""
+    """How long messages took: all of them, or what a tool tells of them."""
 
-    histogram: HdrHistogram
+    histogram: HdrHistogram | None
+    """Nanoseconds from the moment a message was due until it was received."""
+    told_ms: dict[str, float]
+    """Percentile -> milliseconds, by the tool's own way, where it tells no single message."""
 
 
 class Side(Protocol):
