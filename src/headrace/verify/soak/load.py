@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.verify.kafka_wire import KafkaWire
 from headrace.verify.soak import visitors
+from headrace.verify.soak.worker import TIMEOUT_S
 from headrace.verify.soak.writers import LibraryWriter, RawWriter, what_is_wrong
 from headrace.verify.wire.abuse import pause
 
@@ -32,7 +33,7 @@ BROKER_OPTIONS = ("--retention-check-interval-ms", "1000")
 
 def make_topics(address: tuple[str, int]) -> None:
     """The topics that stay. Raises OSError."""
-    wire = KafkaWire(address)
+    wire = KafkaWire(address, TIMEOUT_S)
     kept = {"retention.bytes": str(RETENTION_BYTES), "segment.bytes": str(SEGMENT_BYTES)}
     wire.create_topic(ENDLESS, PARTITIONS, {"segment.bytes": str(16 << 20)})
     wire.create_topic(RETAINED, PARTITIONS, kept)

@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError
 from headrace.records.batch import read_header
 from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.verify.broker_scenario import as_stored
+from headrace.verify.upgrade.findings import Findings
 from headrace.verify.upgrade.make import append, batch_of
 from headrace.verify.upgrade.opened import OBJECTS, everything, facts_in, opened
 
@@ -22,47 +23,11 @@ if TYPE_CHECKING:
 
     from headrace.broker.node import Node
 
-WHOLE = {"topics", "partitions", "groups", "offsets", "facts"}
-"""Under these names, what is not in the manifest must not be there."""
 REWRITTEN = ("kept_in-zstd", "stamped")
 """Topics whose batches the broker writes anew: what is appended does not lie there as it came."""
 LATER_RECORDS = 3
 """Of the two batches that are appended to each partition."""
 LATER_GROUP, LATER_TOPIC, DELETED_TOPIC = "later", "made-later", "codec.gzip"
-
-
-class Findings:
-    """What was checked, and what was wrong."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-        self.wrong: list[str] = []
-        self.skipped: list[str] = []
-        self.checked = 0
-
-    def same(self, what: str, expected: Any, found: Any) -> None:
-        """Compare plain values."""
-        self.checked += 1
-        self.wrong += [f"{self.where}: {one}" for one in differences(what, expected, found)[:5]]
-
-
-def differences(what: str, expected: Any, found: Any) -> list[str]:
-    """Where two plain values differ, in words."""
-    if isinstance(expected, dict) and isinstance(found, dict):
-        wrong = []
-        for key, value in expected.items():
-            if key in found:
-                wrong += differences(f"{what}, {key}", value, found[key])
-            else:
-                wrong.append(f"{what}: {key} is not there")
-        if what.rpartition(", ")[2] in WHOLE:
-            wrong += [f"{what}: nobody wrote {key}" for key in found if key not in expected]
-        return wrong
-    if expected == found:
-        return []
-    if isinstance(expected, bytes):
-        return [f"{what}: other bytes ({len(expected)} were written, {len(found)} are read)"]
-    return [f"{what}: {found!r}, and {expected!r} was written"[:400]]
 
 
 async def check_folder(root: Path, work: Path, name: str, manifest: dict[str, Any]) -> Findings:

@@ -41,7 +41,7 @@ from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.objects import object_format
 from headrace.verify.data_folder import SlowClock
 from headrace.verify.power_broker import SeededRandomness
-from headrace.verify.upgrade.check import Findings
+from headrace.verify.upgrade.findings import Findings
 from headrace.verify.upgrade.make import append, batch_of
 from headrace.verify.upgrade.opened import (
     CONFIG,

@@ -16,7 +16,7 @@ from headrace.records.batch import read_header
 from headrace.verify.kafka_wire import KafkaWire, Refused
 from headrace.verify.real_broker import RealBroker
 from headrace.verify.upgrade import archive
-from headrace.verify.upgrade.check import Findings
+from headrace.verify.upgrade.findings import Findings
 from headrace.verify.upgrade.make import IDEMPOTENT_BATCHES, batch_of
 from headrace.verify.wire.abuse import pause
 

@@ -21,6 +21,7 @@ from headrace.storage.bookkeeper.entry_builder import EntryBuilder
 from headrace.storage.bookkeeper.wire import PAYLOAD_AT
 from headrace.storage.objects import object_format
 from headrace.verify.chance import seeded
+from headrace.verify.upgrade.findings import differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -240,9 +241,11 @@ def check_parts(stored: dict[str, Any], *, is_own: bool) -> tuple[list[str], int
         except (HeadraceError, ValueError, KeyError) as error:
             wrong.append(f"{name}: cannot be read: {error}")
             continue
-        if means != known["means"]:
-            wrong.append(f"{name}: is read as {means}, and was written as {known['means']}"[:600])
+        wrong += differences(name, known["means"], means)[:5]
         if is_own and part.encode() != data:
-            wrong.append(f"{name}: is written in other bytes than before, under the same version")
+            wrong.append(
+                f"{name}: is written in other bytes than before, under the same version; if that is"
+                " meant and the version not released, `headrace verify upgrade --write-golden`"
+            )
         checked += 1
     return wrong, checked, skipped

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
 from headrace.verify.upgrade import archive, newer, older
-from headrace.verify.upgrade.check import Findings, check_folder
-from headrace.verify.upgrade.make import MANIFEST, STOPPED, make_set
+from headrace.verify.upgrade.check import check_folder
+from headrace.verify.upgrade.findings import Findings
+from headrace.verify.upgrade.make import KILLED, MANIFEST, STOPPED, TIERED, make_set
 from headrace.verify.upgrade.parts import check_parts, has_module
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Plan(NamedTuple):
     """Older commits, whose folders are opened, too."""
     what: tuple[str, ...] = EVERYTHING
     golden: Path = archive.GOLDEN
+    folders: tuple[str, ...] = (KILLED, STOPPED, TIERED)
+    """Of the sets."""
 
 
 class Outcome(NamedTuple):
@@ -98,6 +101,8 @@ def _check_set(plan: Plan, name: str, root: Path, work: Path) -> list[Findings]:
         findings.append(found)
     if SETS in plan.what:
         for folder, known in manifest["folders"].items():
+            if folder not in plan.folders:
+                continue
             if known["has_objects"] and not has_module("obstore"):
                 left_out = Findings(f"{name}: {folder}")
                 left_out.skipped.append("obstore is not installed")
