@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from random import Random  # noqa: TID251 - the one door through which seeded chance comes in
 
+Chance = Random
+
 
 def seeded(seed: int | str) -> Random:
     """A generator of its own for `seed`; the same in every process."""

@@ -5,7 +5,6 @@ Rules of the room: a function is a case and its name is the promise; none knows 
 
 from __future__ import annotations
 
-import resource
 import struct
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ INT32_MAX = 2**31 - 1
 LIMIT_BYTES = 100 << 20
 """`socket.request.max.bytes`"""
 PIPELINED = 5_000
-IDLE_COUNT, IDLE_COUNT_LONG = 2_000, 10_000
 
 
 def _ask(correlation_id: int = 1) -> bytes:
@@ -151,25 +149,6 @@ def thousands_of_pipelined_requests_are_answered_in_order(abuse: Abuse) -> None:
         abuse.checked += count
 
 
-def thousands_of_idle_connections_harm_nobody(abuse: Abuse) -> None:
-    wanted = IDLE_COUNT_LONG if abuse.is_long else IDLE_COUNT
-    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    count = min(wanted, soft - 200)
-    if count < wanted:
-        abuse.skipped.append(f"{wanted - count} idle connections: a limit of {soft} descriptors")
-    for number in range(count):
-        try:
-            abuse.open()
-        except OSError as error:
-            abuse.expect(False, f"connection {number} is refused: {error}")
-            return
-    abuse.checked += count
-    peer = abuse.open()
-    peer.send(_ask())
-    abuse.expect(_is_answered(peer), f"a client beside {count} idle ones gets no answer")
-    abuse.pause(0.5)
-
-
 def connections_that_come_and_go_leave_nothing(abuse: Abuse) -> None:
     for _ in range(10):
         for _ in range(100):
@@ -191,7 +170,6 @@ CASES = (
     Case("kafka", half_closed_clients_get_what_they_asked_for),
     Case("kafka", thousands_of_requests_whose_answers_nobody_reads_take_bounded_memory),
     Case("kafka", thousands_of_pipelined_requests_are_answered_in_order),
-    Case("kafka", thousands_of_idle_connections_harm_nobody, 1),
     Case("kafka", connections_that_come_and_go_leave_nothing),
     Case("kafka", random_bytes_harm_nobody, 2),
 )

@@ -26,6 +26,7 @@ from headrace.verify.wire.abuse import Case
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headrace.verify.chance import Chance
     from headrace.verify.wire.abuse import Abuse
 
 TEXT = "wire-abused"
@@ -59,6 +60,63 @@ class Written(NamedTuple):
     body_at: int
     places: list[tuple[int, int]]
     is_flexible: bool
+
+
+_INTS = (0, 0, 0, 1, 1, 2, 3, 7, 100, -1, -2, 2**15 - 1, 2**31 - 1, 2**63 - 1, -(2**63))
+_TEXTS = ("", TEXT, TEXT, "é", "x" * 300, "range", "consumer", "a,b", "0", "\x00", "../x")
+
+
+class _Drawn:
+    """Values of types, as a seed draws them: valid to write, whatever they mean."""
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+
+    def value(self, hint: Any, kafka_type: str | None = None) -> Any:
+        """A value of a type."""
+        chance = self._chance
+        if typing.get_origin(hint) in {typing.Union, UnionType}:
+            if chance.randrange(3) == 0:
+                return None
+            inner = next(part for part in typing.get_args(hint) if part is not NoneType)
+            return self.value(inner, kafka_type)
+        if typing.get_origin(hint) is tuple:
+            inner = typing.get_args(hint)[0]
+            return tuple(self.value(inner, kafka_type) for _ in range(chance.choice((0, 1, 1, 3))))
+        if dataclasses.is_dataclass(hint):
+            return self.entity(hint)
+        while hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        if issubclass(hint, datetime.timedelta):
+            return datetime.timedelta(milliseconds=chance.choice((0, 1, 10, 30_000)))
+        if issubclass(hint, uuid.UUID):
+            return uuid.UUID(int=chance.randrange(1, 1 << 128))
+        if issubclass(hint, str):
+            return chance.choice(_TEXTS)
+        if issubclass(hint, bytes):
+            return chance.randbytes(chance.choice((0, 1, 8, 70)))
+        if issubclass(hint, bool):
+            return bool(chance.randrange(2))
+        if issubclass(hint, float):
+            return 1.0
+        return self._whole(kafka_type)
+
+    def _whole(self, kafka_type: str | None) -> int:
+        bits = int("".join(filter(str.isdigit, kafka_type or "")) or 16)
+        is_unsigned = (kafka_type or "").startswith("u")
+        least = 0 if is_unsigned else -(1 << bits - 1)
+        most = (1 << bits - (not is_unsigned)) - 1
+        return min(max(self._chance.choice(_INTS), least), most)
+
+    def entity(self, cls: Any) -> Any:
+        """An entity, also of a whole request."""
+        hints = typing.get_type_hints(cls)
+        values = {}
+        for field in dataclasses.fields(cls):
+            if "tag" not in field.metadata or field.default is dataclasses.MISSING:
+                kind = field.metadata.get("kafka_type")
+                values[field.name] = self.value(hints[field.name], kind)
+        return cls(**values)
 
 
 class _Noted(io.BytesIO):
@@ -104,11 +162,11 @@ def _entity(cls: Any) -> Any:
     return cls(**values)
 
 
-def write(served: Served) -> Written:
-    """A request in which every array has an element."""
+def write(served: Served, chance: Chance | None = None) -> Written:
+    """A request in which every array has an element, or one as chance draws it."""
     cls: Any = load_request_schema(served.api, served.version)
     body = _Noted()
-    entity_writer(cls)(body, _entity(cls))
+    entity_writer(cls)(body, _entity(cls) if chance is None else _Drawn(chance).entity(cls))
     header = struct.pack(">hhih", served.api, served.version, 1, 4) + b"evil"
     if cls.__flexible__:
         header += b"\x00"
@@ -122,8 +180,8 @@ def framed(data: bytes) -> bytes:
     return struct.pack(">i", len(data)) + data
 
 
-def advertised(abuse: Abuse) -> list[Served]:
-    """What the broker says it serves, oldest and newest version of each API."""
+def advertised(abuse: Abuse, *, is_every: bool = False) -> list[Served]:
+    """What the broker says it serves: oldest and newest version of each API, or every one."""
     with abuse.open() as peer:
         peer.send(framed(struct.pack(">hhih", 18, 0, 1, 0)))
         answer = peer.answer() or b""
@@ -132,7 +190,7 @@ def advertised(abuse: Abuse) -> list[Served]:
     for number in range(count):
         api, least, most = struct.unpack_from(">hhh", answer, 10 + 6 * number)
         least = max(least, 3) if api == 0 else least  # v0 to v2 are advertised and refused
-        versions = range(least, most + 1) if abuse.is_long else sorted({least, most})
+        versions = range(least, most + 1) if abuse.is_long or is_every else sorted({least, most})
         found += [Served(api, version) for version in versions]
     return found
 
@@ -211,6 +269,23 @@ def varints_that_never_end_harm_nobody(abuse: Abuse) -> None:
     _in_turn(abuse, requests)
 
 
+def every_version_of_every_request_may_say_anything(abuse: Abuse) -> None:
+    every = advertised(abuse, is_every=True)
+
+    def drawn() -> Iterator[bytes]:
+        for number in itertools.count():
+            if number and not abuse.is_long:
+                return
+            for served in every:
+                data = write(served, abuse.chance).data
+                yield framed(data)
+                spoiled = bytearray(data)
+                spoiled[abuse.chance.randrange(8, len(spoiled))] ^= 1 << abuse.chance.randrange(8)
+                yield framed(bytes(spoiled))
+
+    abuse.each(drawn())
+
+
 def _of_all(abuse: Abuse) -> list[Written]:
     return [write(served) for served in advertised(abuse)]
 
@@ -236,5 +311,6 @@ CASES = (
     Case("kafka", varints_that_never_end_harm_nobody, 2),
     Case("kafka", a_million_unknown_tagged_fields_keep_nobody_waiting, 1),
     Case("kafka", a_million_elements_keep_nobody_waiting, 1),
+    Case("kafka", every_version_of_every_request_may_say_anything, 4),
     Case("kafka", random_changes_of_good_requests_harm_nobody, 2),
 )

@@ -16,7 +16,7 @@ from headrace.errors import Fatal
 from headrace.runtime.clock import SystemClock
 from headrace.verify.kafka_wire import KafkaWire
 from headrace.verify.real_broker import RealBroker, die_with_us
-from headrace.verify.wire import batches, frames, grammar, web
+from headrace.verify.wire import batches, crowds, frames, grammar, web
 from headrace.verify.wire.abuse import Abuse, Case, pause
 from headrace.verify.wire.verdict import Judge
 from headrace.verify.wire.witness import Witnessed, percentile_ms, what_was_lost
@@ -24,7 +24,13 @@ from headrace.verify.wire.witness import Witnessed, percentile_ms, what_was_lost
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-CASES: tuple[Case, ...] = (*frames.CASES, *batches.CASES, *web.CASES, *grammar.CASES)
+CASES: tuple[Case, ...] = (
+    *frames.CASES,
+    *crowds.CASES,
+    *batches.CASES,
+    *web.CASES,
+    *grammar.CASES,
+)
 GOOD_TOPIC = "wire-good"
 SHARE_S_MIN = 0.3
 LONG_S = 10
