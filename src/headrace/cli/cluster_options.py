@@ -110,7 +110,7 @@ def cluster_settings(
         # Not said again: what stands before the sign is a secret, most likely.
         raise CommandFailed(
             "--zookeeper names servers alone, and what was given holds an @: credentials belong in"
-            " no option, where every listing of processes shows them"
+            " a file (--zookeeper-credential-file), since every listing of processes shows options"
         )
     if "/" in zookeeper:
         raise CommandFailed(

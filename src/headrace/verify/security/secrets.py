@@ -29,7 +29,7 @@ CANARIES = tuple(
             "AZURE_STORAGE_ACCOUNT_KEY",
             "GOOGLE_SERVICE_ACCOUNT_KEY",
             "HEADRACE_PASSWORD",
-            "ZOOKEEPER_PASSWORD",
+            "HEADRACE_ZOOKEEPER_CREDENTIAL",
         )
     )
 )
@@ -93,6 +93,11 @@ def secrets_in_addresses_are_refused_and_not_said_again(abuse: Abuse) -> None:
     for arguments in every if abuse.is_long else every[:2]:
         _refused(abuse, arguments, {})
     _refused(abuse, [], {"HEADRACE_OBJECTS": f"gs://key:{CANARY}@bucket"})
+    if abuse.is_long:
+        # Nobody is there: it gives up after a while, and may say all but the credential.
+        for credential in (f"user:{CANARY}", CANARY):
+            secret = {"HEADRACE_ZOOKEEPER_CREDENTIAL": credential}
+            _refused(abuse, ["--zookeeper", "127.0.0.1:1"], secret)
 
 
 def secrets_in_a_bad_settings_file_are_not_said_again(abuse: Abuse) -> None:

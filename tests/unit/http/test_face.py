@@ -1,0 +1,144 @@
+"""What holds for every answer over HTTP: under whose name, with which headers, how often."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.http import app
+from headrace.http.openapi import DOCUMENT
+from headrace.runtime.tasks import Tasks
+
+
+@pytest.mark.parametrize(
+    "host", [b"localhost", b"LOCALHOST:9180", b"127.0.0.1:1", b"[::1]:9180", b"10.0.0.1", b""]
+)
+def test_this_machine_and_addresses_in_figures_are_answered(host):
+    assert app.is_own_host(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"evil.example",
+        b"localhost.evil.example",
+        b"127.0.0.1.evil.example",
+        b"evil.example:9180",
+        b"localhost:port",
+        b"[::1]evil",
+        b"localhost\nx",
+        b"a" * 10_000,
+    ],
+)
+def test_a_name_that_anybody_can_own_is_not(host):
+    assert not app.is_own_host(host)
+
+
+class _Face:
+    """A face without a broker behind it, whose metrics are counted."""
+
+    def __init__(self) -> None:
+        self.is_ready = True
+        self.is_local = True
+        self.kafka = self.counters = None
+        topics = SimpleNamespace(by_name={})
+        self.node = SimpleNamespace(topics=topics, tasks=Tasks())
+
+
+async def _ask(served: Any, path: str, host: bytes = b"localhost") -> tuple[int, dict, bytes]:
+    heard: list[dict] = []
+
+    async def receive() -> dict:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict) -> None:
+        heard.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"host", host)]}
+    scope |= {"query_string": b"", "http_version": "1.1", "root_path": ""}
+    await served(scope, receive, send)
+    body = b"".join(message.get("body", b"") for message in heard[1:])
+    return heard[0]["status"], dict(heard[0]["headers"]), body
+
+
+def _served(monkeypatch: pytest.MonkeyPatch, render: Any) -> Any:
+    monkeypatch.setattr(app, "Metrics", lambda *_: SimpleNamespace(render=render))
+    return app.make_server(_Face()).config.app
+
+
+def test_every_answer_is_marked_and_other_hosts_get_none(monkeypatch):
+    async def render() -> tuple[bytes, str]:
+        return b"figures", "text/plain"
+
+    async def scenario() -> None:
+        served = _served(monkeypatch, render)
+        for path in [*DOCUMENT["paths"], "/nowhere"]:
+            status, headers, _body = await _ask(served, path)
+            assert status == (404 if path == "/nowhere" else 200)
+            assert headers[b"x-content-type-options"] == b"nosniff"
+            assert b"server" not in headers
+            status, _headers, body = await _ask(served, path, b"evil.example")
+            assert status == 421
+            assert b"figures" not in body
+
+    asyncio.run(scenario())
+
+
+def test_the_interface_is_told_as_it_is_served(monkeypatch):
+    async def scenario() -> None:
+        served = _served(monkeypatch, None)
+        _status, _headers, body = await _ask(served, "/openapi.json")
+        assert json.loads(body) == DOCUMENT
+
+    asyncio.run(scenario())
+
+
+def test_who_asks_for_metrics_at_once_shares_one_rendering(monkeypatch):
+    begun = 0
+
+    async def render() -> tuple[bytes, str]:
+        nonlocal begun
+        begun += 1
+        await asyncio.sleep(0.01)
+        return b"%d" % begun, "text/plain"
+
+    async def scenario() -> None:
+        served = _served(monkeypatch, render)
+        answers = await asyncio.gather(*(_ask(served, "/metrics") for _ in range(50)))
+        assert {answer[0] for answer in answers} == {200}
+        assert begun <= 2
+        status, _headers, body = await _ask(served, "/metrics")
+        assert (status, int(body)) == (200, begun), "a later one sees what has happened since"
+        too_many = app.ASKING_MAX + 10
+        answers = await asyncio.gather(
+            *(_ask(served, "/metrics") for _ in range(too_many)), _ask(served, "/healthz")
+        )
+        statuses = [answer[0] for answer in answers]
+        assert statuses.count(503) == 10
+        assert statuses[-1] == 200, "a health check comes through beside them"
+
+    asyncio.run(scenario())
+
+
+def test_a_rendering_that_fails_is_tried_anew(monkeypatch, caplog):
+    calls = 0
+
+    async def render() -> tuple[bytes, str]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RuntimeError("once")
+        return b"well", "text/plain"
+
+    async def scenario() -> None:
+        served = _served(monkeypatch, render)
+        with pytest.raises(RuntimeError, match="once"):
+            await _ask(served, "/metrics")
+        assert (await _ask(served, "/metrics"))[2] == b"well"
+
+    asyncio.run(scenario())
+    assert "metrics" in caplog.text

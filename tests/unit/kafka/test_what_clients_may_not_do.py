@@ -1,0 +1,105 @@
+"""What no client may set, pass for or be told: one test for each hole that was closed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from face_rig import batch, broker
+
+from headrace.broker.topic_config import check_config
+from headrace.errors import ConfigInvalid, DataCorrupt, StorageUnavailable
+from headrace.kafka import apis
+from headrace.kafka.error_codes import (
+    INVALID_CONFIG,
+    INVALID_RECORD,
+    NONE,
+    POLICY_VIOLATION,
+    message_of,
+)
+from headrace.records.identifiers import OFFSETS_TOPIC
+
+SET, DELETE, APPEND = range(3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1_000", " 5", "5 ", "\uff11\uff12", "\u0665", "1e3", "0x10", "9" * 5000, "", "+", "5\n"],
+)
+def test_a_number_is_one_for_every_tool(text):
+    for name in ("retention.ms", "segment.bytes", "max.message.bytes", "flush.ms"):
+        with pytest.raises(ConfigInvalid):
+            check_config(name, text)
+
+
+@pytest.mark.parametrize("text", ["5", "0", "+5", "0005", str(2**63 - 1)])
+def test_what_kafka_reads_as_a_number_is_taken(text):
+    check_config("retention.ms", text)
+
+
+async def _alter(rig, topic: str, name: str, value: str | None, operation: int = SET) -> int:
+    change = {"name": name, "config_operation": operation, "value": value}
+    resource = {"resource_type": 2, "resource_name": topic, "configs": [change]}
+    request = {"resources": [resource], "validate_only": False}
+    answer = await rig.client().ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, request)
+    return int(answer.responses[0].error_code)
+
+
+def test_the_settings_of_internal_topics_stay_as_they_are():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.ensure_internal(OFFSETS_TOPIC)
+            before = dict(rig.node.topics.get(OFFSETS_TOPIC).fact.configs)
+            for name, value, operation in (
+                ("cleanup.policy", "delete", SET),
+                ("cleanup.policy", None, DELETE),
+                ("retention.ms", "1", SET),
+            ):
+                code = await _alter(rig, OFFSETS_TOPIC, name, value, operation)
+                assert code == POLICY_VIOLATION
+            resource = {"resource_type": 2, "resource_name": OFFSETS_TOPIC, "configs": []}
+            request = {"resources": [resource], "validate_only": False}
+            answer = await rig.client().ask(apis.ALTER_CONFIGS, 1, request)
+            assert int(answer.responses[0].error_code) == POLICY_VIOLATION
+            assert rig.node.topics.get(OFFSETS_TOPIC).fact.configs == before
+
+    asyncio.run(scenario())
+
+
+def test_a_list_holds_each_word_once():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t")
+            many = ",".join(["compact", "delete"] * 1000)
+            assert await _alter(rig, "t", "cleanup.policy", many) == INVALID_CONFIG
+            for _ in range(3):
+                assert await _alter(rig, "t", "cleanup.policy", many, APPEND) == NONE
+            assert rig.node.topics.get("t").fact.configs["cleanup.policy"] == "delete,compact"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("number", [-2, -(2**63)])
+def test_a_producer_id_that_cannot_be_is_nobodys(number):
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t")
+            records = batch(b"v", producer_id=number, producer_epoch=0, base_sequence=0)
+            data = {"name": "t", "partition_data": [{"index": 0, "records": records}]}
+            request = {"acks": -1, "timeout": 1000, "transactional_id": None, "topic_data": [data]}
+            answer = await rig.client().ask(apis.PRODUCE, 9, request)
+            assert int(answer.responses[0].partition_responses[0].error_code) == INVALID_RECORD
+
+    asyncio.run(scenario())
+
+
+def test_nobody_is_told_where_a_file_lies():
+    for error in (
+        DataCorrupt("the metadata in /srv/secret/place/metadata.sqlite is damaged (x): restore it"),
+        StorageUnavailable("[Errno 28] No space left on device: '/srv/secret/place/wal/1.wal'"),
+    ):
+        told = message_of(error) or ""
+        assert "secret" not in told
+        assert "(a path)" in told
+    for words in ("at 3/4 of it", "and/or", "s3://bucket/prefix/of/it", "1/2/3"):
+        assert message_of(StorageUnavailable(words)) == words
