@@ -43,3 +43,11 @@ def test_a_whole_cluster_under_mixed_faults_shows_nothing_that_must_not_be(
     tmp_path, cluster_parts, seed
 ):
     attack(tmp_path, "cluster", "--time", "120s", "--seed", str(seed))
+
+
+@pytest.mark.long
+def test_the_archive_that_works_through_all_faults_is_the_topic(tmp_path, cluster_parts):
+    pytest.importorskip("pyspark")
+    report = attack(tmp_path, "cluster", "--time", "120s", "--seed", "4", "--with-archive")
+    assert report["archive"]["kills"] >= 1
+    assert report["archive"]["archived"] == report["archive"]["stored"] > 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.completion import complete_topics
+from headrace.cli.failures import CommandFailed
 from headrace.cli.output import print_json, say
 
 if TYPE_CHECKING:
@@ -103,3 +104,50 @@ def _say_round(done: Any) -> None:
         f"round {done.number}: {done.record_count:,} records in {done.elapsed_ms / 1000:.1f} s "
         f"({done.rate_per_s:,}/s), {done.remaining:,} to go"
     )
+
+
+@run.command()
+@click.option("--topic", required=True, shell_complete=complete_topics, help="The topic.")
+@click.option(
+    "--table",
+    default="headrace.archive",
+    show_default=True,
+    help="The Iceberg table: NAMESPACE.NAME or CATALOG.NAMESPACE.NAME.",
+)
+@click.option("--warehouse", required=True, help="The folder of the Iceberg warehouse.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.pass_obj
+def reconcile(
+    session: Session, topic: str, table: str, warehouse: str, master: str, *, as_json: bool
+) -> None:
+    """Prove that a table holds a topic's records, each once, byte for byte; it changes nothing.
+
+    The exit code is 1 if anything is missing, double or different.
+
+    \b
+    Example:
+      headrace pipeline run reconcile --topic flights --warehouse ./warehouse
+    """
+    session.describe_topics([topic])
+    proof = importlib.import_module("headrace.pipeline.proof")
+    config = proof.ReconcileConfig(session.bootstrap, topic, table, client=session.client_config)
+    report = proof.prove(config, warehouse, master)
+    if as_json:
+        print_json(
+            {
+                "topic": report.topic,
+                "table": report.table,
+                "is_exact": report.is_exact,
+                "stored": report.stored_count,
+                "archived": report.archived_count,
+                "problems": report.problems,
+            }
+        )
+    else:
+        click.echo(f"{report.stored_count:,} records stored, {report.archived_count:,} archived")
+    if not report.is_exact:
+        raise CommandFailed(
+            f"{table} is not {topic}: {'; '.join(report.problems[:5])}",
+            "Run the archive to its end first; if that does not help, keep both and report it",
+        )

@@ -39,6 +39,9 @@ QUICK_S = 8.0
     help="One broker; the workers of one machine; three brokers, four bookies, three ZooKeepers.",
 )
 @click.option("--quick", is_flag=True, help="Fewer clients, 8 s: what `make test` runs.")
+@click.option(
+    "--with-archive", is_flag=True, help="Archive a topic to Iceberg meanwhile; Spark, 2 GB."
+)
 @click.option("--only", multiple=True, metavar="FAULT", help="This kind alone; may be repeated.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Keep a report.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -51,6 +54,7 @@ def blackbox(
     seed: int,
     target: str,
     quick: bool,
+    with_archive: bool,
     only: tuple[str, ...],
     report: Path | None,
     as_json: bool,
@@ -76,7 +80,7 @@ def blackbox(
         seconds = QUICK_S if quick else 60.0
     if planted is not None:
         ctx.exit(_prove(planted, seed))
-    plan = Plan(seconds, seed, quick, None, only, target)
+    plan = Plan(seconds, seed, quick, None, only, target, with_archive)
     if wants_network(target) and not _in_own_network():
         from headrace.verify.blackbox import fabric
 
@@ -91,7 +95,8 @@ def _as_arguments(plan: Any, report: Path | None, *, as_json: bool) -> list[str]
     arguments += ["--time", f"{plan.seconds:g}s"]
     for kind in plan.kinds:
         arguments += ["--only", kind]
-    arguments += ["--quick"] * plan.is_quick + ["--json"] * as_json
+    arguments += ["--quick"] * plan.is_quick + ["--with-archive"] * plan.with_archive
+    arguments += ["--json"] * as_json
     return arguments + (["--report", str(report)] if report is not None else [])
 
 
@@ -168,6 +173,12 @@ def _show(report: dict[str, Any]) -> None:
         say(f"VIOLATION: {anomaly['kind']}: {where}{anomaly['what']}")
     for kind, count in report["counts"].items():
         say(f"{kind}: {count} in all")
+    if report["archive"] is not None:
+        archive = report["archive"]
+        say(
+            f"archive: {archive['kills']} kills, {archive['archived']:,} of {archive['stored']:,}"
+            " records in the table"
+        )
     say(
         f"{report['events']:,} events, {report['records_read']:,} records read, judged in"
         f" {report['judged_s']} s; replay: {report['replay']}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "unavailability": summary(found),
         "outages": found,
         "broker_log_ends": outcome.last_words,
+        "archive": None if outcome.archive is None else asdict(outcome.archive),
     }
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import HeadraceError
 from headrace.records.codec import iterate_records
+from headrace.verify.blackbox import archive
 from headrace.verify.blackbox.context import Context, Spec
 from headrace.verify.blackbox.crew import SMALL_LEDGERS, TOPICS, Crew
 from headrace.verify.blackbox.figures import Tally
@@ -33,6 +34,7 @@ from headrace.verify.history import NOTE, OK, History, now_ns, read_history, wri
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from headrace.verify.blackbox.archive import Archived
     from headrace.verify.blackbox.cluster import Cluster
 
 PROBE_TOPIC = "probe"
@@ -40,8 +42,9 @@ WARM_UP_S = 20.0
 """For all clients to start; imports take their time on a small machine."""
 CALM_SHARE = 0.2
 """Load without faults at the end, in parts of the bound: everybody gets a chance to come back."""
-DRAIN_S = 45.0
-"""For groups to read everything: a member that was killed is missed after its session of 6 s."""
+DRAIN_SHARE = 3
+"""For groups to read everything, in parts of the bound: a member that was killed is missed after
+its session of 6 s."""
 HISTORY = "history.jsonl"
 CRITICAL_KINDS = ("send ok", "poll ok", "commit ok", "committed ok", "offsets ok", "assign ok")
 """A run in which one of these never happened has checked nothing worth the name."""
@@ -57,6 +60,8 @@ class Plan(NamedTuple):
     kinds: tuple[str, ...] = ()
     """Kinds of faults; all that the target knows if empty."""
     target: str = SINGLE
+    with_archive: bool = False
+    """Whether the pipeline's archive works beside the clients."""
 
 
 @dataclass(slots=True)
@@ -78,6 +83,7 @@ class Outcome:
     ended_ns: int = 0
     judged_s: float = 0.0
     last_words: str = ""
+    archive: Archived | None = None
 
     @property
     def held(self) -> bool:
@@ -107,6 +113,8 @@ def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], N
     finally:
         outcome.ended_ns = now_ns()
         crew.close()
+        if run.archive is not None:
+            run.archive.close()
         outcome.last_words = cluster.last_words(0)
         _keep_logs({path.name: path for path in work.glob("*.log")} | dict(cluster.logs()), folder)
         cluster.close()
@@ -170,6 +178,7 @@ class _Run:
         self._context = Context(spec, history)
         self.harmer = Harmer(cluster, crew, history, self._plan.seconds)
         outcome.done = self.harmer.done
+        self.archive: archive.Archive | None = None
 
     def go(self) -> None:
         """All phases. Raises HeadraceError, OSError."""
@@ -178,6 +187,7 @@ class _Run:
         self._cluster.start()
         self._make_topics()
         self._crew.start()
+        self._begin_archive()
         self._warm_up()
         outcome.begun_ns = now_ns()
         self._harm()
@@ -194,6 +204,21 @@ class _Run:
         self._cluster.start()
         self._read_back("final-2")
         outcome.violations += self._cluster.complaints()
+        if self.archive is not None:
+            self._on_progress(1, "the archive comes to its end")
+            outcome.archive = self.archive.finish()
+            outcome.violations += outcome.archive.problems
+
+    def _begin_archive(self) -> None:
+        if not self._plan.with_archive:
+            return
+        why = archive.why_not()
+        if why is not None:
+            self._outcome.skipped["archive"] = why
+            return
+        spec, folder = self._context.spec, self._crew.folder
+        self.archive = archive.Archive(spec.bootstrap, folder, spec.seed, self._history)
+        self.archive.start()
 
     def _read_back(self, process: str) -> None:
         self._on_progress(1, "reading everything back")
@@ -293,6 +318,8 @@ class _Run:
         sends_again = "raw-" in path.name
         sent = set()
         for event in read_history(path):
+            if event.get("what") == "started" and event["t"] > since_ns:
+                return True  # it has replaced one that was killed, and had no time for anything
             if event["f"] != "send" or event["t"] < since_ns:
                 continue
             if event["k"] == "invoke":
@@ -304,7 +331,8 @@ class _Run:
     def _drain(self) -> None:
         """Wait until every group has read and committed everything."""
         self._on_progress(1, "groups read on")
-        deadline_ns = now_ns() + int((DRAIN_S / 4 if self._plan.bug else DRAIN_S) * 1e9)
+        within_s = self._cluster.liveness_s * DRAIN_SHARE / (4 if self._plan.bug else 1)
+        deadline_ns = now_ns() + int(within_s * 1e9)
         waiting = set(self._crew.groups)
         lag: dict[str, int] = {}
         connection = Connection(self._context)
@@ -316,7 +344,7 @@ class _Run:
                 connection.failed(error)  # the group's coordinator may still be loading
         connection.drop()
         for group in sorted(waiting):
-            said = f"not alive: group {group} still lags {lag.get(group)} after {DRAIN_S} s"
+            said = f"not alive: group {group} still lags {lag.get(group)} after {within_s} s"
             self._outcome.violations.append(said)
 
     def _look_at_groups(
@@ -347,5 +375,6 @@ def replays(outcome: Outcome) -> Iterator[str]:
         f"headrace verify blackbox --seed {plan.seed} --time {plan.seconds:g}s"
         + (f" --target {plan.target}" if plan.target != SINGLE else "")
         + (" --quick" if plan.is_quick else "")
+        + (" --with-archive" if plan.with_archive else "")
         + (f" --planted '{plan.bug}'" if plan.bug else "")
     )
