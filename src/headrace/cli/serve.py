@@ -267,6 +267,7 @@ def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: boo
 @click.option(
     "--open-to-network",
     is_flag=True,
+    envvar="HEADRACE_OPEN_TO_NETWORK",
     help="Let --kafka and --http be addresses that other machines reach, although nobody has to say"
     " who they are: there is no authentication yet.",
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.verify.wire.abuse import Abuse
 
 EXAMPLES, EXAMPLES_LONG = 10, 200
+OPERATIONS_MIN = 3
 TIMEOUT_S = 300
 
 
@@ -53,4 +55,8 @@ def answers_are_as_the_interface_says(abuse: Abuse) -> None:
             check=False,
             cwd=folder,
         )  # fmt: skip
-    abuse.expect(done.returncode == 0, f"schemathesis: {(done.stdout + done.stderr)[-3000:]}")
+    said = done.stdout + done.stderr
+    abuse.expect(done.returncode == 0, f"schemathesis: {said[-3000:]}")
+    tested = re.search(r"Tested: *(\d+)", said)
+    is_tried = tested is not None and int(tested[1]) >= OPERATIONS_MIN
+    abuse.expect(is_tried, f"schemathesis has tried too little: {said[-1000:]}")
