@@ -40,9 +40,10 @@ LOUD = (
     "headrace.kafka.connection",
     "headrace.kafka.dispatch",
     "headrace.kafka.handlers.fetch",
+    "headrace.log.steps",
     "uvicorn.error",
 )
-"""What logs a line for each misdeed of a client."""
+"""What logs a line for each misdeed of a client, or for each of its tries in an outage."""
 _OTHERS_MAY_NOTHING = 0o077
 
 

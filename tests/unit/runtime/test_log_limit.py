@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from headrace.runtime.log_limit import LogLimit
+from headrace.cli.serve import LOUD
+from headrace.runtime.log_limit import BURST, LogLimit
 
 
 class Clock:
@@ -34,3 +35,10 @@ def test_a_burst_passes_then_one_for_each_interval_and_it_says_what_is_missing()
     assert not limit.filter(record())
     clock.ns += 1_000_000_000_000
     assert sum(limit.filter(record()) for _ in range(100)) == 5
+
+
+def test_an_outage_of_the_storage_cannot_fill_the_disk_with_each_try_of_a_client():
+    """Found by `headrace verify blackbox`: no bookies, and a line for each refused append."""
+    limit = LogLimit(LOUD, Clock())
+    passed = sum(limit.filter(record("headrace.log.steps")) for _ in range(10_000))
+    assert passed == BURST
