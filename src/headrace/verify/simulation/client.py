@@ -1,0 +1,140 @@
+"""A Kafka client of a simulated host: connections, routes, one request at a time on each.
+
+Rules of the room: no retries of its own, nothing hidden: whoever asks decides what an error means.
+Requests and answers are kio's, as `verify/kafka_wire` builds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any, NamedTuple
+
+from kio.index import load_response_schema
+from kio.serial import entity_reader
+
+from headrace.verify.kafka_wire import FIND_COORDINATOR, METADATA, Refused, request_bytes
+
+TIMEOUT_S = 5.0
+RETRIABLE = {2, 3, 5, 6, 7, 14, 15, 16, 56, 74, 75}
+"""Kafka's codes that ask for another try, perhaps elsewhere."""
+LEADER_NOT_AVAILABLE = 5
+_SIZE = struct.Struct(">i")
+
+
+class Leader(NamedTuple):
+    """A partition, whose leader is meant."""
+
+    topic: str
+    part: int
+
+
+class Coordinator(NamedTuple):
+    """A group, whose coordinator is meant."""
+
+    group: str
+
+
+class Wire:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._correlation_id = 0
+
+    async def call(self, api: int, version: int, **values: Any) -> Any:
+        """Ask, and wait for the answer. Raises OSError, TimeoutError: then the wire is done for."""
+        self._correlation_id += 1
+        self._writer.write(request_bytes(api, version, self._correlation_id, **values))
+        async with asyncio.timeout(TIMEOUT_S):
+            try:
+                (size,) = _SIZE.unpack(await self._reader.readexactly(4))
+                answer = await self._reader.readexactly(size)
+            except asyncio.IncompleteReadError as error:
+                raise ConnectionResetError("the broker closed the connection") from error
+        (correlation_id,) = _SIZE.unpack_from(answer)
+        if correlation_id != self._correlation_id:
+            raise ConnectionError(f"answer {correlation_id} to request {self._correlation_id}")
+        response: Any = load_response_schema(api, version)
+        entity, _size = entity_reader(response)(answer, 5 if response.__flexible__ else 4)
+        return entity
+
+    def close(self) -> None:
+        """Close it."""
+        self._writer.close()
+
+
+class Routes:
+    """The connections of one client, and whom to ask for what."""
+
+    def __init__(self, addresses: list[tuple[str, int]], random: Any) -> None:
+        self._addresses = addresses
+        self._random = random
+        self._wires: dict[tuple[str, int], Wire] = {}
+        self._nodes: dict[Leader | Coordinator, tuple[str, int]] = {}
+        self.made = 0
+        """How many connections were made."""
+
+    async def wire(self, of: Leader | Coordinator | None = None) -> Wire:
+        """The connection to whoever is in charge; without `of`, to any broker.
+
+        Raises OSError, TimeoutError, Refused.
+        """
+        if of is None:
+            known = [address for address in self._addresses if address in self._wires]
+            return await self._to(known[0] if known else self._random.choice(self._addresses))
+        node = self._nodes.get(of)
+        if node is None:
+            if isinstance(of, Leader):
+                node = await self._find_leader(of)
+            else:
+                node = await self._find_coordinator(of)
+            self._nodes[of] = node
+        return await self._to(node)
+
+    async def _to(self, address: tuple[str, int]) -> Wire:
+        wire = self._wires.get(address)
+        if wire is None:
+            async with asyncio.timeout(TIMEOUT_S):
+                wire = self._wires[address] = Wire(*await asyncio.open_connection(*address))
+            self.made += 1
+        return wire
+
+    async def _find_leader(self, place: Leader) -> tuple[str, int]:
+        told = await (await self.wire()).call(METADATA, 1, topics=[{"name": place.topic}])
+        nodes = {int(node.node_id): (str(node.host), int(node.port)) for node in told.brokers}
+        (topic,) = told.topics
+        check(topic.error_code)
+        for partition in topic.partitions:
+            if int(partition.partition_index) == place.part and int(partition.leader_id) in nodes:
+                return nodes[int(partition.leader_id)]
+        raise Refused(LEADER_NOT_AVAILABLE)
+
+    async def _find_coordinator(self, group: Coordinator) -> tuple[str, int]:
+        told = await (await self.wire()).call(FIND_COORDINATOR, 0, key=group.group)
+        check(told.error_code)
+        return str(told.host), int(told.port)
+
+    def failed(self, error: Exception) -> bool:
+        """Draw the conclusions from an error; whether another try makes sense."""
+        self._nodes.clear()
+        if isinstance(error, Refused):
+            if error.code in RETRIABLE and self._random.random() < 0.3:
+                self.drop()  # perhaps the broker that was asked knows old things
+            return error.code in RETRIABLE
+        self.drop()
+        return True
+
+    def drop(self) -> None:
+        """Close and forget everything."""
+        wires, self._wires = self._wires, {}
+        self._nodes.clear()
+        for wire in wires.values():
+            wire.close()
+
+
+def check(code: Any) -> None:
+    """Raises Refused."""
+    if int(code):
+        raise Refused(int(code))

@@ -1,0 +1,168 @@
+"""Carries out the faults of a schedule on a simulated cluster, and heals them.
+
+Rules of the room: acts from outside, on hosts, links and clocks alone. A fault that has no effect
+(its target is down already) is not counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.verify.simulation.schedule import DAY_MS, Fault
+from headrace.verify.simulation.zookeeper import PLACE as ZOOKEEPER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.verify.simulation.cluster import Cluster, SimulatedBookie, SimulatedBroker
+    from headrace.verify.simulation.loop import Host
+
+FORWARD_JUMP_MAX_MS = 300_000
+"""Retention would rightly drop records behind a larger jump forward."""
+SLOW_MAX_S = 1.5
+
+
+class Faults:
+    """Of one run."""
+
+    def __init__(self, cluster: Cluster, clients: Sequence[Host]) -> None:
+        self._cluster = cluster
+        self._clients = clients
+        self.done: dict[str, int] = {}
+        """Kind -> how many had an effect."""
+        self._healing: dict[int, Callable[[], None]] = {}
+
+    def plan(self, schedule: Sequence[Fault], begin_s: float) -> None:
+        """Have them begin when their time comes."""
+        for number, fault in enumerate(schedule):
+            self._cluster.loop.call_at(begin_s + fault.at_s, self._begin, number, fault)
+
+    def _begin(self, number: int, fault: Fault) -> None:
+        heal = self._do(fault)
+        if heal is None:
+            return
+        self.done[fault.kind] = self.done.get(fault.kind, 0) + 1
+        self._healing[number] = heal
+        self._cluster.loop.call_later(fault.lasts_s, self._heal, number)
+
+    def _heal(self, number: int) -> None:
+        heal = self._healing.pop(number, None)
+        if heal is not None:
+            heal()
+
+    def heal_all(self) -> None:
+        """End whatever is still under way."""
+        for number in list(self._healing):
+            self._heal(number)
+
+    # --- each kind ---------------------------------------------------------------------------
+
+    def _do(self, fault: Fault) -> Callable[[], None] | None:
+        cluster = self._cluster
+        broker = cluster.brokers[fault.target % len(cluster.brokers)]
+        bookie = cluster.bookies[fault.target % len(cluster.bookies)]
+        group, _, rest = fault.kind.partition("-")
+        if fault.kind in {"crash", "power", "stop"}:
+            return _end_broker(broker, fault.kind)
+        if fault.kind == "pause":
+            return self._pause(broker.host)
+        if fault.kind == "pause-client":
+            return self._pause(self._clients[fault.target % len(self._clients)])
+        if fault.kind == "clock":
+            return _jump(broker, fault.strength)
+        if group == "bookie":
+            return self._harm_bookie(bookie, rest, fault.strength)
+        if fault.kind in {"expire", "drop-session"}:
+            return self._harm_session(broker, fault.kind)
+        return self._harm_link(fault, broker)
+
+    def _pause(self, host: Host | None) -> Callable[[], None] | None:
+        if host is None or host.is_paused:
+            return None
+        host.is_paused = True
+        return lambda: self._cluster.loop.resume(host)
+
+    def _harm_bookie(
+        self, bookie: SimulatedBookie, how: str, strength: float
+    ) -> Callable[[], None] | None:
+        if bookie.host is None or bookie.server is None:
+            return None
+        if how == "pause":
+            return self._pause(bookie.host)
+        if how == "slow":
+            server = bookie.server
+            server.slow_s = SLOW_MAX_S * strength
+            return lambda: setattr(server, "slow_s", 0.0)
+        bookie.end(is_told=how == "crash")
+        return bookie.start
+
+    def _harm_session(self, broker: SimulatedBroker, kind: str) -> Callable[[], None] | None:
+        zookeeper, host = broker.zookeeper, broker.host
+        if zookeeper is None or host is None or not zookeeper.session_id:
+            return None
+        if kind == "expire":
+            self._cluster.ensemble.expire(zookeeper.session_id)
+        else:
+            self._cluster.loop.call_soon(zookeeper.drop, context=host.context)
+        return _nothing
+
+    def _harm_link(self, fault: Fault, broker: SimulatedBroker) -> Callable[[], None] | None:
+        cluster = self._cluster
+        kind, name = fault.kind, broker.name
+        bookie = cluster.bookies[fault.other % len(cluster.bookies)].name
+        client = self._clients[fault.other % len(self._clients)].name
+        other = cluster.brokers[fault.other % len(cluster.brokers)].name
+        if kind == "reset":
+            end = (bookie, client)[fault.strength > 0.5]
+            return _nothing if cluster.network.reset(name, end) else None
+        if kind == "slow":
+            end = (ZOOKEEPER, bookie, client)[fault.other % 3]
+            links = [(name, end), (end, name)]
+            network = cluster.network
+            network.slow.update(dict.fromkeys(links, SLOW_MAX_S * fault.strength))
+
+            def hasten() -> None:
+                for link in links:
+                    network.slow.pop(link, None)
+
+            return hasten
+        end = {"session": ZOOKEEPER, "bookie": bookie, "client": client, "broker": other}[
+            kind.removeprefix("cut-").removesuffix("-half")
+        ]
+        if end == name:
+            return None
+        links = [(name, end), (end, name)]
+        if kind.endswith("-half"):
+            links = [links[fault.strength > 0.5]]
+        cluster.network.block(links)
+        return lambda: cluster.network.unblock(links)
+
+
+def _nothing() -> None:
+    """It is over as soon as it has begun."""
+
+
+def _end_broker(broker: SimulatedBroker, kind: str) -> Callable[[], None] | None:
+    if broker.host is None:
+        return None
+    if kind == "stop":
+        broker.stop()
+    else:
+        broker.end(is_told=kind == "crash")
+
+    def heal() -> None:
+        if broker.host is not None:
+            broker.is_wanted = True  # it is still on its way down
+        else:
+            broker.start()
+
+    return heal
+
+
+def _jump(broker: SimulatedBroker, strength: float) -> Callable[[], None]:
+    """The calendar is set: up to a day back, or some minutes forward."""
+    if strength < 0.5:
+        broker.clock.skew_ms = -int(DAY_MS * 2 * (0.5 - strength) * 4)
+    else:
+        broker.clock.skew_ms = int(FORWARD_JUMP_MAX_MS * (strength - 0.5) * 2)
+    return lambda: setattr(broker.clock, "skew_ms", 0)
