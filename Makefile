@@ -33,6 +33,7 @@ verify: setup
 	$(VENV)/bin/headrace verify blackbox --time 5m --report .cache/blackbox-report
 	$(VENV)/bin/headrace verify wire --time 2m --report .cache/wire-report
 	$(VENV)/bin/headrace verify upgrade --commits 12 --report .cache/upgrade-report
+	$(VENV)/bin/headrace verify simulate --time 5m --report .cache/simulation-report
 	$(VENV)/bin/headrace verify soak --time 10m --report .cache/soak-report
 	$(VENV)/bin/headrace verify security --report .cache/security-report
 

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FORGET_RETRY_S = 1.0
+
 
 class Node:
     """A running broker without its faces."""
@@ -195,8 +197,18 @@ class Node:
         known = self.topics.by_name.get(name)
         # Deleted, or deleted and made again before this broker looked.
         if known is not None and (entry is None or TopicFact.decode(entry.value).id != known.id):
-            self.tasks.spawn(self.groups.topic_deleted(name, known.id), f"forget offsets of {name}")
+            self.tasks.spawn(self._forget_patiently(name, known.id), f"forget offsets of {name}")
         self.topics.apply(key, entry)
+
+    async def _forget_patiently(self, name: str, topic_id: UUID) -> None:
+        """Have this broker's groups forget the topic: nobody else can, and storage may be away."""
+        while True:
+            try:
+                await self.groups.topic_deleted(name, topic_id)
+                return
+            except HeadraceError as error:
+                log.info("offsets of the deleted topic %s stay for now: %s", name, error)
+                await asyncio.sleep(FORGET_RETRY_S)
 
     async def _forget_progress(self, name: str, topic_id: UUID) -> None:
         await self.groups.topic_deleted(name, topic_id)

@@ -17,6 +17,7 @@ from headrace.cli.failures import FAILED, OK
 from headrace.cli.output import print_json, print_table, say
 from headrace.cli.verify_blackbox import blackbox
 from headrace.cli.verify_security import security
+from headrace.cli.verify_simulate import simulate
 from headrace.cli.verify_soak import soak
 from headrace.cli.verify_upgrade import upgrade
 from headrace.cli.verify_wire import wire
@@ -80,6 +81,7 @@ def verify() -> None:
 
 verify.add_command(blackbox)
 verify.add_command(wire)
+verify.add_command(simulate)
 verify.add_command(soak)
 verify.add_command(upgrade)
 verify.add_command(security)

@@ -101,9 +101,11 @@ class Faults:
         if zookeeper is None or host is None or not zookeeper.session_id:
             return None
         if kind == "expire":
-            self._cluster.ensemble.expire(zookeeper.session_id)
-        else:
-            self._cluster.loop.call_soon(zookeeper.drop, context=host.context)
+            # Never before its time: a broker may rely on what it was promised.
+            links = [(broker.name, ZOOKEEPER), (ZOOKEEPER, broker.name)]
+            self._cluster.network.block(links)
+            return lambda: self._cluster.network.unblock(links)
+        self._cluster.loop.call_soon(zookeeper.drop, context=host.context)
         return _nothing
 
     def _harm_link(self, fault: Fault, broker: SimulatedBroker) -> Callable[[], None] | None:

@@ -58,6 +58,7 @@ async def _look(run: Run, context: workload.Context, when: str) -> bool:
                 f"no progress: {when} {topic}-{part} takes and gives nothing within"
                 f" {PROGRESS_S:.0f} s: {_why(run, topic, part)}"
             )
+            routes.drop()
             return False
     routes.drop()
     return True
@@ -87,6 +88,8 @@ async def _read(context: workload.Context, routes: Routes, topic: str, part: int
     async def all_of_it(wire: Wire) -> None:
         since_ns = context.journal.now_ns
         position, end = await workload.note_ends(context, wire, topic, part)
+        if position > 0:
+            context.journal.problem(f"young records deleted: {topic}-{part} begins at {position}")
         found: list[tuple[int, int]] = []
         while position < end:
             records, _ = await workload.fetch(wire, topic, part, position)

@@ -67,6 +67,19 @@ def context_of(host: Host | None) -> Context:
     return OUTSIDE if host is None else host.context
 
 
+class _Timer(asyncio.TimerHandle):
+    """Timers of one moment run in the order in which they were set: a heap alone forgets it."""
+
+    __slots__ = ("number",)
+    number: int
+
+    def __lt__(self, other: object) -> bool:
+        assert isinstance(other, _Timer)
+        if self._when != other._when:  # type: ignore[attr-defined]
+            return bool(self._when < other._when)  # type: ignore[attr-defined]
+        return self.number < other.number
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """See the module. `network` answers `create_connection` and `create_server`."""
 
@@ -74,6 +87,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now_s = BEGIN_S
         self.turns = 0
+        self.timers = 0
         self.callbacks = 0
         self.network: Network | None = None
         self._ready: deque[Handle]
@@ -85,6 +99,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Seconds of simulated time."""
         return self.now_s
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *arguments: Any, context: Context | None = None
+    ) -> TimerHandle:
+        """See asyncio."""
+        timer = _Timer(when, callback, arguments, self, context)
+        self.timers += 1
+        timer.number = self.timers
+        timer._scheduled = True  # type: ignore[attr-defined] # noqa: SLF001
+        heapq.heappush(self._scheduled, timer)
+        return timer
 
     def _run_once(self) -> None:
         ready, scheduled = self._ready, self._scheduled

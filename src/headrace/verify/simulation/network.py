@@ -121,7 +121,7 @@ class Transport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         """See asyncio."""
-        return self._is_closing or self._is_lost
+        return self._is_closing or self._is_lost or self._network.is_over
 
     def pause_reading(self) -> None:
         """See asyncio."""
@@ -256,6 +256,7 @@ class Network:
         self.dark: set[str] = set()
         """Machines without power: nothing there even refuses."""
         self._transports: dict[Transport, None] = {}
+        self.is_over = False
         self.messages = 0
         self.bytes = 0
 

@@ -152,8 +152,10 @@ class Run:
         over = asyncio.Event()
         contexts = [self._context(number, host, over) for number, host in enumerate(self.hosts, 1)]
         maker = self._context(0, None, over)
+        routes = maker.routes()
         for name, partitions in TOPICS.items():
-            await make_topic(maker, maker.routes(), name, partitions)
+            await make_topic(maker, routes, name, partitions)
+        routes.drop()
         tasks = [
             self._as_host(host, _ROLES[role](context), f"{host.name}")
             for host, role, context in zip(self.hosts, scenario.roles, contexts, strict=True)
@@ -273,6 +275,7 @@ def simulate(scenario: Scenario) -> Result:
                 run.journal.problem(f"deadlock: {error}")
             return run.result(lines.lines)
     finally:
+        run.cluster.network.is_over = True
         run.loop.bury(run.cluster.hosts)
         if collects:
             gc.enable()

@@ -32,6 +32,7 @@ _LASTS_MAX_S = {
     "power": 15.0,
     "stop": 8.0,
     "pause": 15.0,
+    "expire": 2.0,
     "cut-session": 20.0,
     "cut-session-half": 20.0,
     "cut-broker": 15.0,
@@ -46,6 +47,9 @@ _LASTS_MAX_S = {
     "clock": 40.0,
     "pause-client": 20.0,
 }
+
+_LASTS_MIN_S = {"expire": 6.5}
+"""Longer than a session lives without a sign of life."""
 
 
 class Fault(NamedTuple):
@@ -84,7 +88,7 @@ def draw_schedule(seed: int, seconds: float, kinds: Sequence[str] = KINDS) -> li
 def _draw(chance: Random, at_s: float, kind: str) -> Fault:
     most_s = _LASTS_MAX_S.get(kind, 0.0)
     # Short ones and long ones alike: what matters is on which side of a time-out they end.
-    lasts_s = most_s * chance.random() ** 2
+    lasts_s = most_s * chance.random() ** 2 + _LASTS_MIN_S.get(kind, 0.0)
     return Fault(
         round(at_s, 4),
         kind,

@@ -62,8 +62,7 @@ class SimulatedZooKeeper:
         """One-shot watches that are set: what the ensemble calls -> kind, path, who is told."""
         self._tree: tuple[str, Callable[[str, bool], None], Callable[[int], None]] | None = None
         self._heard_zxid = 0
-        self._gap_zxid: int | None = None
-        """What was heard of last before the tree's watch was gone; None while it is set."""
+        self._gap_zxid: int | None = None  # heard of last before the tree's watch was gone
         self._is_closed = False
 
     @classmethod
@@ -106,10 +105,8 @@ class SimulatedZooKeeper:
 
     async def _connect_once(self) -> None:
         """Open a connection, and with it the session that was, or a new one."""
-        self._there, self._back = (
-            Pipe(self._network, self._host.name, PLACE),
-            Pipe(self._network, PLACE, self._host.name),
-        )
+        self._there = Pipe(self._network, self._host.name, PLACE)
+        self._back = Pipe(self._network, PLACE, self._host.name)
         sent_ns = self._clock.now_ns()
         ensemble, wanted = self._ensemble, self._session_id
 
@@ -202,7 +199,8 @@ class SimulatedZooKeeper:
 
         def arrive() -> None:
             if not is_session and not ensemble.is_alive(session):
-                return  # an expired session's connection is closed; the client finds out
+                back.send(self._host, self.drop)  # the server closes the connection
+                return
             try:
                 result = work()
             except Conflict as conflict:
@@ -276,8 +274,6 @@ class SimulatedZooKeeper:
 
     async def get_many(self, paths: Sequence[str]) -> list[NodeState | None]:
         """See ZooKeeper."""
-        if not paths:
-            return []
         read = self._ensemble.read
         found: list[NodeState | None] = await self._call(
             lambda: [read(path) for path in paths], is_read=True
@@ -286,8 +282,6 @@ class SimulatedZooKeeper:
 
     async def children_of_many(self, paths: Sequence[str]) -> list[list[str] | None]:
         """See ZooKeeper."""
-        if not paths:
-            return []
         names = self._ensemble.names
         found: list[list[str] | None] = await self._call(
             lambda: [names(path) for path in paths], is_read=True
@@ -327,8 +321,7 @@ class SimulatedZooKeeper:
             ensemble.create(full, bytes(value), session, is_made_up=True)
             return full
 
-        made: str = await self._call(work)
-        return made
+        return str(await self._call(work))
 
     async def create_container(self, path: str) -> None:
         """See ZooKeeper; an empty container stays here."""
@@ -347,8 +340,7 @@ class SimulatedZooKeeper:
             self._ensemble.zxid += 1
             return self._ensemble.put(path, bytes(value), version)
 
-        changed: int = await self._call(work)
-        return changed
+        return int(await self._call(work))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> bool:
         """See ZooKeeper."""
@@ -360,8 +352,7 @@ class SimulatedZooKeeper:
             self._ensemble.delete(path, version)
             return True
 
-        was_there: bool = await self._call(work)
-        return was_there
+        return bool(await self._call(work))
 
     async def multi(self, parts: Sequence[Create | Put | Delete]) -> list[Written]:
         """See ZooKeeper."""
@@ -369,9 +360,8 @@ class SimulatedZooKeeper:
         written: list[Written] = await self._call(lambda: self._ensemble.multi(parts, session))
         return written
 
-    async def sync(self, path: str) -> None:
+    async def sync(self, _path: str) -> None:
         """See ZooKeeper: there is one server."""
-        await self._call(lambda: path, is_read=True)
 
     async def watch_tree(
         self, path: str, changed: Callable[[str, bool], None], gap: Callable[[int], None]

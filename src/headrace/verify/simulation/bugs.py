@@ -1,0 +1,194 @@
+"""Self-proof: bugs planted in the brokers of a simulated cluster, each of which must be found.
+
+Rules of the room: a bug is a small patch of this process, taken back afterwards. Each names the
+kinds of faults that it takes (all, if it says none), so that a quick search meets it; the seeds are
+as for any run. A run that finds nothing but a stuck client has found it as well: so would a user.
+"""
+
+# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.broker import shared_ownership
+from headrace.log import ledger_chain, retention
+from headrace.log.partition_log import PartitionLog
+from headrace.metadata.store import ANY
+from headrace.storage.bookkeeper import bookie_connection
+from headrace.storage.bookkeeper.ledger_handle import LedgerHandle
+from headrace.storage.bookkeeper.recovery import Recovery
+from headrace.storage.bookkeeper.wire import OK, read_frame
+from headrace.verify import planted
+from headrace.verify.blackbox import bugs as blackbox_bugs
+from headrace.verify.simulation.run import draw_scenario, simulate
+from headrace.verify.simulation.schedule import draw_schedule
+from headrace.verify.task import patched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.verify.simulation.run import Result
+    from headrace.verify.store_bugs import Patch
+
+SECONDS = 60.0
+SEEDS_MAX = 40
+"""A bug that so many seeds do not find counts as not found."""
+
+
+class Bug(NamedTuple):
+    """A bug, its number in the list of kinds, and the faults that it takes."""
+
+    number: int
+    plant: Callable[[Patch], None]
+    faults: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    """Clients that must be there, beside those of the seed."""
+
+    @property
+    def name(self) -> str:
+        """What the bug does, in words."""
+        return self.plant.__name__.replace("_", " ")
+
+
+class Found(NamedTuple):
+    """What the search for a bug has come to."""
+
+    result: Result | None
+    """The first run that was not clean."""
+    seeds: int
+
+
+def take_over_without_a_fence(patch: Patch) -> None:
+    def unfenced(ledger: int, entry: int, _key: bytes) -> bytes:
+        return read_frame(ledger, entry)
+
+    patch(bookie_connection, "fencing_read_frame", unfenced)
+
+
+def stop_a_recovery_at_what_was_confirmed(patch: Patch) -> None:
+    settle = Recovery._settle
+
+    def hasty(self: Any, handle: Any) -> None:
+        if self._confirmed in self._length_at:
+            self._end = handle.next_entry - 1
+        settle(self, handle)
+
+    patch(Recovery, "_settle", hasty)
+
+
+def acknowledge_with_the_first_bookie(patch: Patch) -> None:
+    begin = LedgerHandle.__init__
+
+    def careless(self: Any, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        self.quorum = self.quorum._replace(ack=1)
+
+    patch(LedgerHandle, "__init__", careless)
+
+
+def take_a_bookie_that_timed_out_for_one_that_stored(patch: Patch) -> None:
+    responded = LedgerHandle.responded
+
+    def trusting(self: Any, entry: int, slot: int, bookie: str, code: int) -> Any:
+        return responded(self, entry, slot, bookie, OK if code < 0 else code)
+
+    patch(LedgerHandle, "responded", trusting)
+
+
+def ignore_that_the_session_is_lost(patch: Patch) -> None:
+    async def blind(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    patch(shared_ownership, "guard_session", blind)
+
+
+def change_the_chain_whatever_its_version(patch: Patch) -> None:
+    store = ledger_chain.LedgerChain._store
+
+    async def careless(self: Any, fact: Any) -> None:
+        self._version = ANY
+        await store(self, fact)
+
+    patch(ledger_chain.LedgerChain, "_store", careless)
+
+
+def show_records_before_they_are_durable(patch: Patch) -> None:
+    append = PartitionLog.append
+
+    def eager(self: Any, *arguments: Any) -> Any:
+        appended = append(self, *arguments)
+        if appended is not None and self.active is not None:
+            self.high_watermark = self.end_offset
+        return appended
+
+    patch(PartitionLog, "append", eager)
+
+
+def delete_what_is_written_to_by_age(patch: Patch) -> None:
+    def generous(log: Any, _now_ms: int) -> int:
+        return int(log.high_watermark)
+
+    patch(retention, "start_after_retention", generous)
+
+
+def take_a_calendar_that_was_set_back_for_age(patch: Patch) -> None:
+    start = retention.start_after_retention
+
+    def unsigned(log: Any, now_ms: int) -> int:
+        newest = max((segment.newest_ms for segment in log.segments), default=now_ms)
+        return start(log, newest + abs(now_ms - newest))
+
+    patch(retention, "start_after_retention", unsigned)
+
+
+BUGS = (
+    Bug(39, take_over_without_a_fence, ("pause", "cut-session", "cut-session-half", "expire")),
+    Bug(15, stop_a_recovery_at_what_was_confirmed, ("crash", "power", "expire")),
+    Bug(1, acknowledge_with_the_first_bookie, ("bookie-power", "bookie-crash", "power")),
+    Bug(2, take_a_bookie_that_timed_out_for_one_that_stored, ("bookie-power", "bookie-pause")),
+    Bug(40, ignore_that_the_session_is_lost, ("cut-session", "cut-session-half"), ("observer",)),
+    Bug(34, change_the_chain_whatever_its_version, ("pause", "cut-session", "expire")),
+    Bug(18, show_records_before_they_are_durable, ("bookie-power", "power", "bookie-pause")),
+    Bug(21, planted.forget_the_producers_on_restart, ("crash", "expire", "reset", "pause")),
+    Bug(20, blackbox_bugs.take_every_batch_for_a_new_one),
+    Bug(16, blackbox_bugs.tell_another_offset_than_the_stored_one),
+    Bug(31, blackbox_bugs.accept_commits_of_old_generations, ("pause-client",), ("member",) * 2),
+    Bug(33, blackbox_bugs.give_every_member_the_leaders_partitions, (), ("member",) * 2),
+    Bug(30, blackbox_bugs.keep_commits_in_memory_alone, ("crash", "expire"), ("member",) * 2),
+    Bug(27, delete_what_is_written_to_by_age),
+    Bug(28, take_a_calendar_that_was_set_back_for_age, ("clock",)),
+)
+
+
+def chosen(words: str) -> Sequence[Bug]:
+    """The bugs of a number, or whose name holds the words; all of them for `all`."""
+    if words == "all":
+        return BUGS
+    if words.isdigit():
+        return [bug for bug in BUGS if bug.number == int(words)]
+    return [bug for bug in BUGS if words.lower() in bug.name]
+
+
+def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None] | None = None) -> Found:
+    """Run seeds with the bug in place until one run is not clean."""
+    with ExitStack() as patches:
+
+        def patch(target: Any, name: str, value: Any) -> None:
+            patches.enter_context(patched(target, name, value))
+
+        bug.plant(patch)
+        for count in range(SEEDS_MAX):
+            if on_progress is not None:
+                on_progress(count / SEEDS_MAX, bug.name)
+            scenario = draw_scenario(seed + count, SECONDS)
+            if bug.faults:
+                faults = draw_schedule(seed + count, SECONDS, bug.faults)
+                scenario = scenario._replace(schedule=tuple(faults))
+            scenario = scenario._replace(roles=(*scenario.roles, *bug.roles))
+            result = simulate(scenario)
+            if not result.held:
+                return Found(result, count + 1)
+    return Found(None, SEEDS_MAX)

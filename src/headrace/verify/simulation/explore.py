@@ -1,0 +1,142 @@
+"""Many seeds, one after another; each that fails is replayed and shrunk.
+
+Rules of the room: the only real clock is the one that says when time is up. A failure counts as
+understood once the same scenario has given the same trace again; its faults are then taken out, by
+halves first, as long as some kind of what was found stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.runtime.clock import SystemClock
+from headrace.verify.simulation.run import draw_scenario, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.verify.simulation.run import Result, Scenario
+    from headrace.verify.simulation.schedule import Fault
+
+RUN_S = 60.0
+"""Simulated seconds of faults in one run."""
+REPLAY_EVERY = 100
+"""One clean run in so many is done twice, and its trace compared."""
+SHRINK_RUNS_MAX = 60
+
+
+@dataclass(slots=True)
+class Failure:
+    """A run that was not clean."""
+
+    result: Result
+    is_replayed: bool
+    """Whether the same scenario gave the same trace again."""
+    shrunk: tuple[Fault, ...]
+    """The faults that it takes."""
+    shrink_runs: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What has come of many runs."""
+
+    seed: int
+    runs: int = 0
+    replays: int = 0
+    simulated_s: float = 0.0
+    broker_s: float = 0.0
+    real_s: float = 0.0
+    messages: int = 0
+    callbacks: int = 0
+    operations: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    unstable: list[int] = field(default_factory=list)
+    """Seeds that gave another trace the second time."""
+
+    @property
+    def held(self) -> bool:
+        """Whether something was done, faults among it, and nothing was wrong."""
+        is_something = self.operations > 0 and bool(self.faults)
+        return is_something and not self.failures and not self.unstable
+
+
+def explore(
+    seed: int,
+    *,
+    seconds: float | None,
+    runs: int | None,
+    on_progress: Callable[[float, str], None],
+    failures_max: int = 3,
+) -> Outcome:
+    """Run seeds from `seed` on, for so many real seconds or so many runs."""
+    clock = SystemClock()
+    begun_ns = clock.now_ns()
+    outcome = Outcome(seed)
+    while len(outcome.failures) < failures_max:
+        outcome.real_s = (clock.now_ns() - begun_ns) / 1e9
+        if runs is not None and outcome.runs >= runs:
+            break
+        if seconds is not None and outcome.real_s >= seconds:
+            break
+        part = outcome.runs / runs if runs else outcome.real_s / (seconds or 1)
+        on_progress(part, f"seed {seed + outcome.runs}, {outcome.broker_s / 3600:.1f} broker-hours")
+        _run_one(outcome, draw_scenario(seed + outcome.runs, RUN_S))
+    outcome.real_s = (clock.now_ns() - begun_ns) / 1e9
+    return outcome
+
+
+def _run_one(outcome: Outcome, scenario: Scenario) -> None:
+    result = simulate(scenario)
+    outcome.runs += 1
+    outcome.simulated_s += result.simulated_s
+    outcome.broker_s += result.simulated_s * scenario.brokers
+    outcome.messages += result.messages
+    outcome.callbacks += result.callbacks
+    outcome.operations += result.operations
+    for kind, count in result.faults.items():
+        outcome.faults[kind] = outcome.faults.get(kind, 0) + count
+    if not result.held:
+        outcome.failures.append(understand(result))
+    elif outcome.runs % REPLAY_EVERY == 1:
+        outcome.replays += 1
+        if simulate(scenario).trace != result.trace:
+            outcome.unstable.append(scenario.seed)
+
+
+def understand(result: Result) -> Failure:
+    """Replay a failure, and find the faults that it takes."""
+    again = simulate(result.scenario)
+    is_replayed = again.trace == result.trace
+    runs = 0
+
+    def fails(faults: Sequence[Fault]) -> bool:
+        nonlocal runs
+        runs += 1
+        found = simulate(result.scenario._replace(schedule=tuple(faults)))
+        return bool(found.kinds & result.kinds)
+
+    shrunk = shrink(
+        result.scenario.schedule, lambda faults: runs < SHRINK_RUNS_MAX and fails(faults)
+    )
+    return Failure(result, is_replayed, shrunk, runs)
+
+
+def shrink(faults: Sequence[Fault], fails: Callable[[Sequence[Fault]], bool]) -> tuple[Fault, ...]:
+    """A smaller list that fails as well: delta debugging, by halves, quarters, single faults."""
+    found = tuple(faults)
+    parts = 2
+    while found:
+        size = -(-len(found) // parts)
+        for at in range(0, len(found), size):
+            rest = found[:at] + found[at + size :]
+            if fails(rest):
+                found, parts = rest, max(parts - 1, 2)
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(parts * 2, len(found))
+    return found

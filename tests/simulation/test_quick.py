@@ -1,0 +1,96 @@
+"""The quick profile of `headrace verify simulate`, as `make test` runs it, and its self-proof."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("kazoo", reason="a cluster needs headrace[cluster]")
+pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
+
+from headrace.cli.main import cli
+from headrace.verify.simulation.bugs import BUGS, chosen, find
+from headrace.verify.simulation.explore import shrink
+from headrace.verify.simulation.run import draw_scenario, simulate
+from headrace.verify.simulation.schedule import KINDS, draw_schedule
+
+TRACE = """
+from headrace.verify.simulation.run import draw_scenario, simulate
+print(simulate(draw_scenario(5, 20.0)).trace)
+"""
+
+
+def test_simulated_clusters_hold_whatever_happens_to_them(tmp_path):
+    arguments = ["verify", "simulate", "--quick", "--json", "--report", str(tmp_path)]
+    result = CliRunner().invoke(cli, arguments)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [(one["problems"], one["anomalies"]) for one in report["failures"]] == []
+    assert report["unstable_seeds"] == []
+    assert report["broker_hours"] > 0.3
+    assert len(report["faults"]) > 10
+    assert result.exit_code == 0
+
+
+def test_a_seed_gives_the_same_run_in_every_process():
+    def trace(hash_seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", TRACE]
+        return subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True
+        ).stdout
+
+    assert trace("1") == trace("2")
+
+
+@pytest.mark.parametrize("number", [39, 15, 31])
+def test_a_planted_bug_is_found(number):
+    (bug,) = chosen(str(number))
+    found = find(bug, 1).result
+    assert found is not None, f"nobody noticed: {bug.name}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_every_planted_bug_is_found(bug):
+    assert find(bug, 1).result is not None, f"nobody noticed: {bug.name}"
+
+
+def test_a_failure_is_shrunk_to_the_faults_that_it_takes():
+    faults = draw_schedule(1, 500.0, KINDS)
+    wanted = {faults[3], faults[17]}
+    assert set(shrink(faults, lambda some: wanted <= set(some))) == wanted
+
+
+def test_a_fault_can_be_taken_out_without_changing_those_before_it():
+    scenario = draw_scenario(5, 20.0)
+    whole = simulate(scenario)
+    last = max(fault.at_s for fault in scenario.schedule)
+    rest = scenario._replace(schedule=scenario.schedule[:-1])
+    begun = whole.events[0]["t"] / 1e9
+    before = [one for one in whole.events if one["t"] / 1e9 < begun + last - 1]
+    assert simulate(rest).events[: len(before)] == before
+
+
+def test_a_run_without_clients_work_or_faults_is_no_proof():
+    result = CliRunner().invoke(cli, ["verify", "simulate", "--planted", "no such bug"])
+    assert result.exit_code == 2
+
+
+def test_what_is_found_can_be_replayed_from_its_file(tmp_path):
+    from headrace.verify.simulation import report as reports
+    from headrace.verify.simulation.explore import Failure, Outcome
+
+    result = simulate(draw_scenario(5, 20.0))
+    needed = result.scenario.schedule[1:]
+    outcome = Outcome(5, failures=[Failure(result, True, needed, 0)])
+    reports.write_report(tmp_path, outcome, reports.as_json(outcome))
+    scenario = reports.read_scenario(tmp_path / "seed-5.json", is_shrunk=False)
+    assert scenario == result.scenario
+    shrunk = reports.read_scenario(tmp_path / "seed-5.json", is_shrunk=True)
+    assert shrunk == scenario._replace(schedule=needed)
+    assert simulate(scenario).trace == result.trace
