@@ -20,7 +20,7 @@ class Load:
     title: str
     kind: Literal["produce", "consume", "latency"]
     record_bytes: int
-    seconds: float = 2.5
+    seconds: float = 2.0
     """How long a run should take, about; a consume run reads a fixed amount instead."""
     records: int = 0
     rate_per_s: int = 0
@@ -36,7 +36,7 @@ LOADS: tuple[Load, ...] = (
         "Consume 1 KiB records",
         "consume",
         1024,
-        records=60_000,
+        records=50_000,
         policies=(UNSYNCED,),
     ),
     Load(

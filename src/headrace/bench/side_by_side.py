@@ -175,10 +175,11 @@ class Runner:
         return figures_of(records, load.record_bytes, rate, used)
 
     def _latency(self, load: Load, side: Side, *, is_first: bool) -> Figures:
+        if is_first:
+            return {}  # each run leaves its first second out
         name = f"bench-{next(self._numbers):06d}"
-        seconds = 0.5 if is_first else load.seconds * self._length
         try:
-            seen = side.latency(name, load.rate_per_s, seconds)
+            seen = side.latency(name, load.rate_per_s, load.seconds * self._length)
         finally:
             side.drop(name)
         if seen is None:

@@ -47,6 +47,19 @@ id: test-1, consumer latency min/median/75th/95th/99th 345/31636/331356/563244/5
 """
 
 
+CONFIRMED = """\
+id: test-2, time 1.000 s, sent: 90 msg/s, confirmed: 50 msg/s, nacked: 0 msg/s, min/median
+id: test-2, time 2.000 s, sent: 900 msg/s, confirmed: 800 msg/s, nacked: 0 msg/s, min/median
+id: test-2, time 3.000 s, sent: 950 msg/s, confirmed: 900 msg/s, nacked: 0 msg/s, min/median
+id: test-2, sending rate avg: 600 msg/s
+"""
+
+
+def test_perf_test_tells_what_was_confirmed_in_the_seconds_after_the_first():
+    assert rabbitmq.sending_rate_of(CONFIRMED) == 900
+    assert rabbitmq.sending_rate_of(CONFIRMED.splitlines()[-1]) == 600
+
+
 def test_perf_test_tells_rates_and_the_latency_of_each_second_but_the_first():
     assert rabbitmq.sending_rate_of(PERF_TEST) == 1187
     assert rabbitmq.receiving_rate_of(PERF_TEST) == 1167

@@ -7,6 +7,7 @@ librdkafka is timed; each side has a broker of its own.
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
@@ -16,6 +17,7 @@ from headrace.bench import java_tools, latency, parts
 from headrace.bench.hdr import HdrHistogram
 from headrace.bench.kafka_parts import KAFKA_VERSION, java, kafka_classpath
 from headrace.bench.peers import Headrace, Kafka
+from headrace.bench.processes import run_tool
 from headrace.bench.systems.system import Latency, Produced, Side, System
 from headrace.bench.workloads import POLICY_SETTINGS, SYNCED, UNSYNCED
 from headrace.runtime.jars import cache_folder
@@ -97,6 +99,13 @@ class KafkaProtocolSide:
             pass
 
 
+def headrace_version() -> str:
+    """Its version, and whether its brokers run the compiled core: a new process says it."""
+    asks = "from headrace.runtime import compiled; print(compiled.use().partition(' (')[0])"
+    core = run_tool([sys.executable, "-c", asks]).strip()
+    return f"{importlib.metadata.version('headrace')}, {core}"
+
+
 def _java_missing() -> str:
     try:
         java()
@@ -137,7 +146,7 @@ HEADRACE = System(
     name="headrace",
     title="Headrace",
     tool=_TOOL,
-    version=lambda: importlib.metadata.version("headrace"),
+    version=headrace_version,
     missing=lambda: "",  # its load tools are Kafka's, fetched when they are first needed
     install=_fetch_kafka,
     sides=_headrace_sides,
