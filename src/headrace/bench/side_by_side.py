@@ -172,6 +172,8 @@ class Runner:
             used = usage_of(side.pids).since(before)
         finally:
             side.drop(name)
+        if rate is None:
+            return {}
         return figures_of(records, load.record_bytes, rate, used)
 
     def _latency(self, load: Load, side: Side, *, is_first: bool) -> Figures:

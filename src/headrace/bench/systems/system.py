@@ -61,8 +61,11 @@ class Side(Protocol):
         """Write records, as fast as its tool goes, to a new topic (queue, stream) `name`."""
         ...
 
-    def consume(self, name: str, records: int, record_bytes: int) -> float:
-        """Read from the beginning what `produce` wrote to `name`; records a second."""
+    def consume(self, name: str, records: int, record_bytes: int) -> float | None:
+        """Read from the beginning what `produce` wrote to `name`; records a second.
+
+        None where no tool tells it.
+        """
         ...
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
