@@ -85,8 +85,9 @@ class Growth:
                     try:
                         figures = self._kinds[series.name](side, value)
                     except Exception as error:
-                        entry["failures"].append(f"{key} at {value}: {error}"[:300])
-                        CONSOLE.print(f"[red]{series.name} {key} {value}[/red]: {error}")
+                        said = str(error) or type(error).__name__
+                        entry["failures"].append(f"{key} at {value}: {said}"[:300])
+                        CONSOLE.print(f"[red]{series.name} {key} {value}[/red]: {said}")
                         continue
                     CONSOLE.print(f"  {series.name} {value}: {key}: {shown(figures)}")
                     points = entry["rounds"].setdefault(key, {})

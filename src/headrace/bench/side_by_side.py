@@ -115,7 +115,8 @@ class Runner:
                     started.remove(side)
 
     def _said(self, error: BaseException) -> str:
-        return str(error).replace(str(self._folder), "DATA").replace(str(Path.home()), "~")[:500]
+        said = str(error) or type(error).__name__
+        return said.replace(str(self._folder), "DATA").replace(str(Path.home()), "~")[:500]
 
     def _one(self, load: Load, side: Side, number: int, entry: dict[str, Any]) -> None:
         kinds = {"produce": self._produce, "consume": self._consume, "latency": self._latency}
