@@ -227,18 +227,26 @@ def test_during_an_outage_appends_fail_at_once_and_readers_go_on(tmp_path):
     asyncio.run(main())
 
 
+async def spare_is_made(store: FileLedgerStore) -> None:
+    """Until the next WAL file is there: making it syncs it, too, and would meet the fault."""
+    while not store._maintenance._wal.spares:
+        await asyncio.sleep(0.005)
+
+
 def test_a_failed_seal_or_delete_leaves_the_ledger_open(tmp_path):
     async def main() -> None:
         disk = FaultyDisk()
         store = await open_store(tmp_path / "data", disk)
         ledger = await store.create()
         for call in (lambda: store.seal(ledger, b"f"), lambda: store.delete(ledger)):
+            await spare_is_made(store)
             disk.fault = raising(errno.EIO, "sync", ".wal", times=1)
             with pytest.raises(StorageUnavailable):
                 await call()
             disk.fault = lambda action, path: None
             await append_at_last(store, ledger, b"x")
         await store.seal(ledger, b"f")
+        await spare_is_made(store)
         disk.fault = raising(errno.EIO, "sync", ".wal", times=1)
         with pytest.raises(StorageUnavailable):
             await store.delete(ledger)
@@ -363,7 +371,8 @@ def test_unsynced_appends_are_synced_within_their_delay(tmp_path):
         assert disk.syncs == []
         await append(store, ledger, b"x", 20)
         assert disk.syncs == []
-        await asyncio.sleep(0.1)
+        while not disk.syncs:
+            await asyncio.sleep(0.005)
         assert len(disk.syncs) == 1
         await store.close()
 

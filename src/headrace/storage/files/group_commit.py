@@ -305,9 +305,9 @@ class GroupCommit:
         written.succeed()
 
     def _begin_sync(self) -> None:
-        covers = self.written_sequence
         size, self._unsynced_bytes = self._unsynced_bytes, 0
-        self._sync.begin(self._wal.begin_sync(), size, self._sync_ended, covers)
+        begin = self._sync.begin if self._waiting else self._sync.begin_in_thread
+        begin(self._wal.begin_sync(), size, self._sync_ended, self.written_sequence)
 
     def _sync_ended(self, error: OSError | None, covers: int) -> None:
         if self.outage is not None:

@@ -9,18 +9,18 @@ files do not all stay open). What is kept of a ledger is one run of bytes up to 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.storage.files.group import Ledger
 
-SMALL_BYTES: Final = 8 << 10
+SMALL_BYTES = 8 << 10
 """Runs shorter than this are kept; larger ones are worth a write of their own."""
-TAIL_BYTES_MAX: Final = 64 << 10
+TAIL_BYTES_MAX = 64 << 10
 """Of one ledger; then they are written."""
-KEPT_BYTES_MAX: Final = 8 << 20
+KEPT_BYTES_MAX = 8 << 20
 """Of all ledgers: less than the room that is kept free on the disk."""
-KEPT_LEDGERS_MAX: Final = 4_096
+KEPT_LEDGERS_MAX = 4_096
 """A checkpoint writes them all in one turn of the loop: 40 ms at the most."""
 
 

@@ -4,7 +4,8 @@ Rules of the room: one sync at a time; `ended` is called in the loop's thread. A
 was written before `begin` was called.
 How it works: on a disk that syncs in less than INLINE_SYNC_NS the loop does it itself: the hop to
 a thread costs more (25 against 40 us CPU a request here). On a slower disk a thread does it. The
-moving average decides, so a disk that gets busy or idle changes the way.
+moving average decides, so a disk that gets busy or idle changes the way. A sync that no append
+waits for is always the thread's: the loop would stand still for nothing but a timer.
 """
 
 from __future__ import annotations
@@ -74,7 +75,18 @@ class WalSync:
                 self._counters.syncs_inline += 1
                 self._count(took_ns)
             ended(error, context)
-            return
+        else:
+            self.begin_in_thread(files, size, ended, context)
+
+    def begin_in_thread(
+        self,
+        files: Sequence[WalFile],
+        _size: int,
+        ended: Callable[[OSError | None, int], None],
+        context: int,
+    ) -> None:
+        """Like `begin`, and never in the loop, however little there is to sync."""
+        assert not self.is_running, "one sync at a time"
         self.is_running = True
 
         def hand_back(future: Future[int]) -> None:
