@@ -18,6 +18,7 @@ from headrace.broker.topic import Topic
 from headrace.broker.topic_config import check_config, check_tiering, log_config
 from headrace.errors import (
     HeadraceError,
+    MetadataUnavailable,
     NotOwner,
     PartitionsInvalid,
     PolicyViolation,
@@ -316,20 +317,21 @@ class Topics:
         async with self._changing:
             self._check_current(topic)
             keys = [partition_key(topic.id, n) for n in range(len(topic.partitions))]
-            step = Operation(topic_key(topic.name), None, topic.version)
-            await self._environment.metadata.multi([step])
+            await self._put(topic, None)
             if self.by_id.get(topic.id) is topic:  # the store's own news may have been faster
                 self._remove(topic)
             try:
                 await self.forget_progress(topic.name, topic.id)
             except HeadraceError as error:
-                # It is found stale by its id when somebody asks for it.
-                log.warning("offsets of the deleted topic %s stay for now: %s", topic.name, error)
+                log.warning(
+                    "offsets of the deleted topic %s stay, and are found stale: %s",
+                    topic.name,
+                    error,
+                )
         log.info("deleted topic %s", topic.name)
         if not self._is_alone:
             return  # the sweep of orphans deletes ledgers when nobody can write to them any more
-        # The records go behind the answer's back: until they are gone, the partition facts say
-        # which ledgers are left, and the next start collects them (`node.collect_orphans`).
+        # Behind the answer's back. A crash leaves the rest to the next start's `collect_orphans`.
         self._environment.tasks.spawn(self.clear(topic.partitions, keys), f"delete {topic.name}")
 
     async def clear(self, partitions: Sequence[PartitionLog], keys: Sequence[str]) -> None:
@@ -367,10 +369,7 @@ class Topics:
         *,
         is_validated_only: bool = False,
     ) -> None:
-        """Replace the topic's overrides by what `change` makes of them. Raises ConfigInvalid.
-
-        A function, so that of two changes at once neither is lost.
-        """
+        """Let `change` make the overrides, so that none of two is lost. Raises ConfigInvalid."""
         async with self._changing:
             self._check_current(topic)
             configs = change(topic.fact.configs)
@@ -383,14 +382,19 @@ class Topics:
             self.version += 1
 
     def _check_current(self, topic: Topic) -> None:
-        """Raises TopicUnknown if `topic` went while its change waited for its turn.
-
-        Its name may be another topic's by now, whose fact must not be overwritten.
-        """
+        """Raises TopicUnknown if `topic` went: its name may be another topic's by now."""
         if self.by_id.get(topic.id) is not topic:
             raise TopicUnknown(f"topic {topic.name!r} was deleted in the meantime")
 
-    async def _put(self, topic: Topic, fact: TopicFact) -> None:
-        key = topic_key(topic.name)
-        topic.version = await self._environment.metadata.put(key, fact.encode(), topic.version)
-        topic.fact = fact
+    async def _put(self, topic: Topic, fact: TopicFact | None) -> None:
+        """Store the topic's fact; None removes it. Raises TopicUnknown, MetadataUnavailable."""
+        value = None if fact is None else fact.encode()
+        try:
+            step = Operation(topic_key(topic.name), value, topic.version)
+            (version,) = await self._environment.metadata.multi([step])
+        except VersionConflict as error:  # another broker was faster
+            await self.refresh(topic.name)
+            self._check_current(topic)
+            raise MetadataUnavailable(f"topic {topic.name!r} was changed: try again") from error
+        if fact is not None:
+            topic.version, topic.fact = version, fact

@@ -179,3 +179,30 @@ def test_a_broker_starts_though_what_a_crash_left_cannot_be_removed_now() -> Non
         await node.close()
 
     asyncio.run(scenario())
+
+
+def test_a_topic_that_another_broker_has_deleted_is_unknown_and_one_it_changed_is_tried_again() -> (
+    None
+):
+    """Found by `headrace verify blackbox`: the answer to a deletion was lost, and the next broker
+    that was asked answered UNKNOWN_SERVER_ERROR, which clients take for final."""
+
+    async def scenario() -> None:
+        metadata = SlowMetadata()
+        node = _node(metadata)
+        await node.open()
+        for name in ("gone", "changed"):
+            await node.topics.create(name)
+        gone, changed = node.topics.get("gone"), node.topics.get("changed")
+        await metadata.delete(topic_key("gone"), gone.version)  # as another broker does
+        fact = replace(changed.fact, configs={"segment.ms": "7"})
+        await metadata.put(topic_key("changed"), fact.encode(), changed.version)
+        with pytest.raises(TopicUnknown):
+            await node.topics.delete(gone)
+        with pytest.raises(MetadataUnavailable, match="try again"):
+            await node.topics.delete(changed)
+        await node.topics.delete(changed)
+        assert await metadata.get(topic_key("changed")) is None
+        await node.close()
+
+    asyncio.run(scenario())
