@@ -11,14 +11,16 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import Retriable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _START_TIMEOUT_S = 90.0
@@ -77,6 +79,20 @@ def usage_of(pids: Sequence[int]) -> Usage:
         found = re.search(r"^write_bytes: (\d+)", counters, re.MULTILINE)
         written += int(found[1]) if found else 0
     return Usage(cpu, written, rss)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """While systems are ended, Ctrl-C and SIGTERM wait: nothing may be left running."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {one: signal.signal(one, signal.SIG_IGN) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 class Processes:

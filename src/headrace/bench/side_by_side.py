@@ -17,7 +17,7 @@ from headrace.bench.figures import Figures, figures_of, shown
 from headrace.bench.growth import Growth, Series, of_sides
 from headrace.bench.loads import CALIBRATION, RUN_BYTES_MAX, SHARES, Load
 from headrace.bench.parts import PartMissing
-from headrace.bench.processes import usage_of
+from headrace.bench.processes import undisturbed, usage_of
 from headrace.bench.run import commit, machine
 from headrace.bench.systems.registry import BY_NAME
 
@@ -73,8 +73,9 @@ class Runner:
                 results["growth"][series.name] = {**self._entry(), **growth.run(series)}
                 save(results)
         finally:
-            for side in sides:
-                side.stop()
+            with undisturbed():
+                for side in sides:
+                    side.stop()
         return results
 
     def _entry(self) -> dict[str, Any]:

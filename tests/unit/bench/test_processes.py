@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 
 import pytest
 
-from headrace.bench.processes import Processes, SystemFailed, run_tool, tree_of, usage_of
+from headrace.bench.processes import (
+    Processes,
+    SystemFailed,
+    run_tool,
+    tree_of,
+    undisturbed,
+    usage_of,
+)
 
 WORK = """
 import os, subprocess, sys
@@ -55,3 +64,10 @@ def test_a_system_that_ends_at_once_says_what_it_said(tmp_path):
 def test_a_tool_that_fails_is_a_failure_with_its_words():
     with pytest.raises(SystemFailed, match="not today"):
         run_tool([sys.executable, "-c", "raise SystemExit('not today')"])
+
+
+def test_a_second_interrupt_waits_until_systems_are_ended():
+    before = signal.getsignal(signal.SIGINT)
+    with undisturbed():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
