@@ -51,7 +51,7 @@ class Member:
             protocols=[{"name": "by-hand", "metadata": b""}],
         )
         check(told.error_code)
-        self.id, self.generation = told.member_id, int(told.generation_id)
+        self.id, generation = told.member_id, int(told.generation_id)
         assignments = []
         if told.leader == told.member_id:
             members = sorted(member.member_id for member in told.members)
@@ -63,17 +63,18 @@ class Member:
             SYNC_GROUP,
             2,
             group_id=GROUP,
-            generation_id=self.generation,
+            generation_id=generation,
             member_id=self.id,
             assignments=assignments,
         )
         check(told.error_code)
         text = bytes(told.assignment).decode()
         places = [self._context.places[int(number)] for number in text.split(",") if number]
-        fields: dict[str, Any] = {"group": GROUP, "member": self.id, "gen": self.generation}
+        fields: dict[str, Any] = {"group": GROUP, "member": self.id, "gen": generation}
         parts = [list(place) for place in places]
         self._context.journal.write(self._context.name, OK, "assign", parts=parts, **fields)
         self.positions = await self._committed(wire, places)
+        self.generation = generation  # not before: without its partitions it has no say
 
     async def _committed(
         self, wire: Wire, places: list[tuple[str, int]]
