@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
-from headrace.errors import DataCorrupt, FormatUnsupported, MetadataUnavailable
+from headrace.errors import DataCorrupt, FormatUnsupported, MetadataUnavailable, RequestInvalid
 from headrace.metadata.store import ABSENT, ANY, Entry, Operation
 from headrace.metadata.watches import next_version
 
@@ -78,12 +78,22 @@ class SqliteFile:
         self.changed: list[str] = []
         """Keys that changed and that no watcher has been told of."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._refuse_links()
         self._db = sqlite3.connect(path, timeout=busy_timeout_ms / 1000, isolation_level=None)
         try:
             self._open()
         except BaseException:
             self._db.close()
             raise
+
+    def _refuse_links(self) -> None:
+        """Raises RequestInvalid: SQLite would follow a link and write to what it finds there."""
+        for name in (self._path.name, f"{self._path.name}-wal", f"{self._path.name}-shm"):
+            if self._path.with_name(name).is_symlink():
+                raise RequestInvalid(
+                    f"{self._path.with_name(name)} is a link, and is not followed: nothing was"
+                    " opened; put the file itself there, or let --data-dir name where it lies"
+                )
 
     def _open(self) -> None:
         self._use_wal()

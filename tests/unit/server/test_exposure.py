@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import RequestInvalid
+from headrace.metadata.sqlite_file import SqliteFile
+from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import CREATE, SystemDisk
 from headrace.server.assemble import start
 from headrace.server.settings import Settings, check_exposure, is_loopback
@@ -71,6 +73,15 @@ def test_files_and_folders_are_their_owners_alone(tmp_path):
         os.umask(umask)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("name", ["m.sqlite", "m.sqlite-wal", "m.sqlite-shm"])
+def test_metadata_behind_a_link_is_not_opened(tmp_path, name):
+    (tmp_path / "others").write_text("precious")
+    (tmp_path / name).symlink_to(tmp_path / "others")
+    with pytest.raises(RequestInvalid, match="is a link"):
+        SqliteFile(tmp_path / "m.sqlite", SystemClock(), 100)
+    assert (tmp_path / "others").read_text() == "precious"
 
 
 def test_a_link_in_a_files_place_is_not_followed(tmp_path):

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 OTHERS = 0o077
 _LISTENING = "0A"
 _LOOPBACKS = ("0100007F", "00000000000000000000000001000000")
-LINKED = ("metadata.sqlite", "lock", "wal/0000000000000001.wal", "checkpoint", "format")
 PRECIOUS = b"precious, and somebody else's\n"
 
 
@@ -111,23 +110,37 @@ def a_listener_beyond_loopback_wants_to_be_asked_for(abuse: Abuse) -> None:
 
 
 def links_in_place_of_files_lead_nowhere(abuse: Abuse) -> None:
-    for name in LINKED if abuse.is_long else LINKED[:1]:
-        for has_target in (True, False):
-            with tempfile.TemporaryDirectory(prefix="headrace-security-") as text:
-                folder = Path(text)
-                target = folder / "others"
-                if has_target:
-                    target.write_bytes(PRECIOUS)
-                link = folder / "broker" / "data" / name
-                link.parent.mkdir(parents=True)
-                link.symlink_to(target)
-                broker = RealBroker(folder / "broker")
-                try:
-                    broker.start()
-                except Fatal:
-                    pass  # it is right to refuse
-                finally:
-                    broker.kill()
-                kept = target.read_bytes() if target.exists() else None
-                expected = PRECIOUS if has_target else None
-                abuse.expect(kept == expected, f"a link at {name} has led to {kept!r}"[:200])
+    with tempfile.TemporaryDirectory(prefix="headrace-security-") as text:
+        folder = Path(text)
+        broker = RealBroker(folder / "broker")
+        broker.start()
+        broker.terminate()
+        files = sorted(path for path in broker.data_dir.rglob("*") if path.is_file())
+        abuse.expect(len(files) > 3, "a broker has left no files")
+        tried = files if abuse.is_long else [broker.data_dir / "metadata.sqlite"]
+        for path in tried:
+            _replace_by_link(abuse, broker, path, folder / "others")
+
+
+def _replace_by_link(abuse: Abuse, broker: RealBroker, path: Path, target: Path) -> None:
+    """Start it with a link where its own file was: to that file, to another, to none."""
+    if not path.exists():
+        return  # the broker has done with it meanwhile
+    own = path.read_bytes()
+    for content in (own, PRECIOUS, None):
+        path.unlink(missing_ok=True)
+        if content is not None:
+            target.write_bytes(content)
+        path.symlink_to(target)
+        try:
+            broker.start()
+        except Fatal:
+            pass  # it is right to refuse
+        finally:
+            broker.kill()
+        kept = target.read_bytes() if target.exists() else None
+        abuse.expect(kept == content, f"a link at {path.name} is followed: {str(kept)[:100]}")
+        target.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_bytes(own)
+        path.chmod(0o600)
