@@ -39,6 +39,16 @@ async def append(store: BookKeeperLedgerStore, ledger: int, data: bytes) -> None
 
 def test_a_burst_larger_than_what_may_be_under_way_waits_in_line(with_store):
     async def scenario(store):
+        room = store._cluster.room
+        take, most = room.take, 0
+
+        def noted(size):
+            nonlocal most
+            found = take(size)
+            most = max(most, room._taken)
+            return found
+
+        room.take = noted
         ledgers = [await store.create() for _ in range(5)]
         completions = []
         for index in range(40):
@@ -50,11 +60,13 @@ def test_a_burst_larger_than_what_may_be_under_way_waits_in_line(with_store):
         for ledger in ledgers:
             store.forget(ledger)
             assert bytes(await store.read(ledger, 0, 1 << 30)) == stream(0, 40 * 30_000)
-        room = store._cluster.room
         assert room._taken == 0
         assert not room._waiting
+        assert 100_000 < most <= 200_000
 
-    with_store(scenario, in_flight_bytes_max=200_000, bookie_bytes_max=400_000)
+    # What a single bookie may owe is left as it is: the slowest of three falls behind the two that
+    # acknowledge, and how far is a matter of the machine.
+    with_store(scenario, in_flight_bytes_max=200_000)
 
 
 def test_sealed_ledgers_beyond_the_memory_for_them_are_opened_anew(with_store):
