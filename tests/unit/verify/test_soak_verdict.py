@@ -96,8 +96,11 @@ def test_what_the_machine_cannot_tell_is_not_judged():
 def test_what_is_not_given_back_is_named():
     before = sample(0, sockets=5, connections=0, tasks=6)
     assert judge_return(before, before) == []
-    wrong = judge_return(before, sample(1, sockets=12, connections=1, tasks=20, threads=40))
+    wrong = judge_return(
+        before, sample(1, rss_bytes=200 * MIB, sockets=12, connections=1, tasks=20, threads=40)
+    )
     assert [what.partition(":")[0] for what in wrong] == [
+        "memory, bytes",
         "sockets",
         "threads",
         "tasks",

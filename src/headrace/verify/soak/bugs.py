@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 QUICK_S = 12.0
 LEAKED_BYTES = 1 << 20
-SLOWER_AFTER_S = 20
-"""What is slow from the beginning has not grown."""
+DOUBLING_S, SLOW_S_MAX = 5, 1.5
+"""Of a latency that grows: however long the load took to begin, its end is much slower."""
 
 
 class Bug(NamedTuple):
@@ -86,11 +86,13 @@ def keep_a_thread_for_some_connections(patch: Patch) -> None:
 def take_longer_the_longer_it_runs(patch: Patch) -> None:
     handle = produce.ProduceHandler.handle
     clock = SystemClock()
-    begun_ns = clock.now_ns()
+    begun_ns = 0
 
     def slower(self: Any, *arguments: Any) -> Any:
+        nonlocal begun_ns
+        begun_ns = begun_ns or clock.now_ns()
         age_s = (clock.now_ns() - begun_ns) / 1e9
-        threading.Event().wait(max(0.0, age_s - SLOWER_AFTER_S) * 0.02)
+        threading.Event().wait(min(SLOW_S_MAX, 0.004 * 2 ** (age_s / DOUBLING_S)))
         return handle(self, *arguments)
 
     patch(produce.ProduceHandler, "handle", slower)
@@ -109,7 +111,7 @@ def let_retention_take_all_that_is_closed(patch: Patch) -> None:
 
 
 BUGS = (
-    Bug(keep_memory_for_each_connection, "memory, bytes: grows"),
+    Bug(keep_memory_for_each_connection, "memory, bytes: "),
     Bug(keep_a_descriptor_for_each_connection, "sockets: "),
     Bug(keep_a_task_for_each_connection, "tasks: "),
     Bug(keep_a_thread_for_some_connections, "threads: "),

@@ -77,6 +77,8 @@ def limits(endless: str) -> tuple[Limit, ...]:
 
 
 RETURNS = (
+    # Much less than a leak leaves in hours, much more than allocators keep for themselves.
+    Return("memory, bytes", lambda one: one.rss_bytes, 128 * MIB),
     Return("sockets", lambda one: one.sockets, 4),
     Return("open files", lambda one: one.files, 64),
     Return("threads", lambda one: one.threads, 16),
