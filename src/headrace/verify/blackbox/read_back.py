@@ -55,11 +55,19 @@ def _read_partition(context: Context, wire: KafkaWire, place: Place) -> Iterator
         found = [
             (part, one.offset, one.value) for one in iterate_records(data) if one.offset >= position
         ]
-        epochs = [
-            [part, header.base_offset, header.last_offset + 1, header.leader_epoch]
-            for _, header in iterate_headers(data)
-        ]
-        context.polled(since_ns, topic, found, final=True, epochs=epochs)
+        headers = [header for _, header in iterate_headers(data)]
+        context.polled(
+            since_ns,
+            topic,
+            found,
+            final=True,
+            epochs=[[part, h.base_offset, h.last_offset + 1, h.leader_epoch] for h in headers],
+            producers=[
+                [part, h.base_offset, h.producer_id, h.producer_epoch, h.base_sequence]
+                for h in headers
+                if h.producer_id >= 0
+            ],
+        )
         if found:
             position = found[-1][1] + 1
             continue
