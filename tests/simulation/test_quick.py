@@ -21,7 +21,7 @@ from headrace.verify.simulation.schedule import KINDS, draw_schedule
 
 TRACE = """
 from headrace.verify.simulation.run import draw_scenario, simulate
-print(simulate(draw_scenario(5, 20.0)).trace)
+print(simulate(draw_scenario(5, 20.0)).trace, simulate(draw_scenario(1000, 60.0)).trace)
 """
 
 

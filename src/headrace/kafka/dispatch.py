@@ -78,7 +78,7 @@ class KafkaFace:
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server] = []
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in order, so that a run can be replayed
         self.request_bytes_max = node.config.request_bytes_max
         self.produce = ProduceHandler(node)
         self.fetch = FetchHandler(node, self._tasks)
@@ -131,12 +131,12 @@ class KafkaFace:
 
     def opened(self, connection: Connection) -> None:
         """See connection.Dispatcher."""
-        self.connections.add(connection)
+        self.connections[connection] = None
         connection.last_request_ns = self._now_ns()
 
     def closed(self, connection: Connection) -> None:
         """See connection.Dispatcher."""
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         self.fetch.closed(connection)
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
