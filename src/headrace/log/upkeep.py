@@ -137,7 +137,7 @@ class Upkeep(Steps):
             active = None
         target.active = active
         target.visible_position = active.end_position if active else 0
-        target.is_loaded = True
+        target.is_loaded, self._to_resume = True, None
         self._open()
         target.waiters.wake()
         # Behind the opening: readers need no seal, and in an outage there is none to be had.
@@ -196,14 +196,14 @@ class Upkeep(Steps):
     async def _resume(self, segment: Segment) -> None:
         try:
             info = await self._store.recover(segment.ledger)
+            if info.is_sealed:
+                # Over shared storage: what was in doubt is decided now, so all is read again.
+                # Until that is done no ledger may follow: it would begin too early.
+                self._prepared, self.wants_roll = None, False
+                await self._load()
+                return
         finally:
             self._is_resuming = False
-        if info.is_sealed:
-            # Over shared storage: what was in doubt is decided now, so all is read again.
-            self._to_resume = self._prepared = None
-            self.wants_roll = False
-            await self._load()
-            return
         if info.end != self._log.visible_position:
             # To go on would give the offsets of these bytes to others.
             raise segment.corrupt(info.end, "it does not end where the acknowledged appends do")
@@ -223,7 +223,8 @@ class Upkeep(Steps):
         recovery settles for ever what is in a ledger: elsewhere what a note counts may yet go.
         """
         active = self._log.active
-        assert active is not None, "an append has just been taken"
+        if active is None:  # the append that asks was refused at once
+            return
         if self._environment.is_shared and isinstance(self._store, KeepsNotes):
             self._store.note(active.ledger, active.note(self._log.producers))
         else:

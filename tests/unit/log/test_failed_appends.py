@@ -95,6 +95,24 @@ def test_an_append_refused_at_once_is_told_so_even_where_a_roll_is_due() -> None
     asyncio.run(scenario())
 
 
+def test_an_append_refused_at_once_is_told_so_even_where_a_note_is_due() -> None:
+    async def scenario() -> None:
+        async with rig() as bench:
+            await bench.append(b"one")
+            segment = bench.log.active
+            assert segment is not None
+            segment.note_at = segment.end_position + 1  # as in a large ledger after a restart
+            bench.store.refuse_appends = True
+            appended = bench.begin(b"two")
+            assert appended is not None
+            assert isinstance(appended.completion.error, StorageUnavailable)
+            bench.store.refuse_appends = False
+            await settle()
+            assert await bench.append(b"three") == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_repair_that_failed_is_tried_again_though_another_step_is_under_way() -> None:
     async def scenario() -> None:
         async with rig() as bench:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from log_rig import TOPIC_ID, Rig, rig, settle
 
-from headrace.errors import HeadraceError, LedgerFenced, LedgerLost, NotOwner
+from headrace.errors import HeadraceError, LedgerFenced, LedgerLost, MetadataUnavailable, NotOwner
 from headrace.log.log_config import LogConfig
 from headrace.log.reading import read
 from headrace.records.batch import check_batch, iterate_headers
@@ -157,6 +157,40 @@ def test_an_append_in_doubt_is_settled_by_reading_again(is_stored: bool) -> None
             assert await bench.append(b"c") == (2 if is_stored else 1)
             assert bench.log.segments[-1].ledger != ledger
             assert await bench.offsets() == ([0, 1, 2] if is_stored else [0, 1])
+
+    asyncio.run(scenario())
+
+
+def test_no_ledger_follows_one_in_doubt_before_it_has_been_read_again() -> None:
+    """What is in doubt was stored, and reading it fails at first: its offsets stay its own."""
+
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            honest = bench.store.append
+
+            def in_doubt(number, parts, size, flush_ms):
+                ledger = bench.store._ledgers[number]
+                ledger.data += b"".join(parts)
+                ledger.readable += size
+                lost = Completion()
+                asyncio.get_running_loop().call_soon(lost.fail, LedgerLost("no answer"))
+                return ledger.end, lost
+
+            get = bench.metadata.get
+
+            async def away(_key):
+                raise MetadataUnavailable("an outage")
+
+            bench.store.append = in_doubt
+            bench.metadata.get = away
+            assert bench.begin(b"b") is not None
+            await settle()
+            bench.store.append, bench.metadata.get = honest, get
+            assert await bench.append(b"c") == 2
+            assert await bench.offsets() == [0, 1, 2]
+            await bench.reload()
+            assert await bench.offsets() == [0, 1, 2]
 
     asyncio.run(scenario())
 
