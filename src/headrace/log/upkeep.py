@@ -22,6 +22,7 @@ from headrace.errors import (
     OffsetOutOfRange,
     StorageUnavailable,
 )
+from headrace.log.sealing import seal
 from headrace.log.segment import Segment, producers_behind, sealed_segment
 from headrace.log.steps import Steps
 from headrace.log.tiering import attach, discard
@@ -293,8 +294,7 @@ class Upkeep(Steps):
                 # harm, since replaying the batches of the next one gives the same states again.
                 producers = self._log.producers.as_of(segment.end_offset)
                 segment.footer = segment.encode_footer(producers)
-            await self._store.seal(segment.ledger, segment.footer)
-            segment.is_sealed, segment.footer = True, None
+            await seal(segment, segment.footer, self._store)
         await self._chain.sealed(segment)
 
     def seal_again(self) -> None:

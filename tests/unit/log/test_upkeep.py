@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from log_rig import Rig, rig, settle
 
-from headrace.errors import DataCorrupt, HeadraceError, StorageUnavailable
+from headrace.errors import DataCorrupt, HeadraceError, LedgerLost, StorageUnavailable
 from headrace.log import footer as footer_module
 from headrace.log.log_config import LogConfig
 from headrace.log.retention import enforce
@@ -236,6 +236,39 @@ def test_a_seal_that_failed_is_tried_again_with_the_same_footer(is_in_doubt: boo
             await enforce(bench.log, bench.clock.ms)
             await settle()
             assert len(footers) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_that_its_writer_has_lost_over_the_seal_is_sealed_by_a_recovery() -> None:
+    async def scenario() -> None:
+        async with rig(LogConfig(segment_bytes=1000, retention_ms=-1), leader_epoch=0) as bench:
+            lost: set[LedgerId] = set()
+            seal = bench.store.seal
+
+            async def failing(ledger: LedgerId, footer: bytes) -> None:
+                if not lost:
+                    lost.add(ledger)
+                    bench.store.recover_errors = [StorageUnavailable("an outage")]
+                if ledger in lost:
+                    raise LedgerLost("no answer", ledger=ledger)
+                await seal(ledger, footer)
+
+            bench.store.seal = failing  # type: ignore[method-assign]
+            await rolled(bench)
+            await bench.append(b"more")
+            await settle()
+            first = bench.log.segments[0]
+            assert not first.is_sealed
+            await enforce(bench.log, bench.clock.ms)
+            await settle()
+            assert first.is_sealed
+            assert bench.log.upkeep.chain.fact.ledgers[0].is_sealed
+            end = bench.log.end_offset
+            assert await bench.offsets() == list(range(end))
+            await bench.reload()
+            assert await bench.offsets() == list(range(end))
+            assert await bench.append(b"last") == end
 
     asyncio.run(scenario())
 

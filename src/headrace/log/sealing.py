@@ -1,0 +1,31 @@
+"""How a ledger that takes no more appends is sealed, even if its writer has lost it meanwhile.
+
+Rules of the room: knows one ledger and its store; when ledgers are sealed is for `upkeep`, and so
+is trying again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import Fenced, LedgerLost
+
+if TYPE_CHECKING:
+    from headrace.log.segment import Segment
+    from headrace.storage.ledger import LedgerStore
+
+
+async def seal(segment: Segment, footer: bytes, store: LedgerStore) -> None:
+    """Seal `segment`, of which every append is safe. Raises what the store raises; DataCorrupt."""
+    try:
+        await store.seal(segment.ledger, footer)
+    except (Fenced, LedgerLost):
+        # Its writer would say so for ever. A recovery finds all that was acknowledged, and seals
+        # the ledger without a footer: then it is scanned where one would have been read.
+        info = await store.recover(segment.ledger)
+        if info.end != segment.end_position:
+            problem = "it does not end where the acknowledged appends do"
+            raise segment.corrupt(info.end, problem) from None
+        if not info.is_sealed:
+            raise
+    segment.is_sealed, segment.footer = True, None
