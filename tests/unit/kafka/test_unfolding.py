@@ -13,13 +13,15 @@ from face_rig import Rig, broker
 
 from headrace.errors import BatchCorrupt
 from headrace.kafka import apis
-from headrace.kafka.error_codes import CORRUPT_MESSAGE, NONE
+from headrace.kafka.error_codes import CORRUPT_MESSAGE, NONE, UNKNOWN_SERVER_ERROR
+from headrace.kafka.handlers import unfolding
 from headrace.kafka.wire.primitives import ELEMENTS_MAX, FrameInvalid
 from headrace.kafka.wire.produce import read_produce
 from headrace.kafka.wire.schema import read_request
 from headrace.log.reading import read
 from headrace.records.codec import Record, check_count, encode_batch, iterate_records
 from headrace.records.compression import GZIP, LZ4, SNAPPY, ZSTD
+from headrace.records.compression import NONE as NO_CODEC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,6 +117,27 @@ def test_what_is_unfolded_in_a_thread_keeps_its_order(kind) -> None:
         async with broker() as rig:
             configs = {"compression.type": kind, "max.message.bytes": str(32 << 20)}
             await _scenario_of_order(rig, configs)
+
+    asyncio.run(scenario())
+
+
+def test_a_fault_in_the_thread_is_answered_and_holds_up_nobody(monkeypatch) -> None:
+    def broken(*_arguments: object) -> None:
+        raise ZeroDivisionError
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            configs = {"compression.type": "zstd", "max.message.bytes": str(32 << 20)}
+            await rig.node.topics.create("t", 1, configs=configs)
+            client = rig.client()
+            monkeypatch.setattr(unfolding, "unfold", broken)
+            client.send(apis.PRODUCE, 9, _request("t", _batch(1, NO_CODEC, bytes(300_000))))
+            async with asyncio.timeout(30):
+                while not client.answers():
+                    await asyncio.sleep(0.01)
+            monkeypatch.undo()
+            assert _code(client.answers()[0]) == UNKNOWN_SERVER_ERROR
+            assert await _ask(rig, _batch(1, GZIP)) == NONE
 
     asyncio.run(scenario())
 

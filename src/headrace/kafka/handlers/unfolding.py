@@ -115,7 +115,9 @@ class Unfolder:
             if not self.waiting[partition]:
                 del self.waiting[partition]
             if not ended.cancelled():
-                then(ended.result())
+                # Whatever it was: a request that nobody answers holds up all behind it for ever.
+                fault = ended.exception()
+                then(ended.result() if fault is None else fault)
 
         future.add_done_callback(done)
 
