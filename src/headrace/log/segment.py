@@ -156,7 +156,9 @@ class Segment:
         """
         self.index = OffsetIndex()
         self.end_offset, self.end_position = self.base_offset, 0
-        producers = await self._load_notes(store, end) or producers
+        noted = await self._load_notes(store, end)
+        if noted is not None:  # it may be that nobody is left
+            producers = noted
         begin = position = self.end_position
         want = SCAN_BYTES
         while position < end:

@@ -117,6 +117,25 @@ def test_who_takes_over_knows_what_the_former_owner_knew_and_reads_only_the_tail
     asyncio.run(scenario())
 
 
+def test_a_note_that_nobody_is_left_brings_back_no_producer_that_was_forgotten() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"")
+            batch = Producers(1).batch(bench.clock.ms)
+            assert bench.log.append(batch, check_batch(batch)) is not None
+            await bench.log.upkeep.roll_now()
+            await settle()
+            bench.log.producers.expire(bench.clock.ms + 1)
+            for _ in range(5):
+                await bench.append(b"b", size=5_000)
+            assert len(bench.store._ledgers) == 2
+            rival, _ = rival_of(bench, 1)
+            await rival.ready()
+            assert not len(rival.log.producers)
+
+    asyncio.run(scenario())
+
+
 def test_a_note_with_records_that_were_never_stored_is_not_believed() -> None:
     async def scenario() -> None:
         async with rig(leader_epoch=0) as bench:
