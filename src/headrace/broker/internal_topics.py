@@ -96,6 +96,11 @@ class InternalPartition:
         """See ShardLog."""
         partition = self._partition
         await partition.wait_loaded()
+        if partition.upkeep.to_resume is not None and partition.ready is not None:
+            # An append is in doubt. If it turns out to be stored, whoever reads this log next
+            # finds it: it belongs to the state here as well.
+            partition.upkeep.require_active()
+            await partition.ready.wait()
         offset = partition.log_start_offset
         while offset < partition.high_watermark:
             data = await read(partition, self._store, offset, REPLAY_BYTES)

@@ -53,7 +53,7 @@ class Upkeep(Steps):
         "_is_resuming",
         "_prepared",
         "_store",
-        "_to_resume",
+        "to_resume",
         "wants_roll",
     )
 
@@ -67,8 +67,8 @@ class Upkeep(Steps):
         self._store = environment.store
         self._prepared: Segment | None = None
         """The next ledger: in the chain, and empty."""
-        self._to_resume: Segment | None = None
-        """The ledger whose appends failed, until storage has said where it ends."""
+        self.to_resume: Segment | None = None
+        """The ledger whose appends failed, until storage has said where it ends; set by steps."""
         self._is_first_wanted = False
         self._is_preparing = False
         self._is_held = False
@@ -138,7 +138,7 @@ class Upkeep(Steps):
             active = None
         target.active = active
         target.visible_position = active.end_position if active else 0
-        target.is_loaded, self._to_resume = True, None
+        target.is_loaded, self.to_resume = True, None
         self._open()
         target.waiters.wake()
         # Behind the opening: readers need no seal, and in an outage there is none to be had.
@@ -156,8 +156,8 @@ class Upkeep(Steps):
             return
         if not self._log.is_loaded:
             self.load()
-        elif self._to_resume is not None:
-            self.resume(self._to_resume)
+        elif self.to_resume is not None:
+            self.resume(self.to_resume)
         elif self._log.active is None and not self._is_first_wanted:
             self._is_first_wanted = True
             self._shut()
@@ -189,7 +189,7 @@ class Upkeep(Steps):
     def resume(self, segment: Segment) -> None:
         """Go on with `segment` after an append to it failed, at the end that storage has kept."""
         self._shut()
-        self._to_resume = segment
+        self.to_resume = segment
         if not self._is_resuming:
             self._is_resuming = True
             _ = self._begin(self._resume(segment), "resume")
@@ -210,7 +210,7 @@ class Upkeep(Steps):
             raise segment.corrupt(info.end, "it does not end where the acknowledged appends do")
         segment.index.truncate(info.end, segment.max_timestamp_ms)
         segment.proved_to = min(segment.proved_to, info.end)
-        self._to_resume = None
+        self.to_resume = None
         self._log.active = segment
         if self.wants_roll:
             self.switch()

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from log_rig import TOPIC_ID, Rig, rig, settle
 
+from headrace.broker.internal_topics import InternalPartition
 from headrace.errors import HeadraceError, LedgerFenced, LedgerLost, MetadataUnavailable, NotOwner
 from headrace.log.log_config import LogConfig
 from headrace.log.reading import read
@@ -191,6 +192,46 @@ def test_no_ledger_follows_one_in_doubt_before_it_has_been_read_again() -> None:
             assert await bench.offsets() == [0, 1, 2]
             await bench.reload()
             assert await bench.offsets() == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_coordinator_reads_its_log_again_with_what_was_in_doubt() -> None:
+    """Whoever coordinates next finds it: the state here must not be another."""
+
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            internal = InternalPartition(bench.log, bench.store, bench.clock, bench.tasks)
+            await internal.append([(b"k", b"1")]).wait()
+            recover, gate = bench.store.recover, asyncio.Event()
+
+            async def slow(ledger):
+                await gate.wait()
+                return await recover(ledger)
+
+            def in_doubt(number, parts, size, flush_ms):
+                ledger = bench.store._ledgers[number]
+                ledger.data += b"".join(parts)
+                ledger.readable += size
+                lost = Completion()
+                asyncio.get_running_loop().call_soon(lost.fail, LedgerLost("no answer"))
+                return ledger.end, lost
+
+            bench.store.append, bench.store.recover = in_doubt, slow
+            with pytest.raises(LedgerLost):
+                await internal.append([(b"k", b"2")]).wait()
+            found: list[object] = []
+
+            async def replay():
+                found.extend([value async for _key, value in internal.replay()])
+
+            replaying = bench.tasks.start(replay(), "replay")
+            await settle()
+            gate.set()
+            await replaying
+            rival = await taken_over(bench)
+            next_one = InternalPartition(rival.log, rival.store, rival.clock, rival.tasks)
+            assert found == [value async for _key, value in next_one.replay()] == [b"1", b"2"]
 
     asyncio.run(scenario())
 
