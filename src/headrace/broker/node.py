@@ -115,7 +115,9 @@ class Node:
         self.tiering: Tiering | None = None
         """None without object storage."""
         if tier is not None:
-            self.tiering = Tiering(self.topics, tier, metadata, clock, config, self.partition_ready)
+            self.tiering = Tiering(
+                self.topics, store, tier, metadata, clock, config, self.partition_ready
+            )
         self.sweep: Sweep | None = None
         """None where this broker alone sees its ledgers, and deletes them itself."""
         if shared_ledgers is not None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
+    from headrace.storage.ledger import LedgerStore
     from headrace.storage.tier import Tier, TierCounters
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Tiering:
     def __init__(
         self,
         topics: Topics,
+        store: LedgerStore,
         tier: Tier,
         metadata: MetadataStore,
         clock: Clock,
@@ -64,6 +66,7 @@ class Tiering:
         ready: Callable[[PartitionLog], Awaitable[None]],
     ) -> None:
         self._topics = topics
+        self._store = store
         self._tier = tier
         self._metadata = metadata
         self._clock = clock
@@ -140,7 +143,7 @@ class Tiering:
                     mine.append(partition)
         for partition in mine:
             try:
-                await drop_local(partition, self._tier, now_ms)
+                await drop_local(partition, self._store, self._tier, now_ms)
             except HeadraceError as error:
                 self._partition_failed(partition, error)
         return deque(partition for partition in mine if to_offload(partition))

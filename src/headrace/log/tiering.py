@@ -5,8 +5,9 @@ is done is noted in the chain before anything relies on it: *offloaded* once the
 written and read back, *local deleted* before the local bytes go. So a crash between two steps
 leaves at most a copy that nobody names, on one side or the other, and both are collected.
 
-The newest sealed ledger always keeps its local copy: its footer holds the producers' states, so a
-partition opens and takes appends while object storage is away.
+The newest sealed ledger that has a footer keeps its local copy, and so do those behind it, which
+were recovered: the footer holds the producers' states, so a partition opens and takes appends while
+object storage is away.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.log.segment import Segment
     from headrace.metadata.facts import LedgerLink
+    from headrace.storage.ledger import LedgerStore
     from headrace.storage.tier import Tier
 
 SAME_AS_RETENTION = -2
@@ -129,18 +131,33 @@ async def offload(log: PartitionLog, segment: Segment, tier: Tier, now_ms: int) 
     return size if noted else 0
 
 
-async def drop_local(log: PartitionLog, tier: Tier, now_ms: int) -> int:
+async def _not_needed_to_open(log: PartitionLog, store: LedgerStore) -> list[Segment]:
+    """The ledgers before the newest that has a footer; one that was recovered has none."""
+    closed = log.closed
+    for at in range(len(closed) - 1, 0, -1):
+        if not closed[at].is_local:
+            break
+        if closed[at].is_sealed and (await store.recover(closed[at].ledger)).footer is not None:
+            return closed[:at]
+    return []
+
+
+async def drop_local(log: PartitionLog, store: LedgerStore, tier: Tier, now_ms: int) -> int:
     """Delete the local copies that are due; how many ledgers. Raises like `offload`."""
-    for segment in to_drop(log, now_ms):
-        if not await tier.is_whole(segment.ledger):
-            await tier.offload(segment.ledger)  # somebody removed the copy: make it anew
     if not to_drop(log, now_ms):
+        return 0
+    free = await _not_needed_to_open(log, store)
+    for segment in to_drop(log, now_ms):
+        if segment in free and not await tier.is_whole(segment.ledger):
+            await tier.offload(segment.ledger)  # somebody removed the copy: make it anew
+    if not any(segment in free for segment in to_drop(log, now_ms)):
         return 0
     count = 0
 
     async def step() -> None:
         nonlocal count
-        due = to_drop(log, now_ms)  # again: retention may have been faster
+        # Again: retention may have been faster.
+        due = [segment for segment in to_drop(log, now_ms) if segment in free]
         await log.upkeep.chain.local_deleted({segment.ledger for segment in due}, now_ms)
         for segment in due:
             segment.is_local = False

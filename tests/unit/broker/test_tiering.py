@@ -164,6 +164,25 @@ def test_by_local_retention_ms_the_old_local_copies_go_and_the_newest_stays():
     asyncio.run(main())
 
 
+def test_what_tells_the_producers_stays_here_so_that_a_log_opens_while_storage_is_away():
+    """A ledger that was recovered has no footer: the producers are found in those before it."""
+
+    async def main() -> None:
+        async with bench(local_retention_bytes="0") as b:
+            await b.ledgers(5)
+            for segment in b.log.segments[3:5]:
+                b.inner._ledgers[segment.ledger].footer = None
+            for _ in range(2):
+                await b.node.tiering.round()
+            assert local_start_offset(b.log) == 6, "the third tells, two behind it do not"
+            b.storage.is_away = True
+            again = b.node.topics.new_log(b.node.topics.by_name["t"].fact, 0)
+            await again.wait_loaded()
+            assert again.end_offset == 15
+
+    asyncio.run(main())
+
+
 def test_minus_2_means_as_long_as_the_ledger_is_kept_and_nothing_goes_before_it_is_offloaded():
     async def main() -> None:
         async with bench(retention_bytes="100000") as b:
