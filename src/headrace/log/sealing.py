@@ -1,6 +1,6 @@
-"""How a ledger that takes no more appends is sealed, even if its writer has lost it meanwhile.
+"""How a ledger that takes no more appends is left: sealed, even by a recovery, or let go.
 
-Rules of the room: knows one ledger and its store; when ledgers are sealed is for `upkeep`, and so
+Rules of the room: knows ledgers and their store; when ledgers are sealed is for `upkeep`, and so
 is trying again.
 """
 
@@ -9,8 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.errors import Fenced, LedgerLost
+from headrace.storage.ledger import ReleasesLedgers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.log.segment import Segment
     from headrace.storage.ledger import LedgerStore
 
@@ -29,3 +32,11 @@ async def seal(segment: Segment, footer: bytes, store: LedgerStore) -> None:
         if not info.is_sealed:
             raise
     segment.is_sealed, segment.footer = True, None
+
+
+def release(segments: Sequence[Segment], store: LedgerStore) -> None:
+    """Have the store keep nothing more of those that are open, if it keeps anything of them."""
+    if isinstance(store, ReleasesLedgers):
+        for segment in segments:
+            if not segment.is_sealed:
+                store.release(segment.ledger)

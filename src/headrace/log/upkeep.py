@@ -17,16 +17,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
+    HeadraceError,
     LedgerUnknown,
     NotOwner,
     OffsetOutOfRange,
     StorageUnavailable,
 )
-from headrace.log.sealing import seal
+from headrace.log.sealing import release, seal
 from headrace.log.segment import Segment, producers_behind, sealed_segment
 from headrace.log.steps import Steps
 from headrace.log.tiering import attach, discard
-from headrace.storage.ledger import KeepsNotes, LedgerId, ReleasesLedgers
+from headrace.storage.ledger import KeepsNotes, LedgerId
 
 if TYPE_CHECKING:
     from headrace.log.environment import Environment
@@ -183,7 +184,11 @@ class Upkeep(Steps):
         ledger = await self._store.create(labels)
         # The lowest offset that it could begin at: appends that are pending may still fail.
         segment = Segment(ledger, target.high_watermark, target.leader_epoch)
-        await self._chain.add(segment)
+        try:
+            await self._chain.add(segment)
+        except HeadraceError:
+            release([segment], self._store)  # nothing will ever be appended to it
+            raise
         return segment
 
     def resume(self, segment: Segment) -> None:
@@ -356,10 +361,7 @@ class Upkeep(Steps):
         target.active = None
         self._chain.retire()
         prepared, self._prepared = self._prepared, None
-        if isinstance(self._store, ReleasesLedgers):
-            for segment in (*target.segments, *([prepared] if prepared else ())):
-                if not segment.is_sealed:
-                    self._store.release(segment.ledger)
+        release([*target.segments, *([prepared] if prepared else ())], self._store)
         target.waiters.wake()
         self._shut()
         self._fail(reason)

@@ -319,6 +319,27 @@ def test_a_tenure_that_ends_lets_go_of_the_ledgers_that_are_open() -> None:
     asyncio.run(scenario())
 
 
+def test_a_ledger_that_did_not_come_into_the_chain_is_let_go() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=3) as bench:
+            released: list[int] = []
+            bench.store.release = released.append  # type: ignore[attr-defined]
+            put = bench.metadata.put
+
+            async def away(*_arguments: object) -> int:
+                raise MetadataUnavailable("an outage")
+
+            bench.metadata.put = away  # type: ignore[method-assign]
+            with pytest.raises(MetadataUnavailable):
+                await bench.append(b"a")
+            assert released == list(bench.store._ledgers)
+            bench.metadata.put = put  # type: ignore[method-assign]
+            assert await bench.append(b"a") == 0
+            assert bench.log.segments[-1].ledger not in released
+
+    asyncio.run(scenario())
+
+
 def test_a_ledger_says_whose_it_is() -> None:
     async def scenario() -> None:
         async with rig(leader_epoch=3) as bench:
