@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+
+import pytest
 
 from headrace.runtime import compiled
 
@@ -20,6 +23,15 @@ OTHERS_WARNINGS = (
     # kafka-python 3.0 reads its schemas by a call that Python 3.11 and 3.12 call old.
     "ignore:(read|open)_text is deprecated:DeprecationWarning",
 )
+
+
+@pytest.fixture(autouse=True)
+def own_log_level():
+    """Commands that run in a test's process quieten the log, for good."""
+    logger = logging.getLogger("headrace")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 def pytest_configure(config):

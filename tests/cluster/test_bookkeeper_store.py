@@ -345,8 +345,12 @@ def test_a_ledger_that_another_broker_writes_is_not_read_before_it_is_recovered(
 def test_a_ledger_of_another_cluster_or_product_is_not_listed(with_store):
     async def scenario(store):
         ours = await store.create({"partition": b"orders-3"})
-        foreign = await store.create({"application": b"pulsar"})
-        other = await store.create({"cluster": b"another"})
+        mark = store._mark
+        store._mark = {**mark, "application": b"pulsar"}
+        foreign = await store.create({})
+        store._mark = {**mark, "cluster": b"another"}
+        other = await store.create({})
+        store._mark = mark
         records = {record.ledger: record for record in await store.records()}
         assert records[ours].custom["partition"] == b"orders-3"
         assert not {foreign, other} & records.keys()

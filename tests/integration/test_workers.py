@@ -84,14 +84,26 @@ def produce(at: str, topic: str, values: list[bytes]) -> list[tuple[int, int, by
     return acknowledged
 
 
+def end_of(client, topic: str, number: int) -> int:
+    """A partition's end; librdkafka knows no partition whose worker is just coming back."""
+    from confluent_kafka import KafkaException, TopicPartition
+
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return client.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S)[1]
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
 def read_all(at: str, topic: str) -> list[tuple[int, int, bytes]]:
     from confluent_kafka import Consumer, TopicPartition
 
     client = Consumer({"bootstrap.servers": at, "group.id": "reader", "log_level": 0})
     found: list[tuple[int, int, bytes]] = []
-    ends = {}
-    for number in range(PARTITIONS):
-        _low, ends[number] = client.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S)
+    ends = {number: end_of(client, topic, number) for number in range(PARTITIONS)}
     client.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     deadline = time.monotonic() + TIMEOUT_S
     while len(found) < sum(ends.values()):
