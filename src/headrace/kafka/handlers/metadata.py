@@ -127,12 +127,9 @@ async def metadata(node: Node, request: Any, context: Context) -> Answer:
     )
     with_operations = getattr(request, "include_topic_authorized_operations", False)
     asked = request.topics
-    described: list[dict[str, Any]] = []
+    found: list[Topic | dict[str, Any]] = []
     if asked is None or (context.version == 0 and not asked):
-        described = [
-            _described(node, node.topics.by_name[name], with_operations=with_operations)
-            for name in node.topics.names()
-        ]
+        found = [node.topics.by_name[name] for name in node.topics.names()]
         asked = ()
     # Each once, as Kafka does: a name repeated a million times must not cost a million answers.
     for item in dict.fromkeys(asked):
@@ -141,14 +138,18 @@ async def metadata(node: Node, request: Any, context: Context) -> Answer:
             if item.name is None or (topic_id is not None and not item.name):
                 if topic_id is None:
                     raise RequestInvalid("neither a topic name nor a topic id")
-                topic = node.topics.get_by_id(topic_id)
+                found.append(node.topics.get_by_id(topic_id))
             else:
-                topic = await _topic(node, item.name, may_create=may_create)
+                found.append(await _topic(node, item.name, may_create=may_create))
         except HeadraceError as error:
             name = item.name if item.name is not None or context.version >= 12 else ""
-            described.append(_missing(name, topic_id, error))
-        else:
-            described.append(_described(node, topic, with_operations=with_operations))
+            found.append(_missing(name, topic_id, error))
+    # From here on in one turn: no leader is named that is not among the brokers. A broker may have
+    # gone while a topic was made, and clients do not expect to be sent to one that has no address.
+    described = [
+        item if isinstance(item, dict) else _described(node, item, with_operations=with_operations)
+        for item in found
+    ]
     cluster_operations = getattr(request, "include_cluster_authorized_operations", False)
     return {
         "brokers": _brokers(node),

@@ -2,7 +2,7 @@
 
 Rules of the room: records are handed through as the buffers that the log returned; around them a
 few bytes of envelope are made. Topics are names up to v12, ids from v13 on (KIP-516); v7 brought
-sessions (KIP-227), v12 is flexible.
+sessions (KIP-227), v12 is flexible, v16 tells who serves a partition and where (KIP-951).
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ FLEXIBLE: Final = 12
 TOPIC_IDS: Final = 13
 SESSIONS: Final = 7
 RACKS: Final = 11
-ENDPOINTS: Final = 16
+HINTS: Final = 16
+"""The schema has a place for the leader from v12 on, but for its address only from v16. Kafka fills
+both from v16 on, and so do we: a client that is sent to a broker which it cannot reach yet is worse
+off than one that asks for metadata (kafka-python 3.0.12 fetches from that broker never again)."""
 LEADER_TAG: Final = 1
 
 _LIMITS: Final = Struct(">iiib")
@@ -79,7 +82,7 @@ class FetchResult(NamedTuple):
     log_start_offset: int
     records: Sendable
     hint: LeaderHint | None = None
-    """Who serves the partition, where this broker does not (from version 12 on)."""
+    """Who serves the partition, where this broker does not (told from version 16 on)."""
 
 
 def read_fetch(data: memoryview, at: int, version: int) -> FetchRequest:
@@ -250,9 +253,9 @@ def _write_flexible(
             out.append(text)
             out.append(result.records)
             text = b"\x00"  # no tags
-            if result.hint is not None:
+            if result.hint is not None and version >= HINTS:
                 text = leader_field(LEADER_TAG, result.hint)
                 hints.append(result.hint)
         text += b"\x00"
-    out.append(text + endpoints_field(hints if version >= ENDPOINTS else ()))
+    out.append(text + endpoints_field(hints))
     return out
