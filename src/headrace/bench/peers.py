@@ -157,7 +157,8 @@ class Kafka(_Process):
             KAFKA_PROPERTIES.format(port=port, controller=controller, data=self.folder / "data")
         )
         classpath = kafka_classpath()
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Not one that begins with "-": the tool would take it for an option.
+        cluster_id = base64.urlsafe_b64encode(b"h" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         subprocess.run(
             [
                 java(),
