@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.errors import BatchTooLarge
+
 MIB = 1024 * 1024
 
 
@@ -32,3 +34,13 @@ class LogConfig:
     local_retention_ms: int = -2
     """How long an offloaded ledger keeps its local copy; -2: as long as the ledger is kept."""
     local_retention_bytes: int = -2
+
+    def check_size(self, size: int) -> None:
+        """Raises BatchTooLarge if a batch of `size` bytes is more than the topic takes."""
+        if size > self.max_message_bytes:
+            raise BatchTooLarge(
+                f"a batch of {size} bytes is more than max.message.bytes={self.max_message_bytes}"
+                " of its topic: send smaller ones, or raise the limit",
+                limit=self.max_message_bytes,
+                actual=size,
+            )

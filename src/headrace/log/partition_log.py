@@ -17,7 +17,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import (
-    BatchTooLarge,
     Fenced,
     HeadraceError,
     LeaderEpochFenced,
@@ -227,13 +226,7 @@ class PartitionLog:
                 " transactions yet"
             )
         config = self.config
-        if header.size > config.max_message_bytes:
-            raise BatchTooLarge(
-                f"a batch of {header.size} bytes is more than max.message.bytes="
-                f"{config.max_message_bytes} of its topic: send smaller ones, or raise the limit",
-                limit=config.max_message_bytes,
-                actual=header.size,
-            )
+        config.check_size(header.size)
         if header.max_timestamp_ms > now_ms + config.timestamp_after_max_ms:
             raise RecordInvalid(
                 f"timestamp {header.max_timestamp_ms} lies more than"

@@ -11,14 +11,16 @@ import pytest
 from crc32c import crc32c
 from face_rig import Rig, broker
 
-from headrace.errors import BatchCorrupt
+from headrace.errors import BatchCorrupt, BatchTooLarge
 from headrace.kafka import apis
 from headrace.kafka.error_codes import CORRUPT_MESSAGE, NONE, UNKNOWN_SERVER_ERROR
 from headrace.kafka.handlers import unfolding
 from headrace.kafka.wire.primitives import ELEMENTS_MAX, FrameInvalid
 from headrace.kafka.wire.produce import read_produce
 from headrace.kafka.wire.schema import read_request
+from headrace.log.log_config import LogConfig
 from headrace.log.reading import read
+from headrace.records.batch import check_batch
 from headrace.records.codec import Record, check_count, encode_batch, iterate_records
 from headrace.records.compression import GZIP, LZ4, SNAPPY, ZSTD
 from headrace.records.compression import NONE as NO_CODEC
@@ -66,6 +68,14 @@ def test_a_compressed_batch_that_claims_more_records_than_bytes_is_refused(codec
             assert rig.node.topics.get("t").partitions[0].end_offset == 3
 
     asyncio.run(scenario())
+
+
+def test_what_unfolds_to_more_than_its_topic_takes_waits_nowhere() -> None:
+    """It would fill the memory while its log is not ready."""
+    batch = memoryview(_batch(1, GZIP, bytes(2_000_000)))
+    config = LogConfig(compression="uncompressed", max_message_bytes=1_000_000)
+    with pytest.raises(BatchTooLarge, match=r"max\.message\.bytes=1000000"):
+        unfolding.unfold(batch, check_batch(batch), config, 0, 64 << 20)
 
 
 def test_records_of_less_than_a_byte_each_are_taken_if_they_are_there() -> None:

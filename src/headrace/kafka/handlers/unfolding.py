@@ -50,7 +50,11 @@ def is_kept(header: BatchHeader, config: LogConfig) -> bool:
 def unfold(
     records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, bytes_max: int
 ) -> Unfolded:
-    """The batch as the topic wants it stored. Raises BatchCorrupt, also above `bytes_max`."""
+    """The batch as the topic wants it stored.
+
+    Raises BatchCorrupt, also above `bytes_max`, and BatchTooLarge: a small batch may unfold to
+    much, which must not wait for its log to be ready.
+    """
     batch = bytes(records)
     if header.is_doubtful:
         check_count(batch, decompressed_bytes_max=bytes_max)
@@ -60,6 +64,7 @@ def unfold(
         batch = recompress(batch, codec, decompressed_bytes_max=bytes_max)
     if config.is_log_append_time:
         batch = log_append_time(batch, now_ms)
+    config.check_size(len(batch))
     return batch, check_batch(batch)
 
 
