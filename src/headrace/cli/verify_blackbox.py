@@ -195,9 +195,10 @@ def _ms(value: int | None) -> str:
 
 def _prove(words: str, seed: int) -> int:
     """Plant bugs, one run each; every one must be found."""
-    from headrace.verify.blackbox.bugs import chosen
+    from headrace.verify.blackbox.bugs import BUGS
+    from headrace.verify.self_proof import choose
 
-    bugs = chosen(words)
+    bugs = choose(BUGS, words)
     if not bugs:
         raise click.UsageError(f"no planted bug {words!r}: see --list")
     rows = []

@@ -11,7 +11,8 @@ import click
 
 from headrace.cli.duration import Duration
 from headrace.cli.output import print_table
-from headrace.cli.verify_wire import prove, run_plan
+from headrace.cli.verify_run import prove
+from headrace.cli.verify_wire import run_plan
 
 
 @click.command(
@@ -46,6 +47,7 @@ def security(
     The exit code is 0 only if something was checked and nothing was wrong.
     """
     from headrace.verify.security import bugs, run
+    from headrace.verify.security import report as reports
 
     if is_list:
         _list()
@@ -55,7 +57,7 @@ def security(
     if seconds is None:
         seconds = run.QUICK_S if quick else run.LONG_S
     plan = run.plan(seconds, seed, only)
-    ctx.exit(run_plan(plan, run.as_json, report, as_json=as_json))
+    ctx.exit(run_plan(plan, reports, report, as_json=as_json))
 
 
 def _list() -> None:

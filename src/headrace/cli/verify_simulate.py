@@ -12,8 +12,9 @@ import click
 
 from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, OK
-from headrace.cli.output import print_json, print_table, say
+from headrace.cli.output import print_table, say
 from headrace.cli.progress import StatusLine
+from headrace.cli.verify_run import run_shown
 
 QUICK_RUNS = 8
 
@@ -71,20 +72,13 @@ def _run(
     from headrace.verify.simulation import report as reports
     from headrace.verify.simulation.explore import explore
 
-    line = StatusLine()
-    try:
-        outcome = explore(seed, seconds=seconds, runs=runs, on_progress=line.show)
-    finally:
-        line.end()
-    report = reports.as_json(outcome)
-    if folder is not None:
-        names = reports.write_report(folder, outcome, report)
-        say(f"report: {folder}: {', '.join(names)}")
-    if as_json:
-        print_json(report)
-    else:
-        _show(report)
-    return OK if outcome.held else FAILED
+    return run_shown(
+        lambda show: explore(seed, seconds=seconds, runs=runs, on_progress=show),
+        reports,
+        _show,
+        folder,
+        as_json=as_json,
+    )
 
 
 def _show(report: dict[str, Any]) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from headrace.cli.duration import Duration
-from headrace.cli.failures import FAILED, OK
-from headrace.cli.output import print_json, print_table, say
-from headrace.cli.progress import StatusLine
+from headrace.cli.output import print_table, say
+from headrace.cli.verify_run import prove, run_shown
 
 QUICK_S = 12.0
 DEFAULT_S = 3600.0
@@ -46,36 +45,19 @@ def soak(
 
     The exit code is 0 only if something was looked at and nothing was wrong.
     """
-    from headrace.verify.soak.run import Plan
+    from headrace.verify.soak import bugs
+    from headrace.verify.soak import report as reports
+    from headrace.verify.soak.run import Plan, run_soak
 
     if is_list:
         _list()
         return
     if planted is not None:
-        ctx.exit(_prove(planted, seed))
+        ctx.exit(prove(bugs, planted, seed))
     if seconds is None:
         seconds = QUICK_S if quick else DEFAULT_S
-    ctx.exit(_run(Plan(seconds, seed), report, as_json=as_json))
-
-
-def _run(plan: Any, folder: Path | None, *, as_json: bool) -> int:
-    from headrace.verify.soak import report as reports
-    from headrace.verify.soak.run import run_soak
-
-    line = StatusLine()
-    try:
-        outcome = run_soak(plan, line.show)
-    finally:
-        line.end()
-    report = reports.as_json(outcome)
-    if folder is not None:
-        names = reports.write_report(folder, outcome, report)
-        say(f"report: {folder}: {', '.join(names)}")
-    if as_json:
-        print_json(report)
-    else:
-        _show(report)
-    return OK if outcome.held else FAILED
+    plan = Plan(seconds, seed)
+    ctx.exit(run_shown(lambda show: run_soak(plan, show), reports, _show, report, as_json=as_json))
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -96,23 +78,6 @@ def _show(report: dict[str, Any]) -> None:
         f" again, {report['probe_rounds']:,} rounds of the probe, {report['looks']} looks"
     )
     say(f"seed {report['seed']}, version {report['version']}: {report['verdict']}")
-
-
-def _prove(words: str, seed: int) -> int:
-    """Plant bugs, one run each; every one must be found."""
-    from headrace.verify.soak.bugs import chosen, find
-
-    bugs = chosen(words)
-    if not bugs:
-        raise click.UsageError(f"no planted bug {words!r}: see --list")
-    rows = []
-    line = StatusLine()
-    for bug in bugs:
-        found = find(bug, seed, line.show)
-        line.end()
-        rows.append((bug.name, bool(found), found[0][:100] if found else "-"))
-    print_table(("planted bug", "found", "by"), rows)
-    return OK if all(row[1] for row in rows) else FAILED
 
 
 def _list() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from headrace.cli.failures import FAILED, OK, CommandFailed
-from headrace.cli.output import print_json, print_table, say
-from headrace.cli.progress import StatusLine
+from headrace.cli.output import print_table, say
+from headrace.cli.verify_run import run_shown
 
 COMMITS = 5
 
@@ -76,20 +76,7 @@ def _run(plan: Any, folder: Path | None, *, as_json: bool) -> int:
     from headrace.verify.upgrade.run import run_upgrade
 
     logging.getLogger("headrace").setLevel(logging.CRITICAL)  # refusing is what this is about
-    line = StatusLine()
-    try:
-        outcome = run_upgrade(plan, line.show)
-    finally:
-        line.end()
-    report = reports.as_json(outcome)
-    if folder is not None:
-        names = reports.write_report(folder, report)
-        say(f"report: {folder}: {', '.join(names)}")
-    if as_json:
-        print_json(report)
-    else:
-        _show(report)
-    return OK if outcome.held else FAILED
+    return run_shown(lambda show: run_upgrade(plan, show), reports, _show, folder, as_json=as_json)
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -126,9 +113,10 @@ def _prove(words: str) -> int:
     """Plant bugs, one run each; every one must be found."""
     import logging
 
-    from headrace.verify.upgrade.bugs import chosen, find
+    from headrace.verify.self_proof import choose
+    from headrace.verify.upgrade.bugs import BUGS, find
 
-    bugs = chosen(words)
+    bugs = choose(BUGS, words)
     if not bugs:
         raise click.UsageError(f"no planted bug {words!r}: see --list")
     logging.getLogger("headrace").setLevel(logging.CRITICAL)

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.duration import Duration
-from headrace.cli.failures import FAILED, OK
-from headrace.cli.output import print_json, print_table, say
-from headrace.cli.progress import StatusLine
+from headrace.cli.output import print_table, say
+from headrace.cli.verify_run import prove, run_shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from headrace.cli.verify_run import ReportPart
 
 QUICK_S = 4.0
 
@@ -64,37 +63,16 @@ def wire(
     plan = Plan(seconds, seed, only)
     from headrace.verify.wire import report as reports
 
-    ctx.exit(run_plan(plan, reports.as_json, report, as_json=as_json))
+    ctx.exit(run_plan(plan, reports, report, as_json=as_json))
 
 
-def run_plan(
-    plan: Any,
-    to_json: Callable[[Any], dict[str, Any]],
-    folder: Path | None,
-    *,
-    as_json: bool,
-) -> int:
+def run_plan(plan: Any, reports: ReportPart, folder: Path | None, *, as_json: bool) -> int:
     """Run it, report and show what came of it; the exit code. Raises click.UsageError."""
-    from headrace.verify.wire import report as reports
     from headrace.verify.wire.run import run_wire
 
     if not plan.cases():
         raise click.UsageError(f"no case is named {' or '.join(plan.only)!r}: see --list")
-
-    line = StatusLine()
-    try:
-        outcome = run_wire(plan, line.show)
-    finally:
-        line.end()
-    report = to_json(outcome)
-    if folder is not None:
-        names = reports.write_report(folder, outcome, report)
-        say(f"report: {folder}: {', '.join(names)}")
-    if as_json:
-        print_json(report)
-    else:
-        _show(report)
-    return OK if outcome.held else FAILED
+    return run_shown(lambda show: run_wire(plan, show), reports, _show, folder, as_json=as_json)
 
 
 _FIGURES = ("p99_ms", "max_ms", "memory_grown_mib", "peak_grown_mib", "log_lines")
@@ -127,21 +105,6 @@ def _show(report: dict[str, Any]) -> None:
         say(f"VIOLATION: {what}")
     say(f"good client: {good['writes']:,} acknowledged writes, p99 {good['p99_ms']} ms")
     say(f"seed {report['seed']}, version {report['version']}: {report['verdict']}")
-
-
-def prove(module: Any, words: str, seed: int) -> int:
-    """Plant bugs of a module, one run each; every one must be found. Raises click.UsageError."""
-    bugs = module.chosen(words)
-    if not bugs:
-        raise click.UsageError(f"no planted bug {words!r}: see --list")
-    rows = []
-    line = StatusLine()
-    for bug in bugs:
-        found = module.find(bug, seed, line.show)
-        line.end()
-        rows.append((bug.name, bool(found), found[0][:100] if found else "-"))
-    print_table(("planted bug", "found", "by"), rows)
-    return OK if all(row[1] for row in rows) else FAILED
 
 
 def _list() -> None:

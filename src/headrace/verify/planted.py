@@ -20,6 +20,7 @@ from headrace.storage.files import recovery, store, wal_reader, wal_sync, write_
 from headrace.storage.files.format import CREATE
 from headrace.storage.files.group import Ledger
 from headrace.verify import broker_bugs, store_bugs
+from headrace.verify.self_proof import choose
 from headrace.verify.task import Attack, Task, patched, work_s
 
 if TYPE_CHECKING:
@@ -184,11 +185,9 @@ PLANTED = (
 
 def chosen(words: str) -> Sequence[Planted]:
     """The bugs of a number, or whose name holds the words; all of them for `all`."""
-    if words == "all":
-        return PLANTED
     if words.isdigit():
         return [bug for bug in PLANTED if bug.number == int(words)]
-    return [bug for bug in PLANTED if words.lower() in bug.name]
+    return choose(PLANTED, words)
 
 
 def is_found(bug: Planted, attacks: dict[str, Attack], seed: int, folder: Path) -> Task:

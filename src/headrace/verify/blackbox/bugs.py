@@ -1,8 +1,8 @@
 """Self-proof: bugs planted in a real broker's process, each of which the black box must find.
 
-Rules of the room: a bug is a small patch, made by `spoiled.py` before the broker starts; nothing on
-disk changes. `found_by` are the kinds of anomalies of which one must be reported: a run that only
-says "a client gave up" has not found a bug of storage.
+Rules of the room: a bug is a small patch, made by `verify/spoiled.py` before the broker starts;
+nothing on disk changes. `found_by` are the kinds of anomalies of which one must be reported: a run
+that only says "a client gave up" has not found a bug of storage.
 """
 
 # ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
@@ -24,7 +24,7 @@ from headrace.storage.files.group_commit import GroupCommit
 from headrace.verify import planted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from headrace.verify.store_bugs import Patch
@@ -165,13 +165,6 @@ BUGS = (
     Bug(35, show_old_records_in_a_topic_made_again, frozenset({"stranger"})),
 )
 NOT_PLANTED: dict[int, str] = {}
-
-
-def chosen(words: str) -> Sequence[Bug]:
-    """The bugs whose name holds the words; all of them for `all`."""
-    if words == "all":
-        return BUGS
-    return [bug for bug in BUGS if words.lower() in bug.name]
 
 
 def find(bug: Bug, seed: int, folder: Path, on_progress: Callable[[float, str], None]) -> Found:

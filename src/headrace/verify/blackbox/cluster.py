@@ -11,13 +11,13 @@ import os
 import resource
 import shutil
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import Fatal
 from headrace.verify.real_broker import RealBroker
+from headrace.verify.self_proof import spoiled_launch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -187,7 +187,7 @@ class SingleBroker:
         self.bootstrap = f"{host}:{port}"
         launch: tuple[str, ...] = ()
         if bug is not None:
-            launch = (sys.executable, "-m", "headrace.verify.blackbox.spoiled", bug)
+            launch = spoiled_launch("blackbox", bug)
         options = ("--advertise", self.bootstrap, "--no-auto-create-topics")
         self.broker = RealBroker(folder, options, launch)
         self._clock = FakeClock.find(folder / "clock")

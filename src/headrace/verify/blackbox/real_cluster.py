@@ -11,7 +11,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +20,7 @@ from headrace.verify.blackbox.cluster import NO_FAKETIME, Breakable, FakeClock
 from headrace.verify.blackbox.fabric import CLIENTS, Edge
 from headrace.verify.blackbox.nodes import BrokerNode, Node, ServerNode, SmallDisk
 from headrace.verify.real_broker import RealBroker
+from headrace.verify.self_proof import spoiled_launch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ class RealCluster:
         self._fabric = fabric
         self._launch: tuple[str, ...] = ()
         if bug is not None:
-            self._launch = (sys.executable, "-m", "headrace.verify.blackbox.spoiled", bug)
+            self._launch = spoiled_launch("blackbox", bug)
         places, self._disks = self._make_places()
         options = ClusterOptions(
             bookie_count=size.bookies,

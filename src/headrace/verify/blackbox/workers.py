@@ -12,7 +12,6 @@ import resource
 import shutil
 import signal
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from headrace.verify.blackbox.fabric import CLIENTS, Edge
 from headrace.verify.blackbox.nodes import RETRY_S, BrokerNode, Deadline
 from headrace.verify.chance import seeded
 from headrace.verify.real_broker import RealBroker
+from headrace.verify.self_proof import spoiled_launch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class Workers:
         self._folder = folder
         launch = tuple(RealBroker.command())
         if bug is not None:
-            launch = (sys.executable, "-m", "headrace.verify.blackbox.spoiled", bug)
+            launch = spoiled_launch("blackbox", bug)
         self.links: list[Breakable] = []
         if fabric is None:
             self._host, kafka, http = "127.0.0.1", *_free_ports(seed)

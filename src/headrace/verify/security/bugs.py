@@ -1,6 +1,6 @@
 """Self-proof: holes made in a real broker; the case that asks for each must see it.
 
-Rules of the room: as in `wire.bugs`: `spoiled.py` patches the process before it starts.
+Rules of the room: as in `wire.bugs`: `verify/spoiled.py` patches the process before it starts.
 """
 
 # ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
@@ -11,34 +11,22 @@ import importlib
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker import topics
 from headrace.broker.topic import Topic
 from headrace.kafka import dispatch
 from headrace.runtime import disk, log_text
+from headrace.verify.wire.bugs import Bug, found_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace.verify.store_bugs import Patch
 
 
 _SERVE = "headrace.cli.serve"
 """Above this package; spoiled before it starts, by name."""
-
-
-class Bug(NamedTuple):
-    """A hole, the case that must find it, and words of what it must say."""
-
-    plant: Callable[[Patch], None]
-    case: str
-    says: str
-
-    @property
-    def name(self) -> str:
-        """What it does, in words."""
-        return self.plant.__name__.replace("_", " ")
 
 
 def log_what_clients_call_themselves_as_it_is(patch: Patch) -> None:
@@ -117,17 +105,10 @@ BUGS = (
 )
 
 
-def chosen(words: str) -> Sequence[Bug]:
-    """The bugs whose name holds the words; all of them for `all`."""
-    return BUGS if words == "all" else [bug for bug in BUGS if words.lower() in bug.name]
-
-
 def find(
     bug: Bug, seed: int, on_progress: Callable[[float, str], None], seconds: float = 4
 ) -> list[str]:
     """What its case has found; empty if not the bug."""
     from headrace.verify.security.run import plan, run_security
 
-    outcome = run_security(plan(seconds, seed, (bug.case,), bug.name), on_progress)
-    wrong = [one for result in outcome.results for one in result.wrong]
-    return [one for one in wrong if bug.says in one]
+    return found_by(bug, run_security(plan(seconds, seed, (bug.case,), bug.name), on_progress))

@@ -5,11 +5,10 @@ Rules of the room: cases end by themselves; what holds after each is judged as t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.verify.security.secrets import CANARIES
-from headrace.verify.security.table import CASES, THREATS
-from headrace.verify.wire import report as wire_report
+from headrace.verify.security.table import CASES
 from headrace.verify.wire.run import Outcome, Plan, run_wire
 
 if TYPE_CHECKING:
@@ -26,13 +25,3 @@ def plan(seconds: float, seed: int, only: tuple[str, ...] = (), bug: str = "") -
 def run_security(wanted: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
     """Attack a broker of our own. Raises Fatal if it does not start."""
     return run_wire(wanted, on_progress)
-
-
-def as_json(outcome: Outcome) -> dict[str, Any]:
-    """The whole report as plain values: beside each case, what it is drawn from and what holds."""
-    report = wire_report.as_json(outcome)
-    rows = {threat.case.name: threat for threat in THREATS}
-    for one in report["cases"]:
-        threat = rows[one["case"]]
-        one |= {"drawn_from": threat.after, "must_hold": threat.holds}
-    return report

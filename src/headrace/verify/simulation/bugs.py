@@ -23,6 +23,7 @@ from headrace.storage.bookkeeper.recovery import Recovery
 from headrace.storage.bookkeeper.wire import OK, read_frame
 from headrace.verify import planted
 from headrace.verify.blackbox import bugs as blackbox_bugs
+from headrace.verify.self_proof import choose
 from headrace.verify.simulation.run import draw_scenario, simulate
 from headrace.verify.simulation.schedule import draw_schedule
 from headrace.verify.task import patched
@@ -152,11 +153,9 @@ BUGS = (
 
 def chosen(words: str) -> Sequence[Bug]:
     """The bugs of a number, or whose name holds the words; all of them for `all`."""
-    if words == "all":
-        return BUGS
     if words.isdigit():
         return [bug for bug in BUGS if bug.number == int(words)]
-    return [bug for bug in BUGS if words.lower() in bug.name]
+    return choose(BUGS, words)
 
 
 def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None] | None = None) -> Found:

@@ -1,6 +1,6 @@
 """Self-proof: leaks planted into a real broker; the soak must notice each in its quick profile.
 
-Rules of the room: as in `wire.bugs`: `spoiled.py` patches the process before it starts.
+Rules of the room: as in `wire.bugs`: `verify/spoiled.py` patches the process before it starts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace.log.partition_log import PartitionLog
     from headrace.verify.store_bugs import Patch
@@ -119,11 +119,6 @@ BUGS = (
     Bug(keep_what_retention_lets_go, "retention keeps", 25),
     Bug(let_retention_take_all_that_is_closed, "retention has taken", 20),
 )
-
-
-def chosen(words: str) -> Sequence[Bug]:
-    """The bugs whose name holds the words; all of them for `all`."""
-    return BUGS if words == "all" else [bug for bug in BUGS if words.lower() in bug.name]
 
 
 def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None]) -> list[str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.runtime.clock import SystemClock
 from headrace.verify.real_broker import RealBroker, die_with_us
+from headrace.verify.self_proof import spoiled_launch
 from headrace.verify.soak import load
 from headrace.verify.soak.probe import NO_CONTROL, Probed
 from headrace.verify.soak.samples import Sample, take
@@ -70,9 +71,7 @@ class Outcome(NamedTuple):
 
 def run_soak(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
     """Soak a broker of our own. Raises Fatal if it does not start."""
-    launch: list[str] = []
-    if plan.bug:
-        launch = [sys.executable, "-m", "headrace.verify.soak.spoiled", plan.bug]
+    launch = spoiled_launch("soak", plan.bug) if plan.bug else ()
     with tempfile.TemporaryDirectory(prefix="headrace-soak-") as folder:
         broker = RealBroker(Path(folder), load.BROKER_OPTIONS, launch)
         broker.start()

@@ -152,11 +152,6 @@ BUGS = (
 )
 
 
-def chosen(words: str) -> Sequence[Bug]:
-    """The bugs whose name holds the words; all of them for `all`."""
-    return BUGS if words == "all" else [bug for bug in BUGS if words.lower() in bug.name]
-
-
 def find(bug: Bug) -> list[str]:
     """What the part of a run that must find it has found."""
     with ExitStack() as stack:

@@ -47,7 +47,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def write_report(folder: Path, report: dict[str, Any]) -> list[str]:
+def write_report(folder: Path, _outcome: Outcome, report: dict[str, Any]) -> list[str]:
     """Write the folder; the names of its files."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")

@@ -1,6 +1,6 @@
 """Self-proof: limits taken away from a real broker; the abuse must notice each.
 
-Rules of the room: as in `blackbox.bugs`: `spoiled.py` patches the process before it starts.
+Rules of the room: as in `blackbox.bugs`: `verify/spoiled.py` patches the process before it starts.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from headrace.kafka.wire import schema
 from headrace.records import codec, compression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace.verify.store_bugs import Patch
+    from headrace.verify.wire.run import Outcome
 
 
 class Bug(NamedTuple):
@@ -59,17 +60,16 @@ BUGS = (
 )
 
 
-def chosen(words: str) -> Sequence[Bug]:
-    """The bugs whose name holds the words; all of them for `all`."""
-    return BUGS if words == "all" else [bug for bug in BUGS if words.lower() in bug.name]
-
-
 def find(
     bug: Bug, seed: int, on_progress: Callable[[float, str], None], seconds: float = 5
 ) -> list[str]:
     """What its case has found; empty if not the bug."""
     from headrace.verify.wire.run import Plan, run_wire
 
-    outcome = run_wire(Plan(seconds, seed, (bug.case,), bug.name), on_progress)
+    return found_by(bug, run_wire(Plan(seconds, seed, (bug.case,), bug.name), on_progress))
+
+
+def found_by(bug: Bug, outcome: Outcome) -> list[str]:
+    """What was found wrong that tells of the bug."""
     wrong = [one for result in outcome.results for one in result.wrong]
     return [one for one in wrong if bug.says in one]

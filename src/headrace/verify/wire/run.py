@@ -16,6 +16,7 @@ from headrace.errors import Fatal
 from headrace.runtime.clock import SystemClock
 from headrace.verify.kafka_wire import KafkaWire
 from headrace.verify.real_broker import RealBroker, die_with_us
+from headrace.verify.self_proof import spoiled_launch
 from headrace.verify.wire import batches, crowds, frames, grammar, web
 from headrace.verify.wire.abuse import Abuse, Case, pause
 from headrace.verify.wire.verdict import Judge
@@ -100,9 +101,7 @@ class Outcome(NamedTuple):
 
 def run_wire(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
     """Abuse a broker of our own. Raises Fatal if it does not start."""
-    launch: list[str] = []
-    if plan.bug:
-        launch = [sys.executable, "-m", f"headrace.verify.{plan.mode}.spoiled", plan.bug]
+    launch = spoiled_launch(plan.mode, plan.bug) if plan.bug else ()
     with tempfile.TemporaryDirectory(prefix=f"headrace-{plan.mode}-") as folder:
         broker = RealBroker(Path(folder), launch=launch)
         broker.environment = dict(plan.canaries)
