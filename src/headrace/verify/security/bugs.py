@@ -74,7 +74,8 @@ def log_the_environment_at_debug(patch: Patch) -> None:
 
     def telling(log_level: str) -> None:
         prepare(log_level)
-        serve.log.debug("started with %s", dict(os.environ))
+        for name, value in os.environ.items():  # a line each: a long line is cut
+            serve.log.debug("started with %s=%s", name, value)
 
     patch(serve, "_prepare", telling)
 
