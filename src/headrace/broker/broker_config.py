@@ -29,6 +29,8 @@ class BrokerConfig:
     """fetch.max.bytes"""
     fetch_sessions_max: int = 1_000
     """max.incremental.fetch.session.cache.slots"""
+    ledger_quorum: str | None = None
+    """E,W,A of a new ledger whose topic does not say; None where there is one copy of each."""
     rack: str | None = None
     """broker.rack"""
     join_timeout_ms: int = 60_000

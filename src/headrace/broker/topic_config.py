@@ -15,6 +15,7 @@ from headrace.errors import ConfigInvalid
 from headrace.log.log_config import MIB, LogConfig
 from headrace.log.tiering import SAME_AS_RETENTION
 from headrace.records.compression import CODEC_NAMES
+from headrace.storage.ledger import Copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,6 +50,11 @@ def _integer(low: int, high: int) -> Callable[[str], bool]:
     return check
 
 
+_THREE = re.compile(r"([0-9]{1,3}),([0-9]{1,3}),([0-9]{1,3})")
+ENSEMBLE_MAX = 32
+"""More bookies for one ledger than anybody has asked for; each is a connection of every broker."""
+QUORUM = "headrace.quorum"
+ONE_COPY = "1,1,1"
 _CLEANUPS = 2
 """Each once: a list without end would be kept with the topic."""
 
@@ -67,6 +73,20 @@ def _one_of(*values: str) -> Callable[[str], bool]:
 def _cleanup(text: str) -> bool:
     parts = [part.strip() for part in text.split(",")]
     return len(parts) <= _CLEANUPS and set(parts) <= {"delete", "compact"}
+
+
+def _quorum(text: str) -> bool:
+    return _copies(text) is not None
+
+
+def _copies(text: str) -> Copies | None:
+    """What `E,W,A` says; None where it says nothing that can be."""
+    found = _THREE.fullmatch(text)
+    if found is None:
+        return None
+    ensemble, write, ack = map(int, found.groups())
+    fits = ENSEMBLE_MAX >= ensemble >= write >= ack >= 1
+    return Copies(ensemble, write, ack) if fits else None
 
 
 _boolean = _one_of("true", "false")
@@ -90,6 +110,15 @@ _USED = (
         "0: every acknowledged record is synced to disk first. More: acknowledge at once, and sync"
         " within this time; a power loss may then cost that much.",
         _integer(0, INT64_MAX),
+    ),
+    ConfigDefinition(
+        QUORUM,
+        STRING,
+        ONE_COPY,
+        "Over BookKeeper: E,W,A, the bookies a ledger is spread over, those that get each entry,"
+        " and how many of these must have synced it before it is acknowledged; E >= W >= A >= 1."
+        " It counts from the next ledger on. By default the broker's --quorum.",
+        _quorum,
     ),
     ConfigDefinition(
         "local.retention.bytes",
@@ -245,6 +274,26 @@ def check_tiering(
             )
 
 
+def check_quorum(
+    configs: Mapping[str, str], before: Mapping[str, str], *, is_replicated: bool
+) -> None:
+    """Raises ConfigInvalid where copies are asked of a broker that keeps one of each ledger.
+
+    `before` as for `check_tiering`.
+    """
+    asked = configs.get(QUORUM, ONE_COPY)
+    if not is_replicated and asked not in {ONE_COPY, before.get(QUORUM)}:
+        raise ConfigInvalid(
+            f"{QUORUM}={asked} is impossible: this broker keeps its ledgers in files of its own,"
+            " one copy of each; copies take BookKeeper (headrace serve --zookeeper)"
+        )
+
+
+def copies_of(configs: Mapping[str, str]) -> Copies | None:
+    """How a topic wants its ledgers kept; None where it does not say."""
+    return _copies(configs.get(QUORUM, ""))
+
+
 def _is_remote(configs: Mapping[str, str]) -> bool:
     return configs.get("remote.storage.enable") == "true"
 
@@ -271,4 +320,5 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         is_remote_enabled=_is_remote(configs),
         local_retention_ms=int(value("local.retention.ms")),
         local_retention_bytes=int(value("local.retention.bytes")),
+        copies=copies_of(configs),
     )

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.topic import Topic
-from headrace.broker.topic_config import check_config, check_tiering, log_config
+from headrace.broker.topic_config import check_config, check_quorum, check_tiering, log_config
 from headrace.errors import (
     HeadraceError,
     MetadataUnavailable,
@@ -30,13 +30,7 @@ from headrace.errors import (
     VersionConflict,
 )
 from headrace.log.partition_log import PartitionLog
-from headrace.metadata.facts import (
-    TOPICS,
-    TopicFact,
-    partition_key,
-    topic_key,
-    topic_of_key,
-)
+from headrace.metadata.facts import TOPICS, TopicFact, partition_key, topic_key, topic_of_key
 from headrace.metadata.store import ABSENT, ANY, Operation
 from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, is_topic_name
 
@@ -235,6 +229,7 @@ class Topics:
             if before.get(key) != value:  # else it stands already; perhaps a newer broker set it
                 check_config(key, value)
         check_tiering(configs, before, has_objects=self._environment.tier is not None)
+        check_quorum(configs, before, is_replicated=self._environment.is_shared)
 
     def _check_partition_count(self, count: int) -> None:
         if not 1 <= count <= self._config.partition_count_max:

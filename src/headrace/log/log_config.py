@@ -7,8 +7,12 @@ Rules of the room: values only. The strings, their parsing and their documentati
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace.errors import BatchTooLarge
+
+if TYPE_CHECKING:
+    from headrace.storage.ledger import Copies
 
 MIB = 1024 * 1024
 
@@ -34,6 +38,8 @@ class LogConfig:
     local_retention_ms: int = -2
     """How long an offloaded ledger keeps its local copy; -2: as long as the ledger is kept."""
     local_retention_bytes: int = -2
+    copies: Copies | None = None
+    """Of the next ledger; None: as the store gives them."""
 
     def check_size(self, size: int) -> None:
         """Raises BatchTooLarge if a batch of `size` bytes is more than the topic takes."""

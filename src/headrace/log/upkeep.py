@@ -181,7 +181,7 @@ class Upkeep(Steps):
             "topic": self._chain.topic_id.hex.encode(),
             "epoch": b"%d" % target.leader_epoch,
         }
-        ledger = await self._store.create(labels)
+        ledger = await self._store.create(labels, target.config.copies)
         # The lowest offset that it could begin at: appends that are pending may still fail.
         segment = Segment(ledger, target.high_watermark, target.leader_epoch)
         try:

@@ -6,6 +6,7 @@ for.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.node import Node
@@ -103,7 +104,7 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
         broker.on_stop(store.close)
         tier = await _tier(broker, settings, store, metadata, is_storage_shared=True)
         node = Node(
-            settings.broker,
+            replace(settings.broker, ledger_quorum=",".join(map(str, quorum))),
             tier or store,
             metadata,
             clock,

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.topic_config import copies_of
 from headrace.errors import TopicUnknown
 from headrace.metadata.facts import (
     BROKERS,
@@ -200,11 +201,17 @@ class ClusterAdmin:
         findings.orphans = [
             Orphan.of(record) for ledger, record in sorted(records.items()) if ledger not in used
         ]
-        if len(picture.bookies) < self._settings.ack_quorum:
-            findings.problems.append(
-                f"{len(picture.bookies)} bookies take writes, and {self._settings.ack_quorum} must"
-                " acknowledge each: nothing can be written"
-            )
+        acks = {"topics that do not say": self._settings.ack_quorum}
+        for topic in picture.topics.values():
+            copies = copies_of(topic.configs)
+            if copies is not None:
+                acks[f"topic {topic.name}"] = copies.ack
+        for name, ack in acks.items():
+            if len(picture.bookies) < ack:
+                findings.problems.append(
+                    f"{len(picture.bookies)} bookies take writes, and {ack} must acknowledge each"
+                    f" by {name}: nothing can be written there"
+                )
         return findings
 
 

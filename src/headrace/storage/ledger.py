@@ -42,6 +42,17 @@ FOOTER_BYTES_MAX = 16 << 20
 """What a seal keeps beside the bytes."""
 
 
+class Copies(NamedTuple):
+    """How a ledger is kept where storage is many machines: ensemble >= write >= ack >= 1."""
+
+    ensemble: int
+    """So many machines hold parts of it."""
+    write: int
+    """So many of them get each append."""
+    ack: int
+    """So many of these must have made an append durable before it counts as that."""
+
+
 class LedgerInfo(NamedTuple):
     """What the store knows of one ledger."""
 
@@ -111,10 +122,13 @@ class ReleasesLedgers(Protocol):
 class LedgerStore(Protocol):
     """Durable ledgers. Methods that may wait are coroutines; the others never block on a sync."""
 
-    async def create(self, labels: Mapping[str, bytes] | None = None) -> LedgerId:
+    async def create(
+        self, labels: Mapping[str, bytes] | None = None, copies: Copies | None = None
+    ) -> LedgerId:
         """Make an empty ledger; its id is durable on return. Raises StorageUnavailable.
 
-        `labels` say what it is for, to people who find it where brokers share a store.
+        `labels` say what it is for, to people who find it where brokers share a store. `copies`
+        makes a difference only there; None: what the store gives to ledgers that do not say.
         """
         ...
 

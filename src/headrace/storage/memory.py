@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, LedgerFenced, LedgerSealed, LedgerUnknown, Rejected
 from headrace.runtime.completion import Completion
-from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, LedgerId, LedgerInfo, Note
+from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, Copies, LedgerId, LedgerInfo, Note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +55,9 @@ class MemoryLedgerStore:
         """Complete what was appended; all is forgotten with the object."""
         await self._barrier().wait()
 
-    async def create(self, labels: Mapping[str, bytes] | None = None) -> LedgerId:
+    async def create(
+        self, labels: Mapping[str, bytes] | None = None, copies: Copies | None = None
+    ) -> LedgerId:
         """See LedgerStore."""
         ledger = LedgerId(next(self._ids))
         self._ledgers[ledger] = _Ledger(self)

@@ -99,7 +99,7 @@ def forget_the_producers_on_restart(patch: Patch) -> None:
 
 
 def name_a_ledger_before_it_is_durable(patch: Patch) -> None:
-    async def create(self: Any, _labels: Any = None) -> Any:
+    async def create(self: Any, *_for_whom: Any) -> Any:
         number = self._catalog.next_ledger
         self._catalog.next_ledger = number + 1
         ledger = self._catalog.ledgers[number] = Ledger(number)

@@ -346,9 +346,9 @@ def test_a_ledger_says_whose_it_is() -> None:
             found: list[object] = []
             create = bench.store.create
 
-            async def noted(labels=None):
+            async def noted(labels=None, copies=None):
                 found.append(labels)
-                return await create(labels)
+                return await create(labels, copies)
 
             bench.store.create = noted  # type: ignore[method-assign]
             await bench.append(b"a")

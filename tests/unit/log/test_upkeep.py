@@ -154,7 +154,7 @@ def test_a_ledger_made_while_appends_were_under_way_that_failed_begins_where_it_
 
 
 def _create_at_once(bench: Rig) -> Callable[..., Awaitable[LedgerId]]:
-    return lambda _labels=None: MemoryLedgerStore.create(bench.store)
+    return lambda *_for_whom: MemoryLedgerStore.create(bench.store)
 
 
 def test_a_log_without_idempotent_producers_is_scanned_once() -> None:
@@ -280,7 +280,7 @@ def test_appends_wait_for_a_next_ledger_that_is_long_in_the_making() -> None:
             gate = asyncio.Event()
             create = bench.store.create
 
-            async def slow(_labels: object = None) -> LedgerId:
+            async def slow(*_for_whom: object) -> LedgerId:
                 await gate.wait()
                 return await create()
 
@@ -307,7 +307,7 @@ def test_where_no_ledger_can_be_made_the_old_one_goes_on_an_append_at_a_time() -
             await bench.append(b"first")
             create = bench.store.create
 
-            async def broken(_labels: object = None) -> LedgerId:
+            async def broken(*_for_whom: object) -> LedgerId:
                 await asyncio.sleep(0)
                 raise StorageUnavailable("an outage")
 

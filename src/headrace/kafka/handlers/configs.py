@@ -15,6 +15,7 @@ from headrace.broker.topic_config import (
     INT,
     LIST,
     LONG,
+    QUORUM,
     STRING,
     ConfigDefinition,
     check_config,
@@ -38,24 +39,26 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 def _topic_config(
     definition: ConfigDefinition,
     overrides: Mapping[str, str],
+    defaults: Mapping[str, str],
     *,
     with_synonyms: bool = False,
     with_documentation: bool = False,
 ) -> dict[str, Any]:
     name = definition.name
     is_override = name in overrides
-    value = overrides.get(name, definition.default)
+    default = defaults.get(name, definition.default)
+    source = STATIC_BROKER_SOURCE if name in defaults else DEFAULT_SOURCE
     synonyms: list[dict[str, Any]] = []
     if with_synonyms:
         if is_override:
-            synonyms.append({"name": name, "value": value, "source": TOPIC_SOURCE})
-        synonyms.append({"name": name, "value": definition.default, "source": DEFAULT_SOURCE})
+            synonyms.append({"name": name, "value": overrides[name], "source": TOPIC_SOURCE})
+        synonyms.append({"name": name, "value": default, "source": source})
     return {
         "name": name,
-        "value": value,
+        "value": overrides.get(name, default),
         "read_only": False,
         "is_default": not is_override,
-        "config_source": TOPIC_SOURCE if is_override else DEFAULT_SOURCE,
+        "config_source": TOPIC_SOURCE if is_override else source,
         "is_sensitive": False,
         "synonyms": synonyms,
         "config_type": definition.type,
@@ -63,9 +66,16 @@ def _topic_config(
     }
 
 
-def described_topic_configs(overrides: Mapping[str, str]) -> list[dict[str, Any]]:
+def _defaults(node: Node) -> Mapping[str, str]:
+    """What topics that do not say get from how this broker was started."""
+    quorum = node.config.ledger_quorum
+    return {} if quorum is None else {QUORUM: quorum}
+
+
+def described_topic_configs(node: Node, overrides: Mapping[str, str]) -> list[dict[str, Any]]:
     """All settings of a topic, as CreateTopics tells them."""
-    return [_topic_config(definition, overrides) for definition in DEFINITIONS.values()]
+    defaults = _defaults(node)
+    return [_topic_config(definition, overrides, defaults) for definition in DEFINITIONS.values()]
 
 
 def _broker_configs(node: Node) -> list[dict[str, Any]]:
@@ -116,6 +126,7 @@ async def describe_configs(node: Node, request: Any, _context: Context) -> Answe
                     _topic_config(
                         definition,
                         overrides,
+                        _defaults(node),
                         with_synonyms=request.include_synonyms,
                         with_documentation=getattr(request, "include_documentation", False),
                     )

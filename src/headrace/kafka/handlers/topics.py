@@ -80,7 +80,7 @@ async def create_topics(node: Node, request: Any, _context: Context) -> Answer:
                 "num_partitions": fact.partition_count if fact else -1,
                 "replication_factor": fact.replication_factor if fact else -1,
                 # Java's Admin client dies on null here, so always a list.
-                "configs": described_topic_configs(fact.configs) if fact else [],
+                "configs": described_topic_configs(node, fact.configs) if fact else [],
             }
         )
     return {"topics": results}

@@ -33,10 +33,11 @@ from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, 
 from headrace.storage.bookkeeper.notes import read_notes
 from headrace.storage.bookkeeper.open_ledger import Cluster, OpenLedger, Room
 from headrace.storage.bookkeeper.position_reader import PositionReader
+from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.recovering_ledger import open_closed, recover_ledger
 from headrace.storage.bookkeeper.wire import master_key
 from headrace.storage.bookkeeper.writing_ledger import WritingLedger, sealed
-from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, LedgerId, LedgerInfo, Note
+from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, Copies, LedgerId, LedgerInfo, Note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from headrace.runtime.completion import Completion
     from headrace.runtime.randomness import Randomness
     from headrace.storage.bookkeeper.metadata_service import Versioned, ZooKeeper
-    from headrace.storage.bookkeeper.quorum import Quorum
     from headrace.storage.bookkeeper.settings import BookKeeperSettings
 
 log = logging.getLogger(__name__)
@@ -146,13 +146,15 @@ class BookKeeperLedgerStore:
     # --- writing -----------------------------------------------------------------------------
 
     async def create(
-        self, labels: Mapping[str, bytes] | None = None, quorum: Quorum | None = None
+        self, labels: Mapping[str, bytes] | None = None, copies: Copies | None = None
     ) -> LedgerId:
-        """See LedgerStore. `labels` go into the metadata."""
+        """See LedgerStore. `labels` go into the metadata; what `copies` asks for shrinks with the
+        bookies there are, as `BookKeeperSettings` has it."""
         cluster = self._cluster
         settings = self._settings
+        wanted = settings.quorum if copies is None else Quorum(*copies)
         chosen, bookies = cluster.pool.choose_ensemble(
-            quorum or settings.quorum, self._clock.now_ns(), cluster.randomness.below
+            wanted, self._clock.now_ns(), cluster.randomness.below
         )
         metadata = LedgerMetadata(
             chosen,

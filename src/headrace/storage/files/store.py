@@ -32,7 +32,7 @@ from headrace.storage.files.room import Room
 from headrace.storage.files.segments import Segments
 from headrace.storage.files.wal_reader import WalReader
 from headrace.storage.files.write_ahead_log import WriteAheadLog
-from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, LedgerId, LedgerInfo
+from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, Copies, LedgerId, LedgerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -150,7 +150,9 @@ class FileLedgerStore:
         await self._maintenance.close()
         self._release()
 
-    async def create(self, labels: Mapping[str, bytes] | None = None) -> LedgerId:
+    async def create(
+        self, labels: Mapping[str, bytes] | None = None, copies: Copies | None = None
+    ) -> LedgerId:
         """See LedgerStore."""
         self._check_open()
         ledger = Ledger(self._catalog.next_ledger)

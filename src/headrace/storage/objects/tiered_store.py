@@ -24,6 +24,7 @@ from headrace.errors import (
 from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import (
     Buffer,
+    Copies,
     KeepsNotes,
     LedgerId,
     LedgerInfo,
@@ -94,9 +95,11 @@ class TieredLedgerStore:
 
     # --- LedgerStore -------------------------------------------------------------------------
 
-    async def create(self, labels: Mapping[str, bytes] | None = None) -> LedgerId:
+    async def create(
+        self, labels: Mapping[str, bytes] | None = None, copies: Copies | None = None
+    ) -> LedgerId:
         """See LedgerStore."""
-        return await self._inner.create(labels)
+        return await self._inner.create(labels, copies)
 
     def append(
         self, ledger: LedgerId, parts: Sequence[Buffer], size: int, flush_ms: int | None
