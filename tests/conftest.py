@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 
 import pytest
 
@@ -35,5 +36,7 @@ def own_log_level():
 
 
 def pytest_configure(config):
+    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for line in OTHERS_WARNINGS:
         config.addinivalue_line("filterwarnings", line)

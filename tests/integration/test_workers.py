@@ -85,7 +85,8 @@ def produce(at: str, topic: str, values: list[bytes]) -> list[tuple[int, int, by
 
 
 def end_of(client, topic: str, number: int) -> int:
-    """A partition's end; librdkafka knows no partition whose worker is just coming back."""
+    """A partition's end; librdkafka knows no partition whose worker is just coming back, and
+    asks nobody anew by itself: the answer without a leader stays in its cache for minutes."""
     from confluent_kafka import KafkaException, TopicPartition
 
     deadline = time.monotonic() + TIMEOUT_S
@@ -96,6 +97,7 @@ def end_of(client, topic: str, number: int) -> int:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
+            client.list_topics(topic, TIMEOUT_S)
 
 
 def read_all(at: str, topic: str) -> list[tuple[int, int, bytes]]:
