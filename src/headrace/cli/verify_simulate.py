@@ -27,6 +27,14 @@ QUICK_RUNS = 8
 @click.option("--time", "seconds", type=Duration(), help="Real time, in all.  [default: 60s]")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the first run.")
 @click.option("--runs", type=click.IntRange(1), help="So many seeds, however long it takes.")
+@click.option("--hours", type=click.FloatRange(0, min_open=True), help="So many simulated hours.")
+@click.option(
+    "--failures",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="End after so many seeds that were not clean.",
+)
 @click.option("--quick", is_flag=True, help="What `make test` runs.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write a report.")
 @click.option(
@@ -41,6 +49,8 @@ def simulate(
     seconds: float | None,
     seed: int,
     runs: int | None,
+    hours: float | None,
+    failures: int,
     quick: bool,
     report: Path | None,
     replay: Path | None,
@@ -59,21 +69,21 @@ def simulate(
         ctx.exit(_prove(planted, seed))
     if replay is not None:
         ctx.exit(_replay(replay))
-    if quick and runs is None and seconds is None:
-        runs = QUICK_RUNS
-    if runs is None and seconds is None:
-        seconds = 60.0
-    ctx.exit(_run(seed, seconds, runs, report, as_json=as_json))
+    if runs is None and seconds is None and hours is None:
+        seconds, runs = (None, QUICK_RUNS) if quick else (60.0, None)
+    ctx.exit(_run(seed, (seconds, runs, hours, failures), report, as_json=as_json))
 
 
-def _run(
-    seed: int, seconds: float | None, runs: int | None, folder: Path | None, *, as_json: bool
-) -> int:
+def _run(seed: int, limits: Any, folder: Path | None, *, as_json: bool) -> int:
     from headrace.verify.simulation import report as reports
-    from headrace.verify.simulation.explore import explore
+    from headrace.verify.simulation.explore import Limits, explore
+
+    def keep(failure: Any) -> None:
+        if folder is not None:  # at once: the run may last for hours
+            reports.write_failure(folder, failure)
 
     return run_shown(
-        lambda show: explore(seed, seconds=seconds, runs=runs, on_progress=show),
+        lambda show: explore(seed, Limits(*limits), show, keep),
         reports,
         _show,
         folder,

@@ -37,7 +37,7 @@ class Refused(ConnectionError):
 
 def request_bytes(api: int, version: int, correlation_id: int, **values: Any) -> bytes:
     """A request as it goes over the wire, its size in front."""
-    request: Any = load_request_schema(api, version)
+    request: Any = _request_schema(api, version)
     body = io.BytesIO()
     entity_writer(request)(body, _build(request, values))
     header = struct.pack(">hhih", api, version, correlation_id, 6) + b"verify"
@@ -65,7 +65,7 @@ class KafkaWire:
         self._correlation_id += 1
         self._socket.sendall(request_bytes(api, version, self._correlation_id, **values))
         answer = self._exactly(struct.unpack(">i", self._exactly(4))[0])
-        response: Any = load_response_schema(api, version)
+        response: Any = response_schema(api, version)
         (correlation_id,) = struct.unpack_from(">i", answer)
         if correlation_id != self._correlation_id:
             raise ConnectionError(f"answer {correlation_id} to request {self._correlation_id}")
@@ -173,6 +173,9 @@ class KafkaWire:
         _check(self.call(FIND_COORDINATOR, 0, key=group).error_code)
 
 
+_request_schema = cache(load_request_schema)
+response_schema = cache(load_response_schema)
+"""kio's, which goes through the importer each time."""
 _hints_of = cache(typing.get_type_hints)  # half of the work of a request
 _fields_of = cache(dataclasses.fields)
 

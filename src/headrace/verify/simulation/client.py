@@ -8,18 +8,53 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from headrace.verify.kafka_wire import FIND_COORDINATOR, METADATA, Refused, request_bytes
+from headrace.verify.kafka_wire import (
+    FIND_COORDINATOR,
+    METADATA,
+    PRODUCE,
+    Refused,
+    request_bytes,
+    response_schema,
+)
 
 TIMEOUT_S = 5.0
 RETRIABLE = {2, 3, 5, 6, 7, 14, 15, 16, 56, 74, 75}
 """Kafka's codes that ask for another try, perhaps elsewhere."""
 LEADER_NOT_AVAILABLE = 5
 _SIZE = struct.Struct(">i")
+_CORRELATION_AT = 8
+"""Of a request: behind its size, API and version."""
+KNOWN_MAX = 4_096
+"""Requests, and answers, that are kept as they were encoded."""
+
+
+_requests: dict[tuple[int, int, str], bytes] = {}
+
+
+def _encoded(api: int, version: int, correlation_id: int, values: dict[str, Any]) -> bytes:
+    """A request. Clients ask the same again and again, and kio takes its time: encoded once."""
+    if api == PRODUCE:
+        return request_bytes(api, version, correlation_id, **values)
+    key = api, version, repr(values)
+    data = _requests.get(key)
+    if data is None:
+        if len(_requests) >= KNOWN_MAX:
+            _requests.clear()
+        data = _requests[key] = request_bytes(api, version, 0, **values)
+    return data[:_CORRELATION_AT] + _SIZE.pack(correlation_id) + data[_CORRELATION_AT + 4 :]
+
+
+@lru_cache(KNOWN_MAX)
+def _decoded(api: int, version: int, body: bytes) -> Any:
+    """What an answer says behind its correlation id; nobody can change it, so it may be shared."""
+    response: Any = response_schema(api, version)
+    entity, _size = entity_reader(response)(body, 1 if response.__flexible__ else 0)
+    return entity
 
 
 class Leader(NamedTuple):
@@ -46,7 +81,7 @@ class Wire:
     async def call(self, api: int, version: int, **values: Any) -> Any:
         """Ask, and wait for the answer. Raises OSError, TimeoutError: then the wire is done for."""
         self._correlation_id += 1
-        self._writer.write(request_bytes(api, version, self._correlation_id, **values))
+        self._writer.write(_encoded(api, version, self._correlation_id, values))
         async with asyncio.timeout(TIMEOUT_S):
             try:
                 (size,) = _SIZE.unpack(await self._reader.readexactly(4))
@@ -56,9 +91,7 @@ class Wire:
         (correlation_id,) = _SIZE.unpack_from(answer)
         if correlation_id != self._correlation_id:
             raise ConnectionError(f"answer {correlation_id} to request {self._correlation_id}")
-        response: Any = load_response_schema(api, version)
-        entity, _size = entity_reader(response)(answer, 5 if response.__flexible__ else 4)
-        return entity
+        return _decoded(api, version, answer[_SIZE.size :])
 
     def close(self) -> None:
         """Close it."""

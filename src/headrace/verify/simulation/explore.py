@@ -8,7 +8,7 @@ halves first, as long as some kind of what was found stays.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.runtime.clock import SystemClock
 from headrace.verify.simulation.run import draw_scenario, simulate
@@ -63,27 +63,43 @@ class Outcome:
         return is_something and not self.failures and not self.unstable
 
 
+class Limits(NamedTuple):
+    """When enough was tried: whichever comes first, and after too many failures."""
+
+    seconds: float | None = None
+    """Of real time."""
+    runs: int | None = None
+    hours: float | None = None
+    """Simulated, of clusters."""
+    failures: int = 3
+
+    def part(self, outcome: Outcome) -> float:
+        """How much of it is done; 1 and more: all."""
+        wanted = (self.seconds, self.runs, self.hours)
+        done = (outcome.real_s, outcome.runs, outcome.simulated_s / 3600)
+        return max((is_ / of for is_, of in zip(done, wanted, strict=True) if of), default=1.0)
+
+
 def explore(
     seed: int,
-    *,
-    seconds: float | None,
-    runs: int | None,
+    limits: Limits,
     on_progress: Callable[[float, str], None],
-    failures_max: int = 3,
+    on_failure: Callable[[Failure], None] = lambda _failure: None,
 ) -> Outcome:
-    """Run seeds from `seed` on, for so many real seconds or so many runs."""
+    """Run seeds from `seed` on until a limit is met. `on_failure` is told of each at once."""
     clock = SystemClock()
     begun_ns = clock.now_ns()
     outcome = Outcome(seed)
-    while len(outcome.failures) < failures_max:
+    while len(outcome.failures) < limits.failures:
         outcome.real_s = (clock.now_ns() - begun_ns) / 1e9
-        if runs is not None and outcome.runs >= runs:
+        part = limits.part(outcome)
+        if part >= 1:
             break
-        if seconds is not None and outcome.real_s >= seconds:
-            break
-        part = outcome.runs / runs if runs else outcome.real_s / (seconds or 1)
         on_progress(part, f"seed {seed + outcome.runs}, {outcome.broker_s / 3600:.1f} broker-hours")
+        found = len(outcome.failures)
         _run_one(outcome, draw_scenario(seed + outcome.runs, RUN_S))
+        for failure in outcome.failures[found:]:
+            on_failure(failure)
     outcome.real_s = (clock.now_ns() - begun_ns) / 1e9
     return outcome
 

@@ -67,19 +67,6 @@ def context_of(host: Host | None) -> Context:
     return OUTSIDE if host is None else host.context
 
 
-class _Timer(asyncio.TimerHandle):
-    """Timers of one moment run in the order in which they were set: a heap alone forgets it."""
-
-    __slots__ = ("number",)
-    number: int
-
-    def __lt__(self, other: object) -> bool:
-        assert isinstance(other, _Timer)
-        if self._when != other._when:  # type: ignore[attr-defined]
-            return bool(self._when < other._when)  # type: ignore[attr-defined]
-        return self.number < other.number
-
-
 class SimulatedLoop(asyncio.BaseEventLoop):
     """See the module. `network` answers `create_connection` and `create_server`."""
 
@@ -91,7 +78,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.callbacks = 0
         self.network: Network | None = None
         self._ready: deque[Handle]
-        self._scheduled: list[TimerHandle]
+        self._scheduled: list[tuple[float, int, TimerHandle]]
+        """Timers of one moment run in the order in which they were set: a heap alone forgets it."""
         self._clock_resolution = TURN_S
         self._stuck_since = (BEGIN_S, 0)
         self.on_turn: Callable[[], None] | None = None
@@ -104,26 +92,26 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Any, *arguments: Any, context: Context | None = None
     ) -> TimerHandle:
         """See asyncio."""
-        timer = _Timer(when, callback, arguments, self, context)
+        timer = asyncio.TimerHandle(when, callback, arguments, self, context)
         self.timers += 1
-        timer.number = self.timers
         timer._scheduled = True  # type: ignore[attr-defined] # noqa: SLF001
-        heapq.heappush(self._scheduled, timer)
+        heapq.heappush(self._scheduled, (when, self.timers, timer))
         return timer
 
     def _run_once(self) -> None:
         ready, scheduled = self._ready, self._scheduled
-        while scheduled and scheduled[0]._cancelled:  # noqa: SLF001 - asyncio's own handles
-            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined] # noqa: SLF001
-        self.now_s += TURN_S
+        while scheduled and scheduled[0][2]._cancelled:  # noqa: SLF001
+            heapq.heappop(scheduled)[2]._scheduled = False  # type: ignore[attr-defined] # noqa: SLF001
+        now_s = self.now_s + TURN_S
         if not ready and not self._stopping:  # type: ignore[attr-defined] # asyncio's own
             if not scheduled:
                 raise Deadlock("nothing is scheduled, and the run has not ended: a deadlock")
-            self.now_s = max(self.now_s, scheduled[0].when())
-        self._check_progress()
-        end_s = self.now_s + TURN_S
-        while scheduled and scheduled[0].when() < end_s:
-            handle = heapq.heappop(scheduled)
+            now_s = max(now_s, scheduled[0][0])
+        self.now_s = now_s
+        self._check_progress(now_s)
+        end_s = now_s + TURN_S
+        while scheduled and scheduled[0][0] < end_s:
+            handle = heapq.heappop(scheduled)[2]
             handle._scheduled = False  # type: ignore[attr-defined] # noqa: SLF001
             if not handle._cancelled:  # noqa: SLF001
                 ready.append(handle)
@@ -143,11 +131,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.callbacks += 1
         handle._run()  # noqa: SLF001
 
-    def _check_progress(self) -> None:
+    def _check_progress(self, now_s: float) -> None:
         self.turns += 1
         since_s, turns = self._stuck_since
-        if self.now_s - since_s > 1.0:
-            self._stuck_since = (self.now_s, self.turns)
+        if now_s - since_s > 1.0:
+            self._stuck_since = (now_s, self.turns)
         elif self.turns - turns > TURNS_WITHOUT_TIME_MAX:
             raise Deadlock(f"{TURNS_WITHOUT_TIME_MAX} turns within a second: something spins")
 
@@ -157,11 +145,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self._timer_cancelled_count > 1_000:  # type: ignore[has-type]
             self._timer_cancelled_count = 0
             kept = []
-            for timer in self._scheduled:
-                if timer._cancelled:  # noqa: SLF001
-                    timer._scheduled = False  # type: ignore[attr-defined] # noqa: SLF001
+            for entry in self._scheduled:
+                if entry[2]._cancelled:  # noqa: SLF001
+                    entry[2]._scheduled = False  # type: ignore[attr-defined] # noqa: SLF001
                 else:
-                    kept.append(timer)
+                    kept.append(entry)
             heapq.heapify(kept)
             self._scheduled[:] = kept
 

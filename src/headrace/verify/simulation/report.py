@@ -43,6 +43,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         },
         "verdict": "held" if outcome.held else "VIOLATED",
         "runs": outcome.runs,
+        "seeds": [outcome.seed, outcome.seed + outcome.runs - 1],
         "replayed": outcome.replays,
         "unstable_seeds": outcome.unstable,
         "real_s": round(outcome.real_s, 1),
@@ -80,15 +81,21 @@ def write_report(folder: Path, outcome: Outcome, report: dict[str, Any]) -> list
     folder.mkdir(parents=True, exist_ok=True)
     names = ["report.json"]
     (folder / names[0]).write_text(json.dumps(report, indent=2) + "\n")
-    for failure, found in zip(outcome.failures, report["failures"], strict=True):
-        result = failure.result
-        stem = f"seed-{result.scenario.seed}"
-        content = {**found, "log": result.log_lines[-LOG_LINES:]}
-        (folder / f"{stem}.json").write_text(json.dumps(content, indent=1) + "\n")
-        with (folder / f"{stem}-history.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(event) + "\n" for event in result.events)
-        names += [f"{stem}.json", f"{stem}-history.jsonl"]
+    for failure in outcome.failures:
+        names += write_failure(folder, failure)
     return names
+
+
+def write_failure(folder: Path, failure: Failure) -> list[str]:
+    """Write what replays one failure, and its history; the names of the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    result = failure.result
+    stem = f"seed-{result.scenario.seed}"
+    content = {**_failure(failure), "log": result.log_lines[-LOG_LINES:]}
+    (folder / f"{stem}.json").write_text(json.dumps(content, indent=1) + "\n")
+    with (folder / f"{stem}-history.jsonl").open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(event) + "\n" for event in result.events)
+    return [f"{stem}.json", f"{stem}-history.jsonl"]
 
 
 def read_scenario(path: Path, *, is_shrunk: bool) -> Scenario:
