@@ -42,6 +42,13 @@ QUICK_S = 8.0
 @click.option(
     "--with-archive", is_flag=True, help="Archive a topic to Iceberg meanwhile; Spark, 2 GB."
 )
+@click.option(
+    "--load",
+    type=click.FloatRange(0.01, 4),
+    default=1.0,
+    show_default=True,
+    help="Of producers, in parts of their usual rate: less for a run of hours.",
+)
 @click.option("--only", multiple=True, metavar="FAULT", help="This kind alone; may be repeated.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Keep a report.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -55,6 +62,7 @@ def blackbox(
     target: str,
     quick: bool,
     with_archive: bool,
+    load: float,
     only: tuple[str, ...],
     report: Path | None,
     as_json: bool,
@@ -80,7 +88,7 @@ def blackbox(
         seconds = QUICK_S if quick else 60.0
     if planted is not None:
         ctx.exit(_prove(planted, seed))
-    plan = Plan(seconds, seed, quick, None, only, target, with_archive)
+    plan = Plan(seconds, seed, quick, None, only, target, with_archive, load)
     if wants_network(target) and not _in_own_network():
         from headrace.verify.blackbox import fabric
 
@@ -96,7 +104,7 @@ def _as_arguments(plan: Any, report: Path | None, *, as_json: bool) -> list[str]
     for kind in plan.kinds:
         arguments += ["--only", kind]
     arguments += ["--quick"] * plan.is_quick + ["--with-archive"] * plan.with_archive
-    arguments += ["--json"] * as_json
+    arguments += ["--json"] * as_json + ["--load", f"{plan.load:g}"]
     return arguments + (["--report", str(report)] if report is not None else [])
 
 

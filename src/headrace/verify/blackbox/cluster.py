@@ -13,7 +13,7 @@ import shutil
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from headrace.errors import Fatal
 from headrace.verify.real_broker import RealBroker
@@ -132,6 +132,19 @@ class Cluster(Protocol):
 
     def close(self) -> None:
         """Kill all and remove their data."""
+        ...
+
+
+@runtime_checkable
+class HasBookies(Protocol):
+    """A cluster that knows the faults of bookies, too. Nodes as `targets` names them."""
+
+    def fill_journal(self, node: int, left_bytes: int | None) -> None:
+        """The disk of its journal has no more room than that; None: it has, and it runs again."""
+        ...
+
+    def slow_bookie(self, node: int, delay_s: float) -> None:
+        """What it answers comes so much later; 0: at once again."""
         ...
 
 

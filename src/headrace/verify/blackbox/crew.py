@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.verify.blackbox.context import Spec
@@ -119,8 +120,12 @@ class Client:
 class Crew:
     """All clients of a run."""
 
-    def __init__(self, seed: int, bootstrap: str, folder: Path, *, is_quick: bool) -> None:
+    def __init__(
+        self, seed: int, bootstrap: str, folder: Path, *, is_quick: bool, load: float = 1.0
+    ) -> None:
+        """`load`: what part of their usual rate producers send."""
         self.folder = folder
+        self._load = load
         self._seed = seed
         self._bootstrap = bootstrap
         self._number = 0
@@ -151,8 +156,8 @@ class Crew:
                 "groups": sorted(self.groups),
             }
             spec = Spec(
-                role.name, role.kind, 0, self._seed, self._bootstrap, TOPICS, role.rate_per_s,
-                role.group, options,
+                role.name, role.kind, 0, self._seed, self._bootstrap, TOPICS,
+                ceil(role.rate_per_s * self._load), role.group, options,
             )  # fmt: skip
             self._begin(spec)
 

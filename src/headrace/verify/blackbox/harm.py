@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
+from headrace.verify.blackbox.cluster import HasBookies
 from headrace.verify.blackbox.link import TO_BROKER, TO_CLIENTS
 from headrace.verify.blackbox.schedule import (
+    BOOKIE_FAULTS,
     CALM_S,
     CHAINS,
     MANY_FAULTS,
@@ -34,6 +36,8 @@ DELAY_S_MAX = 0.3
 CLOCK_JUMP_S_MAX = 3_600
 FILE_BYTES_MAX = 4 << 20
 DIE_AFTER_S_MAX = 1.2
+SLOW_S_MIN, SLOW_S_MAX = 0.5, 7.0
+"""Of a bookie's answers: a broker waits 5 s for them, clients give it 4 s."""
 _DIRECTIONS = {"cut": (), "cut-to-broker": (TO_BROKER,), "cut-to-clients": (TO_CLIENTS,)}
 
 
@@ -129,6 +133,8 @@ class Harmer:
         self._history.write(OK, NOTE, **fields)
         if fault.kind in MANY_FAULTS:
             target = self._harm_many(fault)
+        elif fault.kind in BOOKIE_FAULTS:
+            target = self._harm_bookie(fault)
         elif fault.kind in NODE_FAULTS:
             target = self._harm_node(fault)
         elif fault.kind in NETWORK_FAULTS:
@@ -178,6 +184,20 @@ class Harmer:
                 self._over.wait(fault.lasts_s)
                 cluster.set_clock(node, 0.0)
         return name
+
+    def _harm_bookie(self, fault: Fault) -> str:
+        cluster, targets = self._cluster, self._cluster.targets(fault.kind)
+        assert isinstance(cluster, HasBookies), "the target's kinds of faults are its own"
+        node = targets[fault.target % len(targets)]
+        if fault.kind == "journal":
+            cluster.fill_journal(node, int(fault.strength * FILE_BYTES_MAX))
+            self._over.wait(fault.lasts_s)
+            cluster.fill_journal(node, None)
+        else:
+            cluster.slow_bookie(node, SLOW_S_MIN + fault.strength * (SLOW_S_MAX - SLOW_S_MIN))
+            self._over.wait(fault.lasts_s)
+            cluster.slow_bookie(node, 0.0)
+        return cluster.name(node)
 
     def _harm_many(self, fault: Fault) -> str:
         """Two or more nodes at once, more than half of them at the most."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 90.0
 RETRY_S = 0.3
 _BALLAST_CHUNK = 1 << 20
+_AWAKE_S = 0.05
+"""What a slow process has between two times of standing still, to answer what has come."""
 
 
 class Deadline:
@@ -197,6 +199,38 @@ class ServerNode:
                 self._server.suspend()
             else:
                 os.kill(self._server.pid, number)
+
+
+class SlowAnswers:
+    """A process whose answers come late: it stands still for so long, again and again.
+
+    As one does whose disk hangs or whose memory is cleared up: what it is asked meanwhile waits.
+    """
+
+    def __init__(self, node: Node, delay_s: float) -> None:
+        self._node = node
+        self._delay_s = delay_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._toggle, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """From now on it answers at once."""
+        self._over.set()
+        self._thread.join()
+
+    def _toggle(self) -> None:
+        while not self._over.is_set():
+            self._signal(signal.SIGSTOP)
+            self._over.wait(self._delay_s)
+            self._signal(signal.SIGCONT)
+            self._over.wait(_AWAKE_S)
+
+    def _signal(self, number: int) -> None:
+        try:
+            self._node.signal(number)
+        except OSError:
+            pass  # it has ended at this very moment: a bookie does when its session is over
 
 
 class SmallDisk:

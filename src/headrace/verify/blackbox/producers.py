@@ -51,7 +51,10 @@ def run_librdkafka_producer(context: Context) -> None:
         "message.timeout.ms": 300_000 if is_idempotent else 6_000,
         "log_level": 0,
     }
-    if not is_idempotent:
+    if is_idempotent:
+        # Into the client's log: why it has begun anew under another epoch, if it ever does.
+        settings |= {"debug": "eos", "log_level": 7}
+    else:
         settings["retries"] = 0
 
     def failed(error: Any) -> None:

@@ -18,7 +18,8 @@ from headrace.server.dev_cluster.cluster import DevCluster
 from headrace.server.dev_cluster.settings import ClusterOptions, Place
 from headrace.verify.blackbox.cluster import NO_FAKETIME, Breakable, FakeClock
 from headrace.verify.blackbox.fabric import CLIENTS, Edge
-from headrace.verify.blackbox.nodes import BrokerNode, Node, ServerNode, SmallDisk
+from headrace.verify.blackbox.nodes import BrokerNode, Node, ServerNode, SlowAnswers, SmallDisk
+from headrace.verify.blackbox.schedule import BOOKIE_FAULTS
 from headrace.verify.real_broker import RealBroker
 from headrace.verify.self_proof import spoiled_launch
 
@@ -41,9 +42,18 @@ class Size(NamedTuple):
 WHOLE, SMALL = Size(3, 4, 3), Size(2, 3, 1)
 """SMALL is what a quick run can start in time."""
 SESSION_MS = 2_000
+BOOKIE_SESSION_MS = 10_000
+"""Longer than anybody waits for an answer: a slow bookie is still taken for a living one."""
 KAFKA_PORT, HTTP_PORT = 9092, 9180
 LEDGER_DISK_BYTES = 96 << 20
-_BOOKIE_SETTINGS = {"diskCheckInterval": "1000", "journalMaxGroupWaitMSec": "1"}
+JOURNAL_DISK_BYTES = 192 << 20
+_BOOKIE_SETTINGS = {
+    "diskCheckInterval": "1000",
+    "journalMaxGroupWaitMSec": "1",
+    # The journal's disk is small, too, and must never be full of what is no longer needed.
+    "journalMaxSizeMB": "16",
+    "journalMaxBackups": "1",
+}
 _VERIFY_TIMEOUT_S = 60
 
 
@@ -67,11 +77,15 @@ class RealCluster:
         self._launch: tuple[str, ...] = ()
         if bug is not None:
             self._launch = spoiled_launch("blackbox", bug)
-        places, self._disks = self._make_places()
+        self._disks: list[SmallDisk] = []
+        self._journals: list[SmallDisk] = []
+        self._slow: dict[int, SlowAnswers] = {}
+        places = self._make_places()
         options = ClusterOptions(
             bookie_count=size.bookies,
             zookeeper_count=size.zookeepers,
             bookie_settings=_BOOKIE_SETTINGS,
+            bookie_session_timeout_ms=BOOKIE_SESSION_MS,
             places=places,
         )
         self._servers = DevCluster(folder / "servers", options)
@@ -88,19 +102,20 @@ class RealCluster:
 
     # --- parts -------------------------------------------------------------------------------
 
-    def _make_places(self) -> tuple[dict[str, Place], list[SmallDisk]]:
-        fabric, places, disks = self._fabric, {}, []
+    def _make_places(self) -> dict[str, Place]:
+        fabric, places = self._fabric, {}
         if fabric is None:
-            return {}, []
+            return {}
         for number in range(1, self._size.bookies + 1):
             name = f"bookie-{number}"
             places[name] = Place(fabric.add(name), "eth0", fabric.launch(name))
-            folder = self._folder / "servers" / name / "ledgers"
-            disks.append(SmallDisk(folder, LEDGER_DISK_BYTES))
+            folder = self._folder / "servers" / name
+            self._disks.append(SmallDisk(folder / "ledgers", LEDGER_DISK_BYTES))
+            self._journals.append(SmallDisk(folder / "journal", JOURNAL_DISK_BYTES))
         for number in range(1, self._size.zookeepers + 1):
             name = "zookeeper" if number == 1 else f"zookeeper-{number}"
             places[name] = Place(fabric.add(name), "eth0", fabric.launch(name))
-        return places, disks
+        return places
 
     def _make_brokers(self, network: Network) -> list[BrokerNode]:
         made = []
@@ -174,7 +189,7 @@ class RealCluster:
         bookies = range(self._size.brokers, self._size.brokers + self._size.bookies)
         if kind in {"kill-in-start", "clock"}:
             return brokers
-        if kind == "disk":
+        if kind == "disk" or kind in BOOKIE_FAULTS:
             return bookies
         zookeepers = range(self._size.brokers + self._size.bookies, self.node_count)
         return [*brokers, *brokers, *bookies, *zookeepers]
@@ -216,12 +231,28 @@ class RealCluster:
 
     def limit_files(self, node: int, size_bytes: int | None) -> None:
         """See Cluster: the disk of a bookie's ledgers is full."""
-        disk = self._disks[node - self._size.brokers]
-        if size_bytes is None:
+        self._fill(self._disks, node, size_bytes)
+
+    def fill_journal(self, node: int, left_bytes: int | None) -> None:
+        """See HasBookies: it ends with the first entry that it cannot put down."""
+        self._fill(self._journals, node, left_bytes)
+
+    def _fill(self, disks: Sequence[SmallDisk], node: int, left_bytes: int | None) -> None:
+        disk = disks[node - self._size.brokers]
+        if left_bytes is None:
             disk.empty()
             self.start(node)  # it may have ended, or be read-only
         else:
-            disk.fill(size_bytes)
+            disk.fill(left_bytes)
+
+    def slow_bookie(self, node: int, delay_s: float) -> None:
+        """See HasBookies."""
+        before = self._slow.pop(node, None)
+        if before is not None:
+            before.end()
+            self.start(node)  # it may have ended, with its session
+        if delay_s:
+            self._slow[node] = SlowAnswers(self._nodes[node], delay_s)
 
     def set_clock(self, node: int, offset_s: float) -> None:
         """See Cluster."""
@@ -231,9 +262,10 @@ class RealCluster:
 
     def missing(self) -> dict[str, str]:
         """See Cluster."""
-        found = {}
+        found: dict[str, str] = {}
         if not self._disks:
-            found["disk"] = "no mount namespace here: the disks of bookies do not fill up"
+            why = "no mount namespace here: the disks of bookies do not fill up"
+            found |= {"disk": why, "journal": why}
         if self._brokers[0].clock is None:
             found["clock"] = NO_FAKETIME
         return found
@@ -270,10 +302,12 @@ class RealCluster:
 
     def close(self) -> None:
         """See Cluster."""
-        for node in self._nodes:
-            node.kill()
+        for slow in self._slow.values():
+            slow.end()
+        for one in self._nodes:
+            one.kill()
         self._servers.kill()
-        for disk in self._disks:
+        for disk in (*self._disks, *self._journals):
             disk.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -62,6 +62,8 @@ class Plan(NamedTuple):
     target: str = SINGLE
     with_archive: bool = False
     """Whether the pipeline's archive works beside the clients."""
+    load: float = 1.0
+    """What part of their usual rate producers send: less on a slow machine, or for hours."""
 
 
 @dataclass(slots=True)
@@ -103,7 +105,7 @@ def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], N
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    crew = Crew(plan.seed, cluster.bootstrap, work, is_quick=plan.is_quick)
+    crew = Crew(plan.seed, cluster.bootstrap, work, is_quick=plan.is_quick, load=plan.load)
     own = work / "run.jsonl"
     run = _Run(outcome, cluster, crew, History(own, "run"), on_progress)
     try:
@@ -376,5 +378,6 @@ def replays(outcome: Outcome) -> Iterator[str]:
         + (f" --target {plan.target}" if plan.target != SINGLE else "")
         + (" --quick" if plan.is_quick else "")
         + (" --with-archive" if plan.with_archive else "")
+        + (f" --load {plan.load:g}" if plan.load != 1 else "")
         + (f" --planted '{plan.bug}'" if plan.bug else "")
     )

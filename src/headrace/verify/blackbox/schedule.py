@@ -20,11 +20,14 @@ NODE_FAULTS = ("kill", "kill-in-start", "stop", "pause", "disk", "clock")
 NETWORK_FAULTS = ("cut", "cut-to-broker", "cut-to-clients", "delay", "reset")
 MANY_FAULTS = ("kill-many", "pause-many")
 """Several nodes at once, where there are several."""
+BOOKIE_FAULTS = ("journal", "slow-bookie")
+"""Of those who store a cluster's records: no room for the journal; answers that take too long."""
 CLIENT_FAULTS = ("pause-client", "kill-client")
 KINDS = (*NODE_FAULTS, *NETWORK_FAULTS, *CLIENT_FAULTS)
-CLUSTER_KINDS = (*KINDS, *MANY_FAULTS)
+SEVERAL_KINDS = (*KINDS, *MANY_FAULTS)
+CLUSTER_KINDS = (*SEVERAL_KINDS, *BOOKIE_FAULTS)
 CHAINS = {
-    ONE_BY_ONE: (*NODE_FAULTS, *NETWORK_FAULTS, *MANY_FAULTS),
+    ONE_BY_ONE: (*NODE_FAULTS, *NETWORK_FAULTS, *MANY_FAULTS, *BOOKIE_FAULTS),
     OVER: NETWORK_FAULTS,
     CLIENTS: CLIENT_FAULTS,
 }
@@ -98,5 +101,8 @@ def _length(chance: Random, kind: str, seconds: float) -> float:
         return 0.0
     if kind in {"kill", "kill-in-start", "stop", "kill-client", "kill-many"}:
         return round(min(longest, chance.choice((0.0, 0.0, 0.3, 1.5))), 3)
+    if kind == "slow-bookie":
+        # Its answers are to come later than brokers (5 s) and clients (4 s) wait for them.
+        return round(longest * (0.6 + 0.4 * chance.random()), 3)
     length_s: float = 0.1 * 100 ** chance.random()
     return round(min(longest, length_s), 3)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.verify.blackbox import fabric
 from headrace.verify.blackbox.cluster import SingleBroker
-from headrace.verify.blackbox.schedule import CLUSTER_KINDS, KINDS
+from headrace.verify.blackbox.schedule import CLUSTER_KINDS, KINDS, SEVERAL_KINDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def wants_network(target: str) -> bool:
 
 def kinds_of(target: str) -> tuple[str, ...]:
     """The kinds of faults that it knows."""
-    return KINDS if target == SINGLE else CLUSTER_KINDS
+    return {SINGLE: KINDS, WORKERS: SEVERAL_KINDS}.get(target, CLUSTER_KINDS)
 
 
 def make_target(plan: Plan, folder: Path, network: Network) -> Cluster:
