@@ -8,6 +8,7 @@ said that the bytes are as safe as the topic asks.
 How an append fails: storage forgets it (contract rule 2), and so do the offset index, the producer
 states and the end offset here, together with all that was appended behind it; what was appended
 before it may yet become safe. No offset is given twice to bytes that anybody could have seen.
+What an idempotent producer has sent behind it is told to come again (`Retries`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from headrace.errors import (
     RecordInvalid,
 )
 from headrace.log.ledger_chain import LedgerChain
-from headrace.log.producer_state import ProducerState
+from headrace.log.producer_state import ProducerState, Retries
 from headrace.log.upkeep import Upkeep
 from headrace.log.waiters import Waiters
 from headrace.records.batch import (
@@ -98,6 +99,7 @@ class PartitionLog:
         "on_lost",
         "producers",
         "ready",
+        "retries",
         "segments",
         "upkeep",
         "visible_position",
@@ -118,6 +120,7 @@ class PartitionLog:
         self.config = config
         self.segments: list[Segment] = []
         self.producers = ProducerState()
+        self.retries = Retries()
         self.waiters = Waiters()
         self.log_start_offset = 0
         self.end_offset = 0
@@ -176,7 +179,7 @@ class PartitionLog:
         ):
             self._check_content(header, now_ms)
         if producer_id != NO_PRODUCER_ID:
-            duplicate = self.producers.check(header)
+            duplicate = self.retries.check(self.producers, header, now_ms)
             if duplicate is not None:
                 return Appended(duplicate.base_offset, self._safe_when(duplicate.base_offset))
         base_offset = self.end_offset
@@ -296,8 +299,12 @@ class PartitionLog:
 
     def _leave(self, segment: Segment) -> None:
         """Take no more appends until it is known how `segment` ends."""
-        self.active = None
+        self.active, self.retries.are_due = None, True
         self.upkeep.resume(segment)
+
+    def reopened(self) -> None:
+        """Appends go ahead again: those that failed can come now."""
+        self.retries.reopened(self._clock.now_ms())
 
     async def settled(self) -> None:
         """Wait until no append is under way, however each of them ends."""

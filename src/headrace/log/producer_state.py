@@ -13,7 +13,13 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.errors import DataCorrupt, OutOfOrderSequence, ProducerFenced, RecordInvalid
+from headrace.errors import (
+    DataCorrupt,
+    OutOfOrderSequence,
+    ProducerFenced,
+    RecordInvalid,
+    StorageUnavailable,
+)
 
 if TYPE_CHECKING:
     from headrace.records.batch import BatchHeader
@@ -21,6 +27,9 @@ if TYPE_CHECKING:
 DUPLICATES_KEPT: Final = 5
 """Java's producer has at most five requests in flight when it is idempotent. Do not change."""
 SEQUENCE_END: Final = 2**31
+RETRIES_MS: Final = 30_000
+"""How long batches that failed are awaited before those behind them, from when they can come: by
+then clients have an answer to what was under way, or have given it up."""
 _COUNT: Final = Struct(">I")
 _PRODUCER: Final = Struct(">qhqB")
 _BATCH: Final = Struct(">iiqq")
@@ -61,6 +70,9 @@ class ProducerState:
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._producers
 
     def check(self, batch: BatchHeader) -> AppendedBatch | None:
         """Say whether `batch` may be appended.
@@ -192,3 +204,48 @@ class ProducerState:
         except Exception as error:
             raise DataCorrupt(f"a ledger footer's producer states are damaged: {error}") from error
         return state
+
+
+class Retries:
+    """What comes behind a batch that failed, and was told to come again, is told so, too.
+
+    To a client that hears of a sequence out of order nothing was lost that it could send again as
+    it is: librdkafka takes a new epoch then, and sends all under it whose answer it has not got, in
+    every partition, stored or not. And a producer that is unknown, because its first batch is the
+    one that failed, could begin with the second, which is taken for an answer to both.
+    """
+
+    __slots__ = ("_until_ms", "are_due")
+
+    def __init__(self) -> None:
+        self.are_due = False
+        """Whether a batch was told to come again since appends last went ahead."""
+        self._until_ms = -1
+
+    def reopened(self, now_ms: int) -> None:
+        """Appends go ahead again: from now on those that failed can come."""
+        if self.are_due:
+            self.are_due = False
+            self._until_ms = now_ms + RETRIES_MS
+
+    def check(
+        self, producers: ProducerState, batch: BatchHeader, now_ms: int
+    ) -> AppendedBatch | None:
+        """See ProducerState.check. Raises StorageUnavailable where others must come first."""
+        # The other bound is for a clock that went back.
+        if not 0 < self._until_ms - now_ms <= RETRIES_MS:
+            return producers.check(batch)
+        try:
+            duplicate = producers.check(batch)
+        except OutOfOrderSequence as error:
+            raise _too_early(batch) from error
+        if duplicate is None and batch.base_sequence and batch.producer_id not in producers:
+            raise _too_early(batch)
+        return duplicate
+
+
+def _too_early(batch: BatchHeader) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"a batch of producer {batch.producer_id} before sequence {batch.base_sequence} failed a"
+        " moment ago and comes first: try again behind it"
+    )

@@ -84,7 +84,7 @@ class Steps:
                 self._log.on_lost()
         ready = self._log.ready
         if ready is not None:
-            self._log.ready = Completion()
+            self._log.ready, self._log.retries.are_due = Completion(), True
             ready.fail(error)
 
     def _open(self) -> None:
@@ -94,6 +94,7 @@ class Steps:
             return
         if self._is_ending:
             return
+        self._log.reopened()
         ready, self._log.ready = self._log.ready, None
         if ready is not None:
             ready.succeed()

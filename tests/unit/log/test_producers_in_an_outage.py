@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 from log_rig import NOW_MS, Rig, rig, settle
 
-from headrace.errors import OutOfOrderSequence, StorageUnavailable
-from headrace.log.producer_state import ProducerState
+from headrace.errors import (
+    LedgerLost,
+    MetadataUnavailable,
+    OutOfOrderSequence,
+    StorageUnavailable,
+)
+from headrace.log.producer_state import RETRIES_MS, ProducerState
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
+from headrace.runtime.completion import Completion
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import Appended
@@ -28,6 +34,16 @@ def begin(bench: Rig, sequence: int, epoch: int = 0) -> Appended | None:
     record = Record(0, NOW_MS, None, b"%d" % sequence, [])
     batch = encode_batch([record], producer_id=7, producer_epoch=epoch, base_sequence=sequence)
     return bench.log.append(batch, check_batch(batch))
+
+
+async def refused(bench: Rig, sequence: int, epoch: int = 0) -> None:
+    """For a while it is told to come again, behind what failed; then, that it is out of order."""
+    with pytest.raises(StorageUnavailable, match="comes first"):
+        await append(bench, sequence, epoch)
+    bench.clock.ms += RETRIES_MS
+    with pytest.raises(OutOfOrderSequence):
+        await append(bench, sequence, epoch)
+    bench.clock.ms -= RETRIES_MS
 
 
 async def append(bench: Rig, sequence: int, epoch: int = 0) -> int:
@@ -52,8 +68,7 @@ def test_many_failed_tries_forget_neither_the_sequence_nor_the_duplicates(first)
                     await append(bench, first)
                 await settle()
             bench.store.refuse_appends = False
-            with pytest.raises(OutOfOrderSequence):
-                await append(bench, first + 1)
+            await refused(bench, first + 1)
             for sequence in range(first - 5, first):
                 assert await append(bench, sequence) == sequence, "a retry is recognised"
             assert await append(bench, first) == first
@@ -74,8 +89,7 @@ def test_many_appends_that_fail_at_once_forget_nothing() -> None:
             bench.store.fail_newest()
             bench.store.let_go()
             await settle()
-            with pytest.raises(OutOfOrderSequence):
-                await append(bench, 6)
+            await refused(bench, 6)
             assert await append(bench, 0) == 0, "a retry is recognised"
             assert await append(bench, 5) == 5
 
@@ -100,8 +114,10 @@ def test_what_follows_a_first_batch_that_failed_is_refused(epoch, is_reloaded) -
             await fail(bench, 0, epoch)
             if is_reloaded and epoch:
                 await bench.reload()
-            with pytest.raises(OutOfOrderSequence):
-                await append(bench, 1, epoch)
+                with pytest.raises(OutOfOrderSequence):
+                    await append(bench, 1, epoch)
+            else:
+                await refused(bench, 1, epoch)
             assert await append(bench, 0, epoch) == 3 * epoch
             assert await append(bench, 1, epoch) == 3 * epoch + 1
             assert await append(bench, 0, epoch) == 3 * epoch, "a retry is recognised"
@@ -144,3 +160,83 @@ def test_a_footer_keeps_what_is_safe_though_newer_batches_are_under_way() -> Non
         else:
             with pytest.raises(OutOfOrderSequence):
                 stored.check(header)
+
+
+async def in_doubt(bench: Rig, sequence: int, *, is_stored: bool) -> None:
+    """Over storage that a cluster shares: an append of which nobody knows whether it is stored."""
+    honest = bench.store.append
+
+    def append_in_doubt(number, parts, size, flush_ms):
+        ledger = bench.store._ledgers[number]
+        if is_stored:
+            ledger.data += b"".join(parts)
+            ledger.readable += size
+        lost = Completion()
+        asyncio.get_running_loop().call_soon(lost.fail, LedgerLost("no answer"))
+        return ledger.end, lost
+
+    bench.store.append = append_in_doubt
+    with pytest.raises(LedgerLost):
+        await append(bench, sequence)
+    bench.store.append = honest
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_what_follows_a_batch_in_doubt_is_never_taken_in_its_place(before, is_stored) -> None:
+    """The log is read again, and of a producer's first batch that is lost it tells nothing."""
+
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            for sequence in range(before):
+                await append(bench, sequence)
+            await in_doubt(bench, before, is_stored=is_stored)
+            if is_stored:
+                assert await append(bench, before + 1) == before + 2
+            else:
+                with pytest.raises(StorageUnavailable, match="comes first"):
+                    await append(bench, before + 1)
+            assert await append(bench, before) == before + 1, "once, and in its place"
+            assert await append(bench, before + 1) == before + 2
+            assert await bench.offsets() == list(range(before + 3))
+
+    asyncio.run(scenario())
+
+
+def test_what_follows_a_batch_that_never_came_to_the_log_is_told_to_come_again() -> None:
+    """The log could not be read when the first came, and could when the second did."""
+
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            bench.log = bench.open()
+            get = bench.metadata.get
+
+            async def away(_key):
+                raise MetadataUnavailable("an outage")
+
+            bench.metadata.get = away
+            assert begin(bench, 0) is None
+            assert bench.log.ready is not None
+            with pytest.raises(MetadataUnavailable):
+                await bench.log.ready.wait()
+            bench.metadata.get = get
+            with pytest.raises(StorageUnavailable, match="comes first"):
+                await append(bench, 1)
+            assert await append(bench, 0) == 1
+            assert await append(bench, 1) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_has_failed_nobody_takes_any_first_sequence_as_ever() -> None:
+    """Kafka does so, too: what a producer wrote before may have been deleted since."""
+
+    async def scenario() -> None:
+        async with rig() as bench:
+            assert await append(bench, 7) == 0
+            with pytest.raises(OutOfOrderSequence):
+                await append(bench, 9)
+
+    asyncio.run(scenario())

@@ -307,6 +307,7 @@ class ProduceHandler:
             return
         if appended is None:
             if partition.ready is None or attempts == 0 or partition.is_deleted:
+                partition.retries.are_due = True
                 self._fail(pending, index, part, StorageUnavailable("the log is not ready"))
                 return
 
