@@ -47,7 +47,7 @@ def test_a_seed_gives_the_same_run_in_every_process():
     assert trace("1") == trace("2")
 
 
-@pytest.mark.parametrize("number", [39, 15, 31])
+@pytest.mark.parametrize("number", [39, 15, 31, 23, 32, 38])
 def test_a_planted_bug_is_found(number):
     (bug,) = chosen(str(number))
     found = find(bug, 1).result
@@ -87,10 +87,31 @@ def test_what_is_found_can_be_replayed_from_its_file(tmp_path):
 
     result = simulate(draw_scenario(5, 20.0))
     needed = result.scenario.schedule[1:]
-    outcome = Outcome(5, failures=[Failure(result, True, needed, 0)])
+    outcome = Outcome(5, failures=[Failure(result, True, needed, (), 0)])
     reports.write_report(tmp_path, outcome, reports.as_json(outcome))
     scenario = reports.read_scenario(tmp_path / "seed-5.json", is_shrunk=False)
     assert scenario == result.scenario
     shrunk = reports.read_scenario(tmp_path / "seed-5.json", is_shrunk=True)
-    assert shrunk == scenario._replace(schedule=needed)
+    assert shrunk == scenario._replace(schedule=needed, points=())
     assert simulate(scenario).trace == result.trace
+
+
+def test_mischief_is_done_where_the_seed_wants_it_and_nowhere_else():
+    scenario = draw_scenario(12, 20.0)._replace(schedule=())
+    calm = simulate(scenario._replace(points=()))
+    assert (calm.held, calm.mischief) == (True, {})
+    points = ("bytes in pieces", "ledger rolled", "timer late")
+    odd = simulate(scenario._replace(points=points))
+    assert odd.held
+    assert set(odd.mischief) == set(points)
+
+
+def test_a_long_run_that_has_missed_a_point_of_mischief_is_no_proof():
+    from headrace.verify.simulation.explore import RUNS_FOR_ALL_POINTS, Outcome
+    from headrace.verify.simulation.mischief import POINTS
+
+    done = {"operations": 1, "faults": {"crash": 1}, "mischief": dict.fromkeys(POINTS, 1)}
+    assert Outcome(1, runs=RUNS_FOR_ALL_POINTS, **done).held
+    del done["mischief"]["watch late"]
+    assert not Outcome(1, runs=RUNS_FOR_ALL_POINTS, **done).held
+    assert Outcome(1, runs=8, **done).held

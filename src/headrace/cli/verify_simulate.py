@@ -93,8 +93,12 @@ def _run(seed: int, limits: Any, folder: Path | None, *, as_json: bool) -> int:
 
 def _show(report: dict[str, Any]) -> None:
     print_table(("fault", "done"), list(report["faults"].items()))
+    click.echo()
+    print_table(("mischief", "done"), list(report["mischief"].items()))
     for found in report["failures"]:
         _show_failure(found)
+    for point in report["mischief_missed"]:
+        say(f"VIOLATION: {point!r} was never done: this was no proof of it")
     for seed in report["unstable_seeds"]:
         say(f"VIOLATION: seed {seed}: another trace the second time")
     say(
@@ -111,7 +115,10 @@ def _show_failure(found: dict[str, Any]) -> None:
     for anomaly in found["anomalies"][:10]:
         say(f"VIOLATION: seed {found['seed']}: {anomaly['kind']}: {anomaly['what']}")
     needed = found["faults_needed"]
-    say(f"seed {found['seed']}: it takes {len(needed)} faults (trace {found['trace']}):")
+    say(
+        f"seed {found['seed']}: it takes {len(needed)} faults (trace {found['trace']})"
+        f" and {', '.join(found['points_needed']) or 'no mischief'}:"
+    )
     for fault in needed:
         say(f"  {fault['at_s']} s: {fault['kind']} for {fault['lasts_s']} s at {fault['target']}")
 
@@ -153,9 +160,12 @@ def _prove(words: str, seed: int) -> int:
 
 def _list() -> None:
     from headrace.verify.simulation.bugs import BUGS
+    from headrace.verify.simulation.mischief import POINTS
     from headrace.verify.simulation.schedule import KINDS
 
     print_table(("fault",), [(kind,) for kind in KINDS])
+    click.echo()
+    print_table(("mischief",), [(point,) for point in POINTS])
     click.echo()
     rows = [(bug.number, bug.name, ", ".join(bug.faults) or "all") for bug in BUGS]
     print_table(("no.", "planted bug", "faults"), rows)

@@ -20,6 +20,7 @@ from headrace.storage.bookkeeper.wire import (
     FENCED,
     FLAG_FENCE,
     FLAG_RECOVERY_ADD,
+    IO_ERROR,
     LAST_ADD_CONFIRMED,
     NO_ENTRY,
     NO_LEDGER,
@@ -137,7 +138,9 @@ class BookieServer:
             ledger, entry = _IDS.unpack_from(frame, at)
             data = bytes(frame[at:])
             is_recovery = bool(flags & FLAG_RECOVERY_ADD)
-            code = self.store.add(ledger, entry, data, is_recovery=is_recovery)
+            code = IO_ERROR
+            if not self._loop.mischief.does("add of a bookie fails"):
+                code = self.store.add(ledger, entry, data, is_recovery=is_recovery)
             self._answer(client, _response(ADD, code, ledger, entry), is_synced=code != OK)
         elif operation == READ:
             ledger, entry = _IDS.unpack_from(frame, _HEAD.size)
@@ -145,11 +148,15 @@ class BookieServer:
             if is_fencing:
                 self.store.fence(ledger)
             code, data = self.store.read(ledger, entry)
+            if not is_fencing and self._loop.mischief.does("read of a bookie fails"):
+                code, data = IO_ERROR, b""
             answer = _response(READ, code, ledger, entry, data)
             self._answer(client, answer, is_synced=not is_fencing)
         elif operation == BATCH_READ:
             ledger, first, request, count, size = _BATCH_IDS.unpack_from(frame, _HEAD.size)
             code, body = self._read_batch(ledger, first, count, size)
+            if self._loop.mischief.does("read of a bookie fails"):
+                code, body = IO_ERROR, b""
             data = request.to_bytes(8, "big") + body
             self._answer(client, _response(BATCH_READ, code, ledger, first, data), is_synced=True)
         else:
@@ -162,6 +169,8 @@ class BookieServer:
             if code != OK:
                 return (OK, out) if out else (code, b"")
             if out and len(out) + len(data) > size:
+                break
+            if out and self._loop.mischief.does("batch of a bookie cut short"):
                 break
             out += len(data).to_bytes(4, "big") + data
         return OK, out

@@ -14,7 +14,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker import shared_ownership
+from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
+from headrace.coordination.groups import classic
+from headrace.coordination.groups.commands import HeartbeatReply
+from headrace.coordination.machine import Decision
+from headrace.errors import HeadraceError
 from headrace.log import retention
+from headrace.log.producer_state import ProducerState
+from headrace.metadata.facts import allocate_producer_ids
 from headrace.runtime.completion import Completion, completed
 from headrace.storage.bookkeeper import bookie_connection
 from headrace.storage.bookkeeper.ledger_handle import LedgerHandle
@@ -47,6 +54,8 @@ class Bug(NamedTuple):
     faults: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     """Clients that must be there, beside those of the seed."""
+    points: tuple[str, ...] = ()
+    """Points of mischief, if there must be any: then no others."""
 
     @property
     def name(self) -> str:
@@ -133,6 +142,44 @@ def take_a_calendar_that_was_set_back_for_age(patch: Patch) -> None:
     patch(retention, "start_after_retention", unsigned)
 
 
+def take_batches_of_former_epochs(patch: Patch) -> None:
+    check = ProducerState.check
+
+    def lenient(self: Any, batch: Any) -> Any:
+        known = self._producers.get(batch.producer_id)
+        if known is not None and batch.producer_epoch < known.epoch:
+            return None
+        return check(self, batch)
+
+    patch(ProducerState, "check", lenient)
+
+
+def take_heartbeats_of_members_that_are_out(patch: Patch) -> None:
+    decide = classic.decide_heartbeat
+
+    def kind(group: Any, command: Any, now_ms: int) -> Any:
+        decision = decide(group, command, now_ms)
+        return decision if decision.records else Decision([], HeartbeatReply(None))
+
+    patch(classic, "decide_heartbeat", kind)
+
+
+def keep_the_lock_of_a_cancelled_request(patch: Patch) -> None:
+    async def take(self: Any) -> int:
+        await self._lock.acquire()
+        try:
+            if not self._block:
+                self._block = await allocate_producer_ids(self._metadata, BLOCK_SIZE)
+        except HeadraceError:
+            self._lock.release()
+            raise
+        producer_id, self._block = self._block[0], self._block[1:]
+        self._lock.release()
+        return int(producer_id)
+
+    patch(ProducerIds, "take", take)
+
+
 BUGS = (
     Bug(39, take_over_without_a_fence, ("pause", "cut-session", "cut-session-half", "expire")),
     Bug(15, stop_a_recovery_at_what_was_confirmed, ("crash", "power", "expire")),
@@ -147,6 +194,14 @@ BUGS = (
     Bug(33, blackbox_bugs.give_every_member_the_leaders_partitions, (), ("member",) * 2),
     Bug(30, blackbox_bugs.keep_commits_in_memory_alone, ("crash", "expire"), ("member",) * 2),
     Bug(27, delete_what_is_written_to_by_age),
+    Bug(23, take_batches_of_former_epochs),
+    Bug(32, take_heartbeats_of_members_that_are_out, ("pause-client",), ("member",) * 2),
+    Bug(
+        38,
+        keep_the_lock_of_a_cancelled_request,
+        roles=("asker",) * 4,
+        points=("request cancelled", "producer ids used up"),
+    ),
     Bug(28, take_a_calendar_that_was_set_back_for_age, ("clock",)),
 )
 
@@ -173,7 +228,9 @@ def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None] | None =
             if bug.faults:
                 faults = draw_schedule(seed + count, SECONDS, bug.faults)
                 scenario = scenario._replace(schedule=tuple(faults))
-            scenario = scenario._replace(roles=(*scenario.roles, *bug.roles))
+            scenario = scenario._replace(
+                roles=(*scenario.roles, *bug.roles), points=bug.points or scenario.points
+            )
             result = simulate(scenario)
             if not result.held:
                 return Found(result, count + 1)

@@ -126,6 +126,14 @@ class Routes:
             self._nodes[of] = node
         return await self._to(node)
 
+    def place_of(self, of: Leader | Coordinator) -> str:
+        """The name of whoever was in charge when that was last asked."""
+        return self._nodes.get(of, ("", 0))[0]
+
+    async def at(self, address: tuple[str, int]) -> Wire:
+        """The connection to this broker. Raises OSError, TimeoutError."""
+        return await self._to(address)
+
     async def _to(self, address: tuple[str, int]) -> Wire:
         wire = self._wires.get(address)
         if wire is None:

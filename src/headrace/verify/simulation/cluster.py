@@ -27,6 +27,7 @@ from headrace.verify.simulation.clock import SimulatedClock, SimulatedRandomness
 from headrace.verify.simulation.ensemble import Ensemble
 from headrace.verify.simulation.loop import OUTSIDE, Host, SimulatedLoop
 from headrace.verify.simulation.network import Network
+from headrace.verify.simulation.nudges import let_requests_be_cancelled
 from headrace.verify.simulation.zookeeper import SimulatedZooKeeper
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class SimulatedBroker:
         await node.open()
         broker.on_stop(node.close)
         face = KafkaFace(node)
+        let_requests_be_cancelled(face, cluster.loop.mischief)
         address = await face.listen(self.name, KAFKA_PORT)
         broker.on_stop(face.close)
         await node.register(address, ("", 0))

@@ -8,9 +8,10 @@ halves first, as long as some kind of what was found stays.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace.runtime.clock import SystemClock
+from headrace.verify.simulation.mischief import POINTS
 from headrace.verify.simulation.run import draw_scenario, simulate
 
 if TYPE_CHECKING:
@@ -21,9 +22,15 @@ if TYPE_CHECKING:
 
 RUN_S = 60.0
 """Simulated seconds of faults in one run."""
+T = TypeVar("T")
+
 REPLAY_EVERY = 100
 """One clean run in so many is done twice, and its trace compared."""
-SHRINK_RUNS_MAX = 60
+SHRINK_RUNS_MAX = 90
+
+
+RUNS_FOR_ALL_POINTS = 50
+"""So many runs must have hit every point of mischief."""
 
 
 @dataclass(slots=True)
@@ -35,6 +42,8 @@ class Failure:
     """Whether the same scenario gave the same trace again."""
     shrunk: tuple[Fault, ...]
     """The faults that it takes."""
+    points: tuple[str, ...]
+    """The points of mischief that it takes."""
     shrink_runs: int
 
 
@@ -52,6 +61,7 @@ class Outcome:
     callbacks: int = 0
     operations: int = 0
     faults: dict[str, int] = field(default_factory=dict)
+    mischief: dict[str, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     unstable: list[int] = field(default_factory=list)
     """Seeds that gave another trace the second time."""
@@ -60,7 +70,12 @@ class Outcome:
     def held(self) -> bool:
         """Whether something was done, faults among it, and nothing was wrong."""
         is_something = self.operations > 0 and bool(self.faults)
-        return is_something and not self.failures and not self.unstable
+        return is_something and not self.failures and not self.unstable and not self.missed
+
+    @property
+    def missed(self) -> list[str]:
+        """The points of mischief that were never hit, though there were runs enough."""
+        return [] if self.runs < RUNS_FOR_ALL_POINTS else sorted(set(POINTS) - set(self.mischief))
 
 
 class Limits(NamedTuple):
@@ -112,8 +127,9 @@ def _run_one(outcome: Outcome, scenario: Scenario) -> None:
     outcome.messages += result.messages
     outcome.callbacks += result.callbacks
     outcome.operations += result.operations
-    for kind, count in result.faults.items():
-        outcome.faults[kind] = outcome.faults.get(kind, 0) + count
+    for total, found in ((outcome.faults, result.faults), (outcome.mischief, result.mischief)):
+        for kind, count in found.items():
+            total[kind] = total.get(kind, 0) + count
     if not result.held:
         outcome.failures.append(understand(result))
     elif outcome.runs % REPLAY_EVERY == 1:
@@ -128,19 +144,25 @@ def understand(result: Result) -> Failure:
     is_replayed = again.trace == result.trace
     runs = 0
 
-    def fails(faults: Sequence[Fault]) -> bool:
+    scenario = result.scenario
+
+    def fails(**parts: Any) -> bool:
         nonlocal runs
+        if runs >= SHRINK_RUNS_MAX:
+            return False
         runs += 1
-        found = simulate(result.scenario._replace(schedule=tuple(faults)))
-        return bool(found.kinds & result.kinds)
+        return bool(simulate(scenario._replace(**parts)).kinds & result.kinds)
 
-    shrunk = shrink(
-        result.scenario.schedule, lambda faults: runs < SHRINK_RUNS_MAX and fails(faults)
-    )
-    return Failure(result, is_replayed, shrunk, runs)
+    if fails(points=()):
+        points: tuple[str, ...] = ()
+    else:
+        points = shrink(scenario.points, lambda some: fails(points=tuple(some)))
+    scenario = scenario._replace(points=points)
+    shrunk = shrink(scenario.schedule, lambda some: fails(schedule=tuple(some)))
+    return Failure(result, is_replayed, shrunk, points, runs)
 
 
-def shrink(faults: Sequence[Fault], fails: Callable[[Sequence[Fault]], bool]) -> tuple[Fault, ...]:
+def shrink(faults: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> tuple[T, ...]:
     """A smaller list that fails as well: delta debugging, by halves, quarters, single faults."""
     found = tuple(faults)
     parts = 2

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.verify.history import INFO, OK
 from headrace.verify.simulation import workload
+from headrace.verify.simulation.asker import REQUESTS
 from headrace.verify.simulation.client import Leader, Routes
 
 if TYPE_CHECKING:
@@ -60,8 +61,34 @@ async def _look(run: Run, context: workload.Context, when: str) -> bool:
             )
             routes.drop()
             return False
+    for address in context.addresses:
+        try:
+            async with asyncio.timeout(PROGRESS_S):
+                await _ask_everything(context, routes, address)
+        except TimeoutError:
+            context.journal.problem(
+                f"no answer: {when} {address[0]} leaves a request without one for"
+                f" {PROGRESS_S:.0f} s"
+            )
+            routes.drop()
+            return False
     routes.drop()
     return True
+
+
+async def _ask_everything(
+    context: workload.Context, routes: Routes, address: tuple[str, int]
+) -> None:
+    """Have one broker answer what goes through its locks and rooms: none may be taken for good."""
+    for ask in REQUESTS:
+        while True:
+            try:
+                await ask(await routes.at(address))
+            except (OSError, TimeoutError) as error:
+                if routes.failed(error):
+                    await asyncio.sleep(workload.RETRY_S)
+                    continue
+            break
 
 
 async def _write(

@@ -73,6 +73,8 @@ class Member:
         fields: dict[str, Any] = {"group": GROUP, "member": self.id, "gen": generation}
         parts = [list(place) for place in places]
         self._context.journal.write(self._context.name, OK, "assign", parts=parts, **fields)
+        journal, place = self._context.journal, self.routes.place_of(Coordinator(GROUP))
+        journal.generations[place] = max(journal.generations.get(place, 0), generation)
         self.positions = await self._committed(wire, places)
         self.generation = generation  # not before: without its partitions it has no say
 
@@ -101,10 +103,18 @@ class Member:
 
     async def heartbeat(self) -> None:
         """Raises Refused when the group moves on."""
-        told = await (await self.coordinator()).call(
+        wire = await self.coordinator()
+        place = self.routes.place_of(Coordinator(GROUP))
+        newest = self._context.journal.generations.get(place, 0)
+        told = await wire.call(
             HEARTBEAT, 1, group_id=GROUP, generation_id=self.generation, member_id=self.id
         )
         check(told.error_code)
+        if newest > self.generation:
+            self._context.journal.problem(
+                f"heartbeat after its end: {place} had told of generation {newest}, and takes one"
+                f" of {self.id} in generation {self.generation}"
+            )
 
     async def poll(self) -> None:
         """Read on in each partition."""

@@ -26,6 +26,8 @@ class Journal:
         """What must not be and no checker of histories sees."""
         self.trace = 0
         """A checksum of all events so far."""
+        self.generations: dict[str, int] = {}
+        """Broker -> the newest generation of the group that it has told a member of."""
         self._ops: dict[str, int] = {}
 
     @property

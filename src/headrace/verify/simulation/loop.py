@@ -15,6 +15,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import Fatal
+from headrace.verify.simulation.mischief import Mischief
 
 if TYPE_CHECKING:
     from asyncio.events import Handle, TimerHandle
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 TURN_S = 1e-6
 BEGIN_S = 1_000.0
 """Monotonic time does not begin at 0 on real machines, either."""
+LATE_MAX_S = 0.5
+"""How late a timer may be."""
 TURNS_WITHOUT_TIME_MAX = 200_000
 """So many turns within a millisecond are no progress, but a loop that spins."""
 
@@ -82,6 +85,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Timers of one moment run in the order in which they were set: a heap alone forgets it."""
         self._clock_resolution = TURN_S
         self._stuck_since = (BEGIN_S, 0)
+        self.mischief = Mischief("", ())
         self.on_turn: Callable[[], None] | None = None
 
     def time(self) -> float:
@@ -91,7 +95,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *arguments: Any, context: Context | None = None
     ) -> TimerHandle:
-        """See asyncio."""
+        """See asyncio; a host's timer may be late, as on a machine that has much to do."""
+        if HOST.get() is not None and self.mischief.does("timer late"):
+            when += self.mischief.strength("timer late") * LATE_MAX_S
+        return self.deliver_at(when, callback, *arguments, context=context)
+
+    def deliver_at(
+        self, when: float, callback: Any, *arguments: Any, context: Context | None = None
+    ) -> TimerHandle:
+        """As `call_at`, at that time exactly: what comes over the network."""
         timer = asyncio.TimerHandle(when, callback, arguments, self, context)
         self.timers += 1
         timer._scheduled = True  # type: ignore[attr-defined] # noqa: SLF001

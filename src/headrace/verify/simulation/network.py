@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 DELAY_MIN_S, DELAY_MAX_S = 0.000_05, 0.000_6
 SLOW_CHANCE, SLOW_MAX_S = 0.01, 0.02
 """Now and then a message takes much longer than others."""
+HELD_UP_MAX_S = 3.0
+"""What `send_late` may hold back."""
 WINDOW_BYTES = 1 << 20
 """Bytes under way on a pipe beyond which its writer is asked to pause."""
 
@@ -48,6 +50,16 @@ class Pipe:
             return
         self._post(deliver, arguments, host)
 
+    def send_late(
+        self, point: str, host: Host | None, deliver: Callable[..., None], *arguments: Any
+    ) -> None:
+        """As `send`; where there is mischief at the point, all that follows waits with it."""
+        mischief = self._network.loop.mischief
+        if mischief.does(point):
+            late_s = mischief.strength(point) * HELD_UP_MAX_S
+            self.last_s = max(self.last_s, self._network.loop.now_s + late_s)
+        self.send(host, deliver, *arguments)
+
     def _post(
         self, deliver: Callable[..., None], arguments: tuple[Any, ...], host: Host | None
     ) -> None:
@@ -55,7 +67,7 @@ class Pipe:
         at_s = max(self.last_s, network.loop.now_s + network.delay_s(self.link))
         self.last_s = at_s
         network.messages += 1
-        network.loop.call_at(at_s, self._arrive, deliver, arguments, context=context_of(host))
+        network.loop.deliver_at(at_s, self._arrive, deliver, arguments, context=context_of(host))
 
     def _arrive(self, deliver: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         if not self.is_closed:
@@ -96,8 +108,13 @@ class Transport(asyncio.Transport):
         self._network.bytes += len(data)
         if self.other.has_vanished:
             self.pipe.send(None, self._refuse)
-        else:
-            self.pipe.send(self.other.host, self.other.deliver, bytes(data))
+            return
+        data, mischief = bytes(data), self._network.loop.mischief
+        if len(data) > 1 and mischief.does("bytes in pieces"):
+            cut = 1 + int(mischief.strength("bytes in pieces") * (len(data) - 1))
+            self.pipe.send(self.other.host, self.other.deliver, data[:cut])
+            data = data[cut:]
+        self.pipe.send(self.other.host, self.other.deliver, data)
 
     def writelines(self, parts: Any) -> None:
         """See asyncio."""
@@ -352,7 +369,7 @@ class Network:
 
         def arrive() -> None:
             server = self.servers.get((name, port))
-            if server is None:
+            if server is None or self.loop.mischief.does("connection refused"):
                 back.send(host, reply, False)
                 return
             theirs = Transport(self, server.host, back, (source, 40_000))

@@ -54,6 +54,8 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "messages_per_s": round(outcome.messages / real_s),
         "operations": outcome.operations,
         "faults": dict(sorted(outcome.faults.items())),
+        "mischief": dict(sorted(outcome.mischief.items())),
+        "mischief_missed": outcome.missed,
         "failures": [_failure(failure) for failure in outcome.failures],
     }
 
@@ -66,6 +68,7 @@ def _failure(failure: Failure) -> dict[str, Any]:
         "same_trace_again": failure.is_replayed,
         "problems": result.problems,
         **result.verdict.as_json(),
+        "points_needed": list(failure.points),
         "faults_needed": [fault._asdict() for fault in failure.shrunk],
         "shrink_runs": failure.shrink_runs,
         "scenario": {
@@ -106,10 +109,12 @@ def read_scenario(path: Path, *, is_shrunk: bool) -> Scenario:
         faults = [Fault(*one) for one in values["schedule"]]
         if is_shrunk:
             faults = [Fault(**one) for one in found["faults_needed"]]
+            values["points"] = found["points_needed"]
         values |= {
             "quorum": Quorum(*values["quorum"]),
             "roles": tuple(values["roles"]),
             "schedule": tuple(faults),
+            "points": tuple(values["points"]),
         }
         return Scenario(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -19,6 +19,7 @@ from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.verify.chance import seeded
 from headrace.verify.checkers import Verdict, judge_history
 from headrace.verify.simulation import workload
+from headrace.verify.simulation.asker import run_asker
 from headrace.verify.simulation.churn import make_topic, run_churn
 from headrace.verify.simulation.clock import SimulatedClock
 from headrace.verify.simulation.cluster import KAFKA_PORT, Cluster
@@ -27,6 +28,8 @@ from headrace.verify.simulation.final import look_at_everything
 from headrace.verify.simulation.group import run_member
 from headrace.verify.simulation.journal import Journal
 from headrace.verify.simulation.loop import Deadlock, Host, SimulatedLoop
+from headrace.verify.simulation.mischief import Mischief, draw_points
+from headrace.verify.simulation.nudges import Nudges
 from headrace.verify.simulation.schedule import draw_schedule
 from headrace.verify.simulation.watch import Watch
 
@@ -64,13 +67,15 @@ class Scenario(NamedTuple):
     rate_per_s: float
     is_broken_for_good: bool
     schedule: tuple[Fault, ...]
+    points: tuple[str, ...] = ()
+    """Where it may misbehave: see `mischief`."""
 
 
 def draw_scenario(seed: int, seconds: float) -> Scenario:
     """The scenario of a seed."""
     chance = seeded(f"simulation {seed}")
     bookies, quorum = chance.choice(QUORUMS)
-    optional = ["plain", "reader", "observer", "member", "member", "churn", "idempotent"]
+    optional = ["plain", "reader", "observer", "member", "member", "churn", "idempotent", "asker"]
     roles = ["idempotent", "reader", *(role for role in optional if chance.random() < 0.6)]
     return Scenario(
         seed,
@@ -82,6 +87,7 @@ def draw_scenario(seed: int, seconds: float) -> Scenario:
         chance.choice((0.4, 1.0, 3.0)),
         chance.random() < 0.4,
         tuple(draw_schedule(seed, seconds)),
+        draw_points(seed),
     )
 
 
@@ -97,6 +103,8 @@ class Result(NamedTuple):
     callbacks: int
     operations: int
     faults: dict[str, int]
+    mischief: dict[str, int]
+    """Point -> how often it was hit."""
     events: list[Any]
     log_lines: list[str]
 
@@ -124,6 +132,7 @@ _ROLES: dict[str, Callable[[workload.Context], Coroutine[Any, Any, None]]] = {
     "observer": workload.run_observer,
     "member": run_member,
     "churn": run_churn,
+    "asker": run_asker,
 }
 
 
@@ -140,6 +149,8 @@ class Run:
         self.cluster.hosts += self.hosts
         self.faults = Faults(self.cluster, self.hosts)
         self.watch = Watch(self.cluster, self.journal)
+        self.loop.mischief = Mischief(seed, scenario.points)
+        self.nudges = Nudges(self.cluster, seeded(f"{seed} nudges"))
         self.begun_s = self.loop.now_s
 
     async def play(self) -> None:
@@ -161,9 +172,11 @@ class Run:
             for host, role, context in zip(self.hosts, scenario.roles, contexts, strict=True)
         ]
         self.watch.start()
+        self.nudges.start()
         self.faults.plan(scenario.schedule, loop.now_s)
         await asyncio.sleep(scenario.seconds)
         self.faults.heal_all()
+        loop.mischief.is_over = True
         self._break_for_good()
         await asyncio.sleep(SETTLE_S)
         over.set()
@@ -220,6 +233,7 @@ class Run:
             self.loop.callbacks,
             len(events),
             self.faults.done,
+            self.loop.mischief.hits,
             events,
             log_lines,
         )

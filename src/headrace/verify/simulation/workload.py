@@ -41,6 +41,8 @@ CONFIGS = {
     "message.timestamp.after.max.ms": str(2**63 - 1),
 }
 """Ledgers roll often; what is deleted by age is older than any run takes, so nothing may go."""
+OVERTAKEN_SHARE = 0.05
+"""Of the batches of idempotent producers: behind them the producer takes its next epoch."""
 CERTAIN = {10, 45, 47, 87}
 """Codes that say that nothing was stored, and never will be."""
 
@@ -163,12 +165,52 @@ async def run_idempotent(context: Context) -> None:
                 again = await until_answered(context, routes, Leader(topic, part), ask)
                 if again is not None:
                     sender.end(OK, topic, part, values, again)
+            if context.chance.random() < OVERTAKEN_SHARE:
+                await _overtake(context, routes, sender, place, producer, sequences[place])
+                producer, sequences = (producer[0], producer[1] + 1), dict.fromkeys(sequences, 0)
+                sequences[place] = 1
         except Refused as error:
             sender.end(INFO, topic, part, values)
             context.journal.problem(f"{context.name}: a sound batch was refused: {error}")
             break
         await context.pause(count / context.rate_per_s)
     routes.drop()
+
+
+async def _overtake(
+    context: Context,
+    routes: Routes,
+    sender: Sender,
+    place: tuple[str, int],
+    producer: tuple[int, int],
+    sequence: int,
+) -> None:
+    """The producer's next epoch writes; what comes from its last one after that must be refused."""
+
+    async def write(values: list[int], epoch: int, first: int) -> int | None:
+        batch = encoded(context, values, (producer[0], epoch), first)
+        done: int | None = await until_answered(
+            context, routes, Leader(*place), lambda wire: produce(wire, *place, batch)
+        )
+        return done
+
+    values = sender.begin(*place, 1)
+    offset = await write(values, producer[1] + 1, 0)
+    sender.end(INFO if offset is None else OK, *place, values, offset or 0)
+    if offset is None:
+        return
+    values = sender.begin(*place, 1)
+    try:
+        offset = await write(values, producer[1], sequence)
+    except Refused as error:
+        sender.end(FAIL if error.code in CERTAIN else INFO, *place, values)
+        return
+    sender.end(INFO, *place, values)
+    if offset is not None:
+        context.journal.problem(
+            f"former epoch's batch: {place[0]}-{place[1]} has taken one of epoch {producer[1]} of"
+            f" producer {producer[0]} at {offset}, behind one of the next epoch"
+        )
 
 
 async def _new_producer(wire: Wire) -> tuple[int, int]:

@@ -1,9 +1,8 @@
 """A client of the simulated ZooKeeper, as `runtime/zookeeper` is one of the real.
 
-Rules of the room: the ensemble never fails; everything between it and a client may. The client
-offers what `ZooKeeperMetadataStore` and BookKeeper's client ask for, with the same promises: a
-change whose connection broke is in doubt, a read is tried again, one-shot watches fire when the
-connection breaks, a tree's watch tells of the gap.
+Rules of the room: the ensemble never fails; everything between it and a client may. It promises
+what `ZooKeeper` does: a change whose connection broke is in doubt, a read is tried again, one-shot
+watches fire when the connection breaks, a tree's watch tells of the gap.
 """
 
 from __future__ import annotations
@@ -111,9 +110,8 @@ class SimulatedZooKeeper:
         ensemble, wanted = self._ensemble, self._session_id
 
         def open_session() -> int:
-            return (
-                wanted if wanted and ensemble.is_alive(wanted) else ensemble.begin(self._timeout_ms)
-            )
+            is_kept = wanted and ensemble.is_alive(wanted)
+            return wanted if is_kept else ensemble.begin(self._timeout_ms)
 
         session = await self._ask(open_session, is_session=True)
         now_ns = self._clock.now_ns()
@@ -148,7 +146,8 @@ class SimulatedZooKeeper:
     async def _reconnect(self) -> None:
         """Others are tried until one stands."""
         while True:
-            await asyncio.sleep(RECONNECT_S)
+            is_early = self._network.loop.mischief.does("connected again early")
+            await asyncio.sleep(0 if is_early else RECONNECT_S)
             try:
                 async with asyncio.timeout(self._timeout_ms / 3000):
                     await self._connect_once()
@@ -187,7 +186,7 @@ class SimulatedZooKeeper:
             raise MetadataUnavailable("the ZooKeeper client is closed: open it again")
         future: asyncio.Future[Any] = self._loop.create_future()
         back, ensemble, session = self._back, self._ensemble, self._session_id
-        sent_ns = self._clock.now_ns()
+        sent_ns, mischief = self._clock.now_ns(), self._network.loop.mischief
 
         def answer(result: Any) -> None:
             self._session.prove(sent_ns)
@@ -210,7 +209,8 @@ class SimulatedZooKeeper:
                     index=conflict.index,
                     is_missing=conflict.is_missing,
                 )
-            back.send(self._host, answer, result)
+            is_lost = not is_session and mischief.does("answer of metadata lost")
+            back.send(self._host, *((self.drop,) if is_lost else (answer, result)))
 
         self._pending[future] = None
         self._there.send(None, arrive)
@@ -248,7 +248,7 @@ class SimulatedZooKeeper:
         back = self._back
 
         def fire() -> None:
-            back.send(self._host, hear)
+            back.send_late("watch late", self._host, hear)
 
         def hear() -> None:
             if self._shots.pop(fire, None) is not None:
@@ -385,7 +385,7 @@ class SimulatedZooKeeper:
         if not self._host.is_alive:
             del self._ensemble.trees[self]
             return
-        self._back.send(self._host, self._hear, zxid, path, is_gone)
+        self._back.send_late("watch late", self._host, self._hear, zxid, path, is_gone)
 
     def _hear(self, zxid: int, path: str, is_gone: bool) -> None:
         self._heard_zxid = max(self._heard_zxid, zxid)
