@@ -1,7 +1,8 @@
 """Run the workloads side by side with Apache Kafka, and keep what came out.
 
 Rules of the room: both brokers run all the time and are used in turn; what is not measured is
-idle. Kafka is warmed up first, until its JVM has compiled what it will run.
+idle. Kafka is warmed up first, until its JVM has compiled what it will run. Each run begins with
+nothing left to write: what one leaves in the page cache is not for the next to wait for.
 """
 
 from __future__ import annotations
@@ -174,6 +175,7 @@ class Session:
                 self.measures.calibrate(workload, peer, side)
                 return
             name = f"{workload.name}-{side.policy}"
+            os.sync()
             figures = self._around(name, peer, lambda: self.measures.run(workload, peer, side))
         except Exception as error:
             said = str(error).replace(str(self.folder), "DATA").replace(str(Path.home()), "~")
