@@ -25,7 +25,7 @@ FUNCTION_LINES, FUNCTION_LINES_MAX = 60, 70  # without the docstring
 
 LONG_MODULES: dict[str, int] = {
     "broker/coordinator_shard.py": 401,
-    "broker/shared_ownership.py": 423,
+    "broker/shared_ownership.py": 420,
 }
 LONG_FUNCTIONS: dict[str, int] = {}
 

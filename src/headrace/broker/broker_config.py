@@ -45,6 +45,18 @@ class BrokerConfig:
     """remote.log.manager.copier.thread.pool.size (Kafka: 10): each holds some 30 MiB."""
     orphan_grace_ms: int = 24 * 3600 * 1000
     """An object that no partition names is deleted when it is this old."""
+    balance_interval_ms: int = 30_000
+    """How often a broker tells its load, and one of them looks at all; 0: never."""
+    is_balancing: bool = True
+    """Whether this broker moves partitions by load when it is the one to decide."""
+    balance_threshold_percent: int = 150
+    """Of the mean: a broker that carries more is overloaded. Pulsar: 10 percentage points above."""
+    balance_cpu_percent_min: int = 30
+    """Of a core: a broker that uses less has time enough, however uneven the loads are."""
+    balance_patience: int = 10
+    """How many looks in a row must find a broker overloaded until something is moved."""
+    balance_rest_ms: int = 30 * 60 * 1000
+    """How long a partition stays where load has moved it."""
     sweep_interval_ms: int = 600_000
     """How often one of the brokers that share their storage looks for what belongs to nothing."""
     sweep_grace_ms: int = 3_600_000

@@ -20,10 +20,17 @@ from headrace.metadata.facts import (
     owner_key,
     partition_of_key,
 )
+from headrace.metadata.load_facts import (
+    MOVES,
+    MOVES_FOLDER,
+    MOVES_VERSION,
+    MovedPartition,
+    MovesFact,
+)
 from headrace.metadata.store import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from headrace.broker.topics import Topics
@@ -49,16 +56,19 @@ class ClusterView:
         self.owners: dict[PartitionKey, Owner] = {}
         self.pins: dict[UUID, dict[int, int]] = {}
         self.draining: set[int] = set()
+        self.moves: Mapping[PartitionKey, MovedPartition] = {}
+        """What load has moved: where placement is not to decide, while all brokers follow it."""
         self.dirty: set[PartitionKey] = set()
         """Partitions whose owner changed; whoever looks at them takes them away."""
         self.members_version = 0
-        """Counts changes of who may own what: of brokers, pins and draining."""
+        """Counts changes of who may own what: of brokers, pins, moves and draining."""
         self._followers = [
             Follower(metadata, prefix, take, changed, tasks)
             for prefix, take in (
                 (BROKERS, self._take_broker),
                 (PINS, self._take_pin),
                 (DRAINING, self._take_draining),
+                (MOVES_FOLDER, self._take_moves),
                 (OWNERS, self._take_owner),
             )
         ]
@@ -105,6 +115,23 @@ class ClusterView:
             pins.pop(partition, None)
         else:
             pins[partition] = PinFact.decode(entry.value).broker
+
+    def _take_moves(self, key: str, entry: Entry | None) -> None:
+        if key == MOVES:
+            self.members_version += 1
+            self.moves = {} if entry is None else MovesFact.decode(entry.value).by_partition
+
+    def moved_to(self, key: PartitionKey) -> int | None:
+        """The living broker that load has moved a partition to, None where it did not.
+
+        None, too, while a broker lives that does not follow moves: it would send the partition
+        back, and so on without end.
+        """
+        move = self.moves.get(key)
+        if move is None or move.broker not in self.brokers:
+            return None
+        follow = all(fact.moves_version == MOVES_VERSION for fact in self.brokers.values())
+        return move.broker if follow else None
 
     def _take_draining(self, key: str, entry: Entry | None) -> None:
         broker_id = int(key.removeprefix(DRAINING))

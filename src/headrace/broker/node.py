@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from headrace.broker.balance import Balance
 from headrace.broker.cluster_view import adopt_partitions
 from headrace.broker.follower import Follower
 from headrace.broker.group_coordinator import GroupCoordinator
@@ -122,6 +123,10 @@ class Node:
         """None where this broker alone sees its ledgers, and deletes them itself."""
         if shared_ledgers is not None:
             self.sweep = Sweep(config, shared_ledgers, metadata, self.topics, self.ownership, clock)
+        self.balance: Balance | None = None
+        """None where partitions do not move."""
+        if shared_ledgers is not None and isinstance(self.ownership, SharedOwnership):
+            self.balance = Balance(config, metadata, self.topics, self.ownership, clock)
         self.topics.forget_progress = self._forget_progress
         self.producer_ids = ProducerIds(metadata)
         self.groups: GroupCoordinator
@@ -152,6 +157,8 @@ class Node:
         self.tasks.spawn(self._keep_house(), "housekeeping")
         if self.sweep is not None:
             self.tasks.spawn(self.sweep.run(), "sweep")
+        if self.balance is not None and self.config.balance_interval_ms:
+            self.tasks.spawn(self.balance.run(), "balance")
         if self.tiering is not None:
             self.tasks.spawn(self.tiering.run(), "tiering")
 

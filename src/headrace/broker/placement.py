@@ -34,6 +34,14 @@ class Placement:
             owner = self._view.owners.get((topic.id, number))
             if owner is not None:
                 return owner.fact.broker
+        elif self._view.moves and number not in self._view.pins.get(topic.id, {}):
+            moved_to = self._view.moved_to((topic.id, number))
+            if moved_to is not None and self._may_own(moved_to):
+                return moved_to
+        return self.by_count(topic, number)
+
+    def by_count(self, topic: Topic, number: int) -> int:
+        """The broker that should serve a partition if load were not looked at, or NOBODY."""
         count = len(topic.partitions)
         stamp = (self._view.members_version, count, self.without)
         known = self._placed.get(topic.id)
@@ -43,12 +51,11 @@ class Placement:
 
     def place(self, topic_id: UUID, count: int) -> list[int]:
         """The broker for each partition of a topic."""
-        brokers = self._slots or [
-            broker
-            for broker in self._view.brokers
-            if broker not in self._view.draining and broker != self.without
-        ]
+        brokers = self._slots or [b for b in self._view.brokers if self._may_own(b)]
         return place(topic_id, count, brokers, self._view.pins.get(topic_id, {}))
+
+    def _may_own(self, broker: int) -> bool:
+        return broker not in self._view.draining and broker != self.without
 
     def forget_all_but(self, topics: Container[UUID]) -> None:
         """Forget what was computed for topics that are gone."""

@@ -31,11 +31,8 @@ from headrace.errors import (
     NotOwner,
     VersionConflict,
 )
-from headrace.metadata.facts import (
-    OwnerFact,
-    owner_key,
-    partition_key,
-)
+from headrace.metadata.facts import OwnerFact, owner_key, partition_key
+from headrace.metadata.load_facts import MOVES_VERSION
 from headrace.metadata.store import ABSENT, Operation
 
 if TYPE_CHECKING:
@@ -88,7 +85,7 @@ class SharedOwnership:
         self._tasks = tasks
         self._slots = slots
         self._wake = asyncio.Event()
-        self._view = ClusterView(metadata, tasks, self._wake.set)
+        self.view = ClusterView(metadata, tasks, self._wake.set)
         self._is_all_due = True
         """Whether all partitions have to be looked at; else those that the view calls dirty."""
         self._peers = Peers(self._me, metadata, tasks)
@@ -100,7 +97,7 @@ class SharedOwnership:
         their own."""
         self._busy: set[PartitionKey] = set()
         self._idle = asyncio.Event()
-        self._placement = Placement(self._view, slots)
+        self.placement = Placement(self.view, slots)
         self._members_version = -1
         self._moves_at = 0.0
         """When partitions may move between brokers that live: a little after the last change of
@@ -117,8 +114,8 @@ class SharedOwnership:
 
     def leader(self, topic: Topic, partition: int) -> Leader:
         """See Ownership."""
-        owner = self._view.owners.get((topic.id, partition))
-        if owner is None or not self._view.is_alive(owner.fact):
+        owner = self.view.owners.get((topic.id, partition))
+        if owner is None or not self.view.is_alive(owner.fact):
             return Leader(NO_LEADER, -1 if owner is None else owner.fact.leader_epoch)
         return Leader(owner.fact.broker, owner.fact.leader_epoch)
 
@@ -128,7 +125,7 @@ class SharedOwnership:
 
     def brokers(self) -> Sequence[BrokerFact]:
         """See Ownership."""
-        return [fact for _id, fact in sorted(self._view.brokers.items())]
+        return [fact for _id, fact in sorted(self.view.brokers.items())]
 
     def topics_changed(self) -> None:
         """See Ownership."""
@@ -139,14 +136,14 @@ class SharedOwnership:
         self._wake.set()
 
     def _look_at(self, key: PartitionKey) -> None:
-        self._view.dirty.add(key)
+        self.view.dirty.add(key)
         self._wake.set()
 
     def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
         """See Ownership."""
         operations: list[Operation] = []
-        for number, broker_id in enumerate(self._placement.place(fact.id, fact.partition_count)):
-            broker = self._view.brokers.get(broker_id)
+        for number, broker_id in enumerate(self.placement.place(fact.id, fact.partition_count)):
+            broker = self.view.brokers.get(broker_id)
             if broker is not None and broker.incarnation is not None:
                 owner = OwnerFact(broker_id, broker.incarnation, 0)
                 operations.append(Operation(owner_key(fact.id, number), owner.encode(), ABSENT))
@@ -169,10 +166,10 @@ class SharedOwnership:
 
     async def join(self, fact: BrokerFact) -> None:
         """See Ownership. Raises BrokerIdInUse, MetadataUnavailable."""
-        fact.incarnation = self._incarnation
+        fact.incarnation, fact.moves_version = self._incarnation, MOVES_VERSION
         self._membership = Membership(fact, self._metadata, self._config.join_timeout_ms)
         await self._membership.join()
-        await self._view.start()
+        await self.view.start()
         self._tasks.spawn(self._reconcile_always(), "ownership")
         guard = guard_session(self._metadata.session, self._clock, self._step_down, self._step_up)
         self._tasks.spawn(guard, "session")
@@ -181,7 +178,7 @@ class SharedOwnership:
     async def leave(self) -> None:
         """See Ownership: what cannot be handed over in time is claimed when this broker is gone."""
         self._is_leaving = True
-        self._placement.without = self._me
+        self.placement.without = self._me
         if self._slots:
             return
         try:
@@ -202,7 +199,7 @@ class SharedOwnership:
 
     async def _hand_over_all(self) -> None:
         moves = [
-            self._hand_over(topic, number, self._placement.target(topic, number))
+            self._hand_over(topic, number, self.placement.target(topic, number))
             for topic in list(self._topics.by_id.values())
             for number in range(len(topic.partitions))
             if (topic.id, number) in self._mine
@@ -228,16 +225,16 @@ class SharedOwnership:
     async def _look(self) -> None:
         """Take in what changed, and act on it."""
         loop = asyncio.get_running_loop()
-        if self._members_version != self._view.members_version:
-            self._members_version = self._view.members_version
+        if self._members_version != self.view.members_version:
+            self._members_version = self.view.members_version
             self._moves_at = loop.time() + self._config.rebalance_delay_ms / 1000
             loop.call_at(self._moves_at, self._look_at_all)
             self._topics.version += 1
-            self._peers.follow(self._view.brokers)
+            self._peers.follow(self.view.brokers)
             self._is_all_due = True
         if self._is_safe and not self._is_leaving:
             membership = self._membership
-            is_unknown = membership is not None and self._me not in self._view.brokers
+            is_unknown = membership is not None and self._me not in self.view.brokers
             if membership is not None and is_unknown and not await membership.restore():
                 loop.call_later(RETRY_S, self._wake.set)
             self._reconcile()
@@ -257,7 +254,7 @@ class SharedOwnership:
     def _reconcile(self) -> None:
         """Begin whatever it takes for each partition of this broker; what is under way goes on."""
         is_moving = asyncio.get_running_loop().time() >= self._moves_at
-        dirty, self._view.dirty = self._view.dirty, set()
+        dirty, self.view.dirty = self.view.dirty, set()
         if self._is_all_due:
             self._is_all_due = False
             self._drop_deleted()
@@ -279,14 +276,14 @@ class SharedOwnership:
             if self._slots:  # over shared storage the sweep of orphans does it
                 clearing = self._topics.clear([deleted], [partition_key(*key)])
                 self._tasks.spawn(clearing, f"delete {deleted.name}")
-        self._placement.forget_all_but(known)
+        self.placement.forget_all_but(known)
 
     def _settle(self, topic: Topic, number: int, *, is_moving: bool) -> None:
         key = (topic.id, number)
         if key in self._busy:  # looked at again when that is done
             return
-        target = self._placement.target(topic, number)
-        owner = self._view.owners.get(key)
+        target = self.placement.target(topic, number)
+        owner = self.view.owners.get(key)
         mine = self._mine.get(key)
         if owner is not None and owner.fact.incarnation == self._incarnation:
             epoch = owner.fact.leader_epoch
@@ -302,7 +299,7 @@ class SharedOwnership:
             return
         if mine is not None:
             self._end(topic, number, "another broker has taken it over")
-        if target == self._me and (owner is None or not self._view.is_alive(owner.fact)):
+        if target == self._me and (owner is None or not self.view.is_alive(owner.fact)):
             self._do(key, self._claim(topic, number))
 
     def _do(self, key: PartitionKey, change: Coroutine[None, None, None]) -> None:
@@ -327,7 +324,7 @@ class SharedOwnership:
 
     async def _claim(self, topic: Topic, number: int) -> None:
         async with self._claims:
-            known = self._view.owners.get((topic.id, number))
+            known = self.view.owners.get((topic.id, number))
             epoch = 0 if known is None else known.fact.leader_epoch + 1
             fact = OwnerFact(self._me, self._incarnation, epoch)
             is_mine = await self._put(topic, number, fact, known)
@@ -352,9 +349,9 @@ class SharedOwnership:
         except VersionConflict:
             entry = await self._metadata.get(owner_key(*key))
             if entry is not None:
-                self._view.own(key, OwnerFact.decode(entry.value), entry.version)
+                self.view.own(key, OwnerFact.decode(entry.value), entry.version)
             return False
-        self._view.own(key, fact, version)
+        self.view.own(key, fact, version)
         return True
 
     def _begin(self, topic: Topic, number: int, leader_epoch: int) -> None:
@@ -396,7 +393,7 @@ class SharedOwnership:
             self._resigned(topic, number)
             await served.upkeep.settle_and_seal()
             try:
-                owner, broker = self._view.owners.get(key), self._view.brokers.get(target)
+                owner, broker = self.view.owners.get(key), self.view.brokers.get(target)
                 if (
                     # Nobody took it over in the meantime, and there is somebody to give it to.
                     owner is not None

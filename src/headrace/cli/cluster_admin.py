@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from headrace.metadata.facts import BrokerFact
     from headrace.server.cluster_admin import ClusterAdmin, Picture
     from headrace.server.settings import ClusterSettings
 
@@ -33,6 +34,7 @@ Answer = TypeVar("Answer")
 POLL_S = 0.2
 SESSION_TIMEOUT_MS = 6_000
 SHOWN_MAX = 20
+LOAD_COLUMNS = ["in_per_s", "out_per_s", "cpu"]
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 WAIT = click.option(
     "--wait-s",
@@ -101,6 +103,17 @@ def _ask(
         ) from error
 
 
+def _load(picture: Picture, broker: BrokerFact, *, as_json: bool) -> list[str | float | None]:
+    """What a broker has carried lately; None where it has not said."""
+    load = picture.loads.get(broker.id)
+    if load is None or load.incarnation != broker.incarnation:
+        return [None] * len(LOAD_COLUMNS)
+    rates = [load.in_bytes_per_s, load.out_bytes_per_s]
+    if as_json:
+        return [*rates, load.cpu_permille / 1000]
+    return [*map(size_text, rates), f"{load.cpu_permille / 10:.0f} %"]
+
+
 @click.command()
 @AS_JSON
 @_where
@@ -122,11 +135,12 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
             broker.rack,
             iso_time(broker.started_ms),
             owned[broker.id],
+            *_load(picture, broker, as_json=as_json),
             "draining" if broker.id in picture.draining else "serving",
         ]
         for _id, broker in sorted(picture.brokers.items())
     ]
-    columns = ["broker", "kafka", "rack", "since", "partitions", "state"]
+    columns = ["broker", "kafka", "rack", "since", "partitions", *LOAD_COLUMNS, "state"]
     if as_json:
         print_json(
             {
@@ -139,6 +153,11 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
                 "pins": {
                     picture.name_of(key): broker
                     for key, broker in picture.pins.items()
+                    if key[0] in picture.topics
+                },
+                "moved_by_load": {
+                    picture.name_of(key): broker
+                    for key, broker in picture.moves.items()
                     if key[0] in picture.topics
                 },
                 "unserved": unserved,

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.broker.broker_config import BrokerConfig
 from headrace.cli.failures import CommandFailed
 from headrace.cli.parameters import QuorumType
 from headrace.server.settings import ClusterSettings
@@ -82,9 +84,55 @@ _OPTIONS = (
     ),
 )
 
+_DEFAULTS = BrokerConfig()
+_BALANCE_OPTIONS = (
+    click.option(
+        "--balance/--no-balance",
+        default=True,
+        show_default=True,
+        envvar="HEADRACE_BALANCE",
+        help="With --zookeeper: move partitions away from a broker that carries much more than the"
+        " others. Say the same to all brokers: whichever is to decide does as it was told.",
+    ),
+    click.option(
+        "--balance-cpu-percent",
+        type=click.IntRange(0),
+        default=_DEFAULTS.balance_cpu_percent_min,
+        show_default=True,
+        envvar="HEADRACE_BALANCE_CPU_PERCENT",
+        help="With --zookeeper: a broker that uses less of a core keeps what it has.",
+    ),
+    click.option(
+        "--balance-interval-ms",
+        type=click.IntRange(0),
+        default=_DEFAULTS.balance_interval_ms,
+        hidden=True,
+    ),
+)
+
+
+def balance_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options about moves by load; it gets `balance`, a part of BrokerConfig."""
+
+    @wraps(command)
+    def told(
+        balance: bool, balance_cpu_percent: int, balance_interval_ms: int, **more: Any
+    ) -> None:
+        config = {
+            "is_balancing": balance,
+            "balance_cpu_percent_min": balance_cpu_percent,
+            "balance_interval_ms": balance_interval_ms,
+        }
+        command(balance=config, **more)
+
+    for option in reversed(_BALANCE_OPTIONS):
+        told = option(told)
+    return told
+
+
 CLUSTER_NAMES = (
     "zookeeper", "zookeeper-root", "zookeeper-credential-file", "broker-id", "rack",
-    "session-timeout-ms", "quorum",
+    "session-timeout-ms", "quorum", "balance", "balance-cpu-percent",
 )  # fmt: skip
 """What `[cluster]` in a file may hold (`config_file`): the names of the options above."""
 

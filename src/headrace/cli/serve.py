@@ -11,11 +11,17 @@ import resource
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.cli.cluster_options import CLUSTER_NAMES, cluster_options, cluster_settings
+from headrace.cli.cluster_options import (
+    CLUSTER_NAMES,
+    balance_options,
+    cluster_options,
+    cluster_settings,
+)
 from headrace.cli.config_file import config_option
 from headrace.cli.failures import CommandFailed
 from headrace.cli.parameters import Address, show_address
@@ -257,6 +263,7 @@ def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: boo
     " listen on ports that follow each other. Default: as many as the data folder has had.",
 )
 @cluster_options
+@balance_options
 @config_option("serve", CLUSTER_NAMES)
 @click.option("--worker", type=click.IntRange(0, 63), default=None, hidden=True)
 @click.option(
@@ -324,6 +331,7 @@ def serve(
     rack: str | None,
     session_timeout_ms: int,
     quorum: tuple[int, int, int],
+    balance: dict[str, Any],
     worker: int | None,
     advertise: tuple[str, int] | None,
     open_to_network: bool,
@@ -360,6 +368,7 @@ def serve(
         partition_count_default=partitions,
         retention_check_interval_ms=retention_check_interval_ms,
         tiering_interval_ms=tiering_interval_ms,
+        **balance,
     )
     settings = Settings(
         data_dir,

@@ -89,6 +89,7 @@ class PartitionLog:
         "config",
         "end_offset",
         "failure",
+        "fetched_bytes",
         "high_watermark",
         "indexes",
         "is_deleted",
@@ -136,6 +137,8 @@ class PartitionLog:
         """Called when the chain says that another broker owns the partition."""
         self.failure: HeadraceError | None = None
         """Why this partition cannot be served; None while all is well."""
+        self.fetched_bytes = 0
+        """Bytes that clients were sent, since this log is served here."""
         self.ready: Completion | None = Completion()
         self.indexes = environment.indexes
         self._store = environment.store

@@ -13,6 +13,7 @@ a copy (`dataclasses.replace`), put it back with the version that was read. Do n
     /config/broker                     BrokerConfigFact (cluster-wide dynamic settings)
     /cluster/id                        ClusterFact
     /producer-ids/next                 the first producer id that nobody has been given
+    /load/<id>, /moves/by-load         load, and what was moved because of it (`load_facts`)
 
 How it works: a JSON object with `v`, the version of its shape. Decoding is strict about fields
 it knows and keeps those it does not (`unknown`), so an older broker that rewrites a fact does not
@@ -274,6 +275,8 @@ class BrokerFact(StoredFact):
     rack: str | None = None
     incarnation: str | None = None
     """Drawn anew at each start."""
+    moves_version: int | None = None
+    """Which moves by load it follows (`load_facts`); None: none, and then no broker may."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -289,6 +292,7 @@ class BrokerFact(StoredFact):
             reader.integer("started_ms", 0),
             reader.text_or_none("rack"),
             reader.text_or_none("incarnation"),
+            reader.integer_or_none("moves_version", 1),
             reader.rest(),
         )
 

@@ -22,6 +22,11 @@ class Clock(Protocol):
         ...
 
 
+def process_cpu_ns() -> int:
+    """CPU time that this process has used so far, in nanoseconds."""
+    return time.process_time_ns()
+
+
 class SystemClock:
     """The machine's clock."""
 

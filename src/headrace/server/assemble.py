@@ -15,7 +15,7 @@ from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
-from headrace.runtime.clock import SystemClock
+from headrace.runtime.clock import SystemClock, process_cpu_ns
 from headrace.runtime.randomness import SystemRandomness
 from headrace.server.lifecycle import Broker
 from headrace.server.settings import check_exposure
@@ -112,6 +112,8 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
             shared_ledgers=store,
             tier=tier,
         )
+        if node.balance is not None:
+            node.balance.meter.cpu_ns = process_cpu_ns
         await _open(broker, node, settings, None)
     except BaseException:
         await broker.stop()

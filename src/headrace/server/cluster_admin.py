@@ -31,6 +31,7 @@ from headrace.metadata.facts import (
     pin_key,
     topic_key,
 )
+from headrace.metadata.load_facts import LOADS, MOVES, LoadFact, MovesFact
 from headrace.metadata.store import ANY
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
@@ -62,6 +63,10 @@ class Picture:
     topics: dict[UUID, TopicFact]
     owners: dict[PartitionKey, OwnerFact]
     pins: dict[PartitionKey, int]
+    loads: dict[int, LoadFact]
+    """What the living brokers have carried lately."""
+    moves: dict[PartitionKey, int]
+    """What was moved by load, and to which broker."""
     bookies: list[str]
     read_only_bookies: list[str]
 
@@ -131,9 +136,12 @@ class ClusterAdmin:
     async def picture(self) -> Picture:
         """Read everything. Raises MetadataUnavailable."""
         metadata = self._metadata
-        brokers, draining, topics, owners, pins = await asyncio.gather(
-            *(metadata.list(prefix) for prefix in (BROKERS, DRAINING, TOPICS, OWNERS, PINS))
+        prefixes = (BROKERS, DRAINING, TOPICS, OWNERS, PINS, LOADS)
+        brokers, draining, topics, owners, pins, loads = await asyncio.gather(
+            *(metadata.list(prefix) for prefix in prefixes)
         )
+        moved = await metadata.get(MOVES)
+        moves = MovesFact() if moved is None else MovesFact.decode(moved.value)
         available = f"{self._settings.ledgers_root}/available"
         bookies = sorted(set(await self._zookeeper.children(available) or ()) - {"readonly"})
         read_only = await self._zookeeper.children(f"{available}/readonly") or ()
@@ -145,6 +153,8 @@ class ClusterAdmin:
             {fact.id: fact for fact in facts},
             {partition_of_key(entry.key): OwnerFact.decode(entry.value) for entry in owners},
             {partition_of_key(entry.key): PinFact.decode(entry.value).broker for entry in pins},
+            {int(entry.key.removeprefix(LOADS)): LoadFact.decode(entry.value) for entry in loads},
+            {key: move.broker for key, move in moves.by_partition.items()},
             bookies,
             sorted(read_only),
         )
@@ -170,7 +180,17 @@ class ClusterAdmin:
             await self._metadata.put(key, PinFact(broker_id).encode(), ANY)
         elif await self._metadata.get(key) is not None:
             await self._metadata.delete(key, ANY)
+        else:
+            await self._forget_move((fact.id, partition))
         return fact.id, partition
+
+    async def _forget_move(self, key: PartitionKey) -> None:
+        """Leave to placement what load has moved. Raises VersionConflict: something was moved."""
+        entry = await self._metadata.get(MOVES)
+        if entry is not None:
+            fact = MovesFact.decode(entry.value)
+            fact.moves = [move for move in fact.moves if move.key != key]
+            await self._metadata.put(MOVES, fact.encode(), entry.version)
 
     async def verify(self) -> Findings:
         """Compare the facts with each other and with BookKeeper's. Reads no records."""

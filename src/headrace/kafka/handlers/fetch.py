@@ -205,6 +205,8 @@ class FetchHandler:
             length = len(found)
             size += length
             left -= length
+            if length:
+                partition.fetched_bytes += length
             results.append(_result(wanted, partition, found))
         if has_error or size >= fetch.request.bytes_min or fetch.request.wait_ms_max <= 0:
             self._answer(fetch, results)
@@ -260,6 +262,7 @@ class FetchHandler:
                 data, is_cold_due = EMPTY, True
             size += len(data)
             left -= len(data)
+            partition.fetched_bytes += len(data)
             results[at] = _result(wanted, partition, data)
         if fetch.reply.connection.transport is None:
             return  # the client went away meanwhile

@@ -127,6 +127,7 @@ class SimulatedBroker:
             retention_check_interval_ms=RETENTION_CHECK_MS,
             sweep_interval_ms=SWEEP_INTERVAL_MS,
             sweep_grace_ms=SWEEP_GRACE_MS,
+            balance_interval_ms=0,
         )
         node = Node(config, store, metadata, self.clock, randomness, shared_ledgers=store)
         await node.open()

@@ -1,0 +1,141 @@
+"""What brokers tell each other of their load, and what was moved because of it.
+
+Rules of the room: as in `facts`. Do not change: stored.
+
+    /load/<id>      LoadFact (ephemeral): what a living broker has carried lately
+    /moves/by-load  MovesFact: partitions that should be elsewhere than placement says
+
+A load is written every half a minute and read by one broker; a move is rare. All moves are in one
+key, so that of two brokers which would both move something one loses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from headrace.metadata.fact_json import FactReader
+from headrace.metadata.facts import StoredFact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LOADS = "/load/"
+MOVES_FOLDER = "/moves/"
+MOVES = "/moves/by-load"
+MOVES_VERSION = 1
+"""Of the meaning of MOVES: a broker that is known to follow them says so in its BrokerFact."""
+MOVES_MAX = 256
+PartitionKey = tuple[UUID, int]
+
+
+def load_key(broker_id: int) -> str:
+    """The key of what a broker carries."""
+    return f"{LOADS}{broker_id}"
+
+
+def _uuid(reader: FactReader, name: str) -> UUID:
+    text = reader.text(name)
+    try:
+        return UUID(hex=text)
+    except ValueError as error:
+        raise reader.corrupt(f"has the impossible topic id {text!r}") from error
+
+
+@dataclass(slots=True)
+class PartitionRate:
+    """Bytes a second, in and out, of one partition."""
+
+    topic: UUID
+    partition: int
+    bytes_per_s: int
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, reader: FactReader) -> PartitionRate:
+        """Take it out of one JSON object. Raises DataCorrupt."""
+        return cls(
+            _uuid(reader, "topic"),
+            reader.integer("partition", 0),
+            reader.integer("bytes_per_s", 0),
+            reader.rest(),
+        )
+
+
+@dataclass(slots=True)
+class LoadFact(StoredFact):
+    """What one life of a broker has carried lately: bytes a second, and thousandths of a core."""
+
+    incarnation: str
+    in_bytes_per_s: int
+    out_bytes_per_s: int
+    cpu_permille: int
+    busiest: list[PartitionRate] = field(default_factory=list)
+    """The partitions with most traffic that may be moved."""
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def bytes_per_s(self) -> int:
+        """In and out."""
+        return self.in_bytes_per_s + self.out_bytes_per_s
+
+    @classmethod
+    def decode(cls, value: bytes) -> LoadFact:
+        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        reader = FactReader.parse("load", value)
+        return cls(
+            reader.text("incarnation"),
+            reader.integer("in_bytes_per_s", 0),
+            reader.integer("out_bytes_per_s", 0),
+            reader.integer("cpu_permille", 0),
+            [PartitionRate.read(item) for item in reader.objects("busiest", "partition's rate")],
+            reader.rest(),
+        )
+
+
+@dataclass(slots=True)
+class MovedPartition:
+    """A partition, the broker that should serve it while that lives, and since when."""
+
+    topic: UUID
+    partition: int
+    broker: int
+    moved_ms: int
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> PartitionKey:
+        """Topic id and number."""
+        return self.topic, self.partition
+
+    @classmethod
+    def read(cls, reader: FactReader) -> MovedPartition:
+        """Take it out of one JSON object. Raises DataCorrupt."""
+        return cls(
+            _uuid(reader, "topic"),
+            reader.integer("partition", 0),
+            reader.integer("broker", 0),
+            reader.integer("moved_ms", 0),
+            reader.rest(),
+        )
+
+
+@dataclass(slots=True)
+class MovesFact(StoredFact):
+    """All partitions that load has moved, from old to new; MOVES_MAX at most are written."""
+
+    moves: list[MovedPartition] = field(default_factory=list)
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def by_partition(self) -> Mapping[PartitionKey, MovedPartition]:
+        """The newest move of each."""
+        return {move.key: move for move in self.moves}
+
+    @classmethod
+    def decode(cls, value: bytes) -> MovesFact:
+        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        reader = FactReader.parse("moves by load", value)
+        moves = [MovedPartition.read(item) for item in reader.objects("moves", "moved partition")]
+        return cls(moves, reader.rest())

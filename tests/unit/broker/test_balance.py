@@ -1,0 +1,194 @@
+"""Moves by load: brokers in one process, over stores in memory, told to look by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tests.unit.broker import test_shared_ownership
+from tests.unit.broker.test_shared_ownership import Cluster
+
+from headrace.broker.balance import BALANCER, STALE_LOOKS
+from headrace.coordination.placement.rendezvous import place
+from headrace.metadata.facts import PinFact, pin_key
+from headrace.metadata.load_facts import MOVES, LoadFact, MovedPartition, MovesFact, load_key
+from headrace.metadata.store import ANY
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from headrace.coordination.placement.load import Move
+
+PATIENCE = 3
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    await test_shared_ownership.until(condition, 30)
+
+
+class Balanced:
+    """Three brokers and a topic of six partitions, two at each; those of one are hot."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    async def start(self) -> None:
+        for broker_id in (1, 2, 3):
+            await self.cluster.start(broker_id)
+        for node in self.cluster.nodes.values():
+            node.config.balance_patience = PATIENCE
+            node.config.balance_cpu_percent_min = 0
+        await self.any.topics.create("t", 6)
+        await until(lambda: self.cluster.agree("t", {1, 2, 3}))
+        owners = self.owners
+        self.hot = [number for number in range(6) if owners[number] == owners[0]]
+        self.source = owners[0]
+        assert len(self.hot) == 2
+
+    @property
+    def any(self):
+        return next(iter(self.cluster.nodes.values()))
+
+    @property
+    def owners(self) -> list[int]:
+        return self.cluster.owners("t")
+
+    async def load(self) -> None:
+        """Some records to every partition, and many to the hot ones."""
+        for number in range(6):
+            for _ in range(60 if number in self.hot else 1):
+                await self.cluster.append("t", number, b"x" * 2_000)
+
+    async def looks(self, count: int) -> list[Move]:
+        """Let every broker look so often, under load; what was moved."""
+        moves = []
+        for _ in range(count):
+            await self.load()
+            for node in self.cluster.nodes.values():
+                move = await node.balance.look()
+                if move is not None:
+                    moves.append(move)
+                    await until(lambda m=move: self.owners[m.partition[1]] == m.target)
+                    await until(lambda: self.cluster.agree("t", {1, 2, 3}))
+        return moves
+
+
+@asynccontextmanager
+async def balanced() -> AsyncIterator[Balanced]:
+    cluster = Cluster()
+    made = Balanced(cluster)
+    try:
+        await made.start()
+        yield made
+    finally:
+        await cluster.close()
+
+
+def test_of_two_hot_partitions_of_one_broker_one_moves_and_then_nothing_does() -> None:
+    async def scenario() -> None:
+        async with balanced() as b:
+            before = b.owners
+            assert await b.looks(PATIENCE - 1) == [], "patience"
+            (move,) = await b.looks(PATIENCE)
+            assert move.partition[1] in b.hot
+            assert move.source == b.source
+            after = b.owners
+            assert [n for n in range(6) if before[n] != after[n]] == [move.partition[1]]
+            assert after[move.partition[1]] == move.target
+            assert await b.looks(3 * PATIENCE) == [], "it rests, and is even"
+
+    asyncio.run(scenario())
+
+
+def test_a_pinned_partition_is_never_moved() -> None:
+    async def scenario() -> None:
+        async with balanced() as b:
+            topic = b.any.topics.get("t")
+            for number in b.hot:
+                fact = PinFact(b.source)
+                await b.any.metadata.put(pin_key(topic.id, number), fact.encode(), ANY)
+            await until(
+                lambda: all(
+                    len(node.ownership.view.pins.get(topic.id, {})) == 2
+                    for node in b.cluster.nodes.values()
+                )
+            )
+            assert all(move.partition[1] not in b.hot for move in await b.looks(3 * PATIENCE))
+            assert all(b.owners[number] == b.source for number in b.hot)
+
+    asyncio.run(scenario())
+
+
+def test_nothing_moves_where_the_setting_is_off_or_the_brokers_have_time_enough() -> None:
+    async def scenario() -> None:
+        async with balanced() as b:
+            for node in b.cluster.nodes.values():
+                node.config.is_balancing = False
+            assert await b.looks(2 * PATIENCE) == []
+            for node in b.cluster.nodes.values():
+                node.config.is_balancing = True
+                node.config.balance_cpu_percent_min = 50  # and nobody has told of any CPU time
+            assert await b.looks(2 * PATIENCE) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_whose_load_is_not_known_stops_all_moves() -> None:
+    async def scenario() -> None:
+        async with balanced() as b:
+            for node in b.cluster.nodes.values():
+                node.config.balance_patience = STALE_LOOKS + 3
+            decider = place(BALANCER, 1, [1, 2, 3], {})[0]
+            node = next(node for id_, node in b.cluster.nodes.items() if id_ != decider)
+            assert await b.looks(1) == []
+            look = node.balance.look
+
+            async def say_nothing() -> None:
+                return None
+
+            node.balance.look = say_nothing
+            assert await b.looks(4 * STALE_LOOKS) == []
+            node.balance.look = look
+            assert len(await b.looks(2 * STALE_LOOKS + 6)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_move_is_forgotten_while_its_broker_is_away_or_one_lives_that_does_not_follow() -> None:
+    async def scenario() -> None:
+        async with balanced() as b:
+            topic = b.any.topics.get("t")
+            home = b.owners[0]
+            away = next(broker for broker in (1, 2, 3) if broker != home)
+            fact = MovesFact([MovedPartition(topic.id, 0, away, 1)])
+            await b.any.metadata.put(MOVES, fact.encode(), ANY)
+            await until(lambda: b.owners[0] == away and b.cluster.agree("t", {1, 2, 3}))
+            node = b.cluster.nodes[home]
+            member = node.ownership._membership
+            older = replace(member._fact, moves_version=None)
+            await node.metadata.put(member._key, older.encode(), ANY, ephemeral=True)
+            await until(lambda: b.owners[0] == home and b.cluster.agree("t", {1, 2, 3}))
+            await node.metadata.put(member._key, member._fact.encode(), ANY, ephemeral=True)
+            await until(lambda: b.owners[0] == away and b.cluster.agree("t", {1, 2, 3}))
+            await b.cluster.stop(away)
+            alive = {1, 2, 3} - {away}
+            await until(lambda: b.cluster.agree("t", alive))
+
+    asyncio.run(scenario())
+
+
+def test_what_is_told_is_what_was_carried() -> None:
+    async def scenario() -> None:
+        async with balanced() as b:
+            await b.looks(2)
+            for broker, node in b.cluster.nodes.items():
+                fact = LoadFact.decode((await node.metadata.get(load_key(broker))).value)
+                named = {(rate.topic, rate.partition) for rate in fact.busiest}
+                mine = {(node.topics.get("t").id, n) for n in range(6) if b.owners[n] == broker}
+                assert named == mine
+                assert fact.in_bytes_per_s == sum(rate.bytes_per_s for rate in fact.busiest) > 0
+                assert fact.out_bytes_per_s == 0
+
+    asyncio.run(scenario())
