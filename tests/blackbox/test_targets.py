@@ -9,6 +9,7 @@ import sys
 import pytest
 
 TIMEOUT_S = 900
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 
 
 def attack(folder, target: str, *options: str) -> dict:

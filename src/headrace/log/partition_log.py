@@ -121,7 +121,7 @@ class PartitionLog:
         self.config = config
         self.segments: list[Segment] = []
         self.producers = ProducerState()
-        self.retries = Retries()
+        self.retries = Retries(are_due=bool(leader_epoch))  # somebody else had it before
         self.waiters = Waiters()
         self.log_start_offset = 0
         self.end_offset = 0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DUPLICATES_KEPT: Final = 5
 """Java's producer has at most five requests in flight when it is idempotent. Do not change."""
 SEQUENCE_END: Final = 2**31
-RETRIES_MS: Final = 30_000
+RETRIES_MS: Final = 15_000
 """How long batches that failed are awaited before those behind them, from when they can come: by
 then clients have an answer to what was under way, or have given it up."""
 _COUNT: Final = Struct(">I")
@@ -213,13 +213,15 @@ class Retries:
     it is: librdkafka takes a new epoch then, and sends all under it whose answer it has not got, in
     every partition, stored or not. And a producer that is unknown, because its first batch is the
     one that failed, could begin with the second, which is taken for an answer to both.
+    A partition that has changed hands has failed so, too: the first batch is told so by the former
+    owner, while the second is under way to the new one.
     """
 
     __slots__ = ("_until_ms", "are_due")
 
-    def __init__(self) -> None:
-        self.are_due = False
-        """Whether a batch was told to come again since appends last went ahead."""
+    def __init__(self, *, are_due: bool) -> None:
+        self.are_due = are_due
+        """Whether a batch may have been told to come again since appends last went ahead."""
         self._until_ms = -1
 
     def reopened(self, now_ms: int) -> None:

@@ -230,6 +230,29 @@ def test_what_follows_a_batch_that_never_came_to_the_log_is_told_to_come_again()
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("before", [0, 3])
+def test_what_comes_to_a_new_owner_before_what_its_former_one_refused_is_told_to_come_again(
+    before,
+) -> None:
+    """librdkafka asks the new one with its second batch, and retries the first only then."""
+
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            for sequence in range(before):
+                await append(bench, sequence)
+            rival = bench.rival(1)
+            await rival.ready()
+            with pytest.raises(StorageUnavailable, match="comes first"):
+                await append(rival, before + 1)
+            assert await append(rival, before) == before
+            assert await append(rival, before + 1) == before + 1
+            rival.clock.ms += RETRIES_MS
+            with pytest.raises(OutOfOrderSequence):
+                await append(rival, before + 3)
+
+    asyncio.run(scenario())
+
+
 def test_a_log_that_has_failed_nobody_takes_any_first_sequence_as_ever() -> None:
     """Kafka does so, too: what a producer wrote before may have been deleted since."""
 
