@@ -207,21 +207,30 @@ def run_aiokafka_member(context: Context) -> None:
 
 async def _aiokafka(context: Context) -> None:
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+    from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from aiokafka.errors import KafkaError
 
     progress = Progress(context)
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=context.spec.bootstrap,
-        group_id=context.spec.group,
-        client_id=context.spec.name,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        session_timeout_ms=SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        max_poll_interval_ms=20_000,
-        request_timeout_ms=21_000,
-        retry_backoff_ms=50,
-    )
+
+    def make() -> Any:
+        return AIOKafkaConsumer(
+            bootstrap_servers=context.spec.bootstrap,
+            group_id=context.spec.group,
+            client_id=context.spec.name,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            max_poll_interval_ms=20_000,
+            request_timeout_ms=21_000,
+            retry_backoff_ms=50,
+            # What the group's other member offers: a coordinator that has read its log knows of a
+            # member the chosen strategy alone, and refuses who does not offer that.
+            partition_assignment_strategy=(RangePartitionAssignor, RoundRobinPartitionAssignor),
+        )
+
+    consumer = make()
 
     def identity() -> tuple[str, int]:
         known = consumer._coordinator  # noqa: SLF001 - the library tells it nowhere
@@ -234,12 +243,14 @@ async def _aiokafka(context: Context) -> None:
         def on_partitions_revoked(self, revoked: Any) -> None:
             progress.revoked(_pairs(revoked))
 
-    consumer.subscribe(list(context.spec.topics), listener=Listener())
     while not context.over.is_set():
+        consumer.subscribe(list(context.spec.topics), listener=Listener())
         try:
             await consumer.start()
             break
         except (KafkaError, OSError):
+            await _stop(consumer)
+            consumer = make()  # one that has failed half-way starts no more
             await asyncio.sleep(0.2)
     while not context.over.is_set():
         since_ns = now_ns()
@@ -252,6 +263,12 @@ async def _aiokafka(context: Context) -> None:
         _note_polled(context, progress, since_ns, _by_topic(polled))
         if progress.ends and context.chance.random() < COMMIT_CHANCE:
             await _commit_aiokafka(progress, consumer, identity)
+    await _stop(consumer)
+
+
+async def _stop(consumer: Any) -> None:
+    from aiokafka.errors import KafkaError
+
     try:
         await asyncio.wait_for(consumer.stop(), 10)
     except (KafkaError, TimeoutError):
