@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.cli.cluster_options import CLUSTER_NAMES, CREDENTIAL, cluster_settings
+from headrace.cli.cluster_options import (
+    CLUSTER_NAMES,
+    CREDENTIAL,
+    cluster_settings,
+    tls_options,
+    with_tls,
+)
 from headrace.cli.config_file import config_option
 from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.output import iso_time, print_json, print_table, say, size_text
@@ -73,16 +79,18 @@ def _where(command: Callable[..., Any]) -> Callable[..., Any]:
         zookeeper: str,
         zookeeper_root: str,
         zookeeper_credential_file: Path | None,
+        tls: Any,
         **more: Any,
     ) -> None:
         quorum = (3, 3, 2)  # nothing is written that would need another
         settings = cluster_settings(
             zookeeper, zookeeper_root, SESSION_TIMEOUT_MS, quorum, zookeeper_credential_file
         )
+        settings = with_tls(settings, tls)
         assert settings is not None, "--zookeeper has a default"
         command(settings, **more)
 
-    return asking
+    return tls_options(asking)
 
 
 def _ask(

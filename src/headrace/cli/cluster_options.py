@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ import click
 from headrace.broker.broker_config import BrokerConfig
 from headrace.cli.failures import CommandFailed
 from headrace.cli.parameters import QuorumType
+from headrace.errors import RequestInvalid
+from headrace.runtime.tls import TlsFiles, client_context
 from headrace.server.settings import ClusterSettings
 
 if TYPE_CHECKING:
@@ -84,6 +87,86 @@ _OPTIONS = (
     ),
 )
 
+_PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
+_TLS_OPTIONS = (
+    click.option(
+        "--zookeeper-tls",
+        is_flag=True,
+        envvar="HEADRACE_ZOOKEEPER_TLS",
+        help="Speak TLS to ZooKeeper: --zookeeper names its secure ports. Needs --cluster-ca.",
+    ),
+    click.option(
+        "--bookie-tls",
+        is_flag=True,
+        envvar="HEADRACE_BOOKIE_TLS",
+        help="Speak TLS to bookies, at the ports they have. Needs --cluster-ca.",
+    ),
+    click.option(
+        "--cluster-ca",
+        type=_PEM,
+        default=None,
+        envvar="HEADRACE_CLUSTER_CA",
+        help="A file with the authorities that sign the certificates of ZooKeeper and bookies.",
+    ),
+    click.option(
+        "--cluster-cert",
+        type=_PEM,
+        default=None,
+        envvar="HEADRACE_CLUSTER_CERT",
+        help="A file with the certificate that this process shows to ZooKeeper and bookies.",
+    ),
+    click.option(
+        "--cluster-key",
+        type=_PEM,
+        default=None,
+        envvar="HEADRACE_CLUSTER_KEY",
+        help="A file with its key, without a password. Default: in the file of --cluster-cert.",
+    ),
+)
+
+
+def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options about TLS within a cluster; it gets `tls`, to be used by
+    `with_tls`."""
+
+    @wraps(command)
+    def told(
+        zookeeper_tls: bool,
+        bookie_tls: bool,
+        cluster_ca: Path | None,
+        cluster_cert: Path | None,
+        cluster_key: Path | None,
+        **more: Any,
+    ) -> None:
+        files = None if cluster_ca is None else TlsFiles(cluster_ca, cluster_cert, cluster_key)
+        if files is None and (zookeeper_tls or bookie_tls):
+            raise CommandFailed(
+                "TLS to a server that anybody could be is of no use: name the authority that signs"
+                " the servers' certificates with --cluster-ca"
+            )
+        if cluster_key is not None and cluster_cert is None:
+            raise CommandFailed("--cluster-key goes with the certificate of --cluster-cert")
+        command(tls=(files, zookeeper_tls, bookie_tls), **more)
+
+    for option in reversed(_TLS_OPTIONS):
+        told = option(told)
+    return told
+
+
+def with_tls(
+    settings: ClusterSettings | None, tls: tuple[TlsFiles | None, bool, bool]
+) -> ClusterSettings | None:
+    """The settings with what `tls_options` gave. Raises CommandFailed on files of no use."""
+    files, is_zookeeper, is_bookie = tls
+    if settings is None or files is None:
+        return settings
+    try:
+        client_context(files)  # now, while somebody is looking
+    except RequestInvalid as error:
+        raise CommandFailed(str(error)) from error
+    return replace(settings, tls=files, is_zookeeper_tls=is_zookeeper, is_bookie_tls=is_bookie)
+
+
 _DEFAULTS = BrokerConfig()
 _BALANCE_OPTIONS = (
     click.option(
@@ -133,6 +216,7 @@ def balance_options(command: Callable[..., Any]) -> Callable[..., Any]:
 CLUSTER_NAMES = (
     "zookeeper", "zookeeper-root", "zookeeper-credential-file", "broker-id", "rack",
     "session-timeout-ms", "quorum", "balance", "balance-cpu-percent",
+    "zookeeper-tls", "bookie-tls", "cluster-ca", "cluster-cert", "cluster-key",
 )  # fmt: skip
 """What `[cluster]` in a file may hold (`config_file`): the names of the options above."""
 

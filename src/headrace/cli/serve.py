@@ -21,6 +21,8 @@ from headrace.cli.cluster_options import (
     balance_options,
     cluster_options,
     cluster_settings,
+    tls_options,
+    with_tls,
 )
 from headrace.cli.config_file import config_option
 from headrace.cli.failures import CommandFailed
@@ -264,6 +266,7 @@ def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: boo
 )
 @cluster_options
 @balance_options
+@tls_options
 @config_option("serve", CLUSTER_NAMES)
 @click.option("--worker", type=click.IntRange(0, 63), default=None, hidden=True)
 @click.option(
@@ -332,6 +335,7 @@ def serve(
     session_timeout_ms: int,
     quorum: tuple[int, int, int],
     balance: dict[str, Any],
+    tls: Any,
     worker: int | None,
     advertise: tuple[str, int] | None,
     open_to_network: bool,
@@ -353,6 +357,7 @@ def serve(
     cluster = cluster_settings(
         zookeeper, zookeeper_root, session_timeout_ms, quorum, zookeeper_credential_file
     )
+    cluster = with_tls(cluster, tls)
     if cluster is not None and workers is not None and workers > 1:
         raise CommandFailed(
             "--workers shares a data folder: with --zookeeper, start several brokers, each with"

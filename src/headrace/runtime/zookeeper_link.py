@@ -28,6 +28,7 @@ from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper_wire import KazooParts
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from headrace.runtime.clock import Clock
@@ -74,6 +75,8 @@ class ZooKeeperOptions:
     """A path that is put before all others and made if it is not there; "" for none."""
     credential: str | None = field(default=None, repr=False)
     """`user:password` for digest authentication; what is made is then closed to others."""
+    tls: ssl.SSLContext | None = None
+    """How to speak to the secure port of the servers; None: in the clear."""
 
 
 class ZooKeeperLink:
@@ -96,7 +99,7 @@ class ZooKeeperLink:
         self._is_closed = False
         try:
             self.parts = KazooParts(
-                options.hosts, options.session_timeout_ms, options.credential, clock
+                options.hosts, options.session_timeout_ms, options.credential, clock, options.tls
             )
         except ValueError as error:
             raise RequestInvalid(

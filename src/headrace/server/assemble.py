@@ -82,7 +82,10 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
     clock, randomness = SystemClock(), SystemRandomness()
     zookeeper = await ZooKeeper.connect(
         ZooKeeperOptions(
-            cluster.zookeeper, cluster.session_timeout_ms, credential=cluster.credential
+            cluster.zookeeper,
+            cluster.session_timeout_ms,
+            credential=cluster.credential,
+            tls=cluster.zookeeper_context(),
         ),
         clock,
     )
@@ -97,6 +100,7 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
                 ledgers_root=cluster.ledgers_root,
                 quorum=quorum,
                 cluster=await ensure_cluster_id(metadata, randomness),
+                tls=cluster.bookie_context(),
             ),
             clock,
             randomness,

@@ -269,6 +269,7 @@ async def open_admin(settings: ClusterSettings) -> AsyncIterator[ClusterAdmin]:
         settings.session_timeout_ms,
         connect_timeout_ms=CONNECT_TIMEOUT_MS,
         credential=settings.credential,
+        tls=settings.zookeeper_context(),
     )
     zookeeper = await ZooKeeper.connect(options, SystemClock())
     try:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.errors import RequestInvalid
+from headrace.runtime.tls import TlsFiles, client_context
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
 KAFKA_PORT = 9092
@@ -34,6 +36,18 @@ class ClusterSettings:
     ack_quorum: int = 2
     credential: str | None = field(default=None, repr=False)
     """`user:password` for ZooKeeper; a secret."""
+    tls: TlsFiles | None = None
+    """Who is believed and who this broker is, where TLS is spoken to the cluster's servers."""
+    is_zookeeper_tls: bool = False
+    is_bookie_tls: bool = False
+
+    def zookeeper_context(self) -> ssl.SSLContext | None:
+        """How to speak to ZooKeeper. Raises RequestInvalid."""
+        return client_context(self.tls) if self.tls and self.is_zookeeper_tls else None
+
+    def bookie_context(self) -> ssl.SSLContext | None:
+        """How to speak to bookies. Raises RequestInvalid."""
+        return client_context(self.tls) if self.tls and self.is_bookie_tls else None
 
 
 @dataclass(slots=True)

@@ -212,7 +212,9 @@ class DevCluster:
             (folder / "data").mkdir(parents=True, exist_ok=True)
             if len(names) > 1:
                 (folder / "data" / "myid").write_text(f"{number}\n")
-            path = write_settings(folder / "zoo.cfg", of_zookeeper(folder, members, number))
+            own = of_zookeeper(folder, members, number)
+            settings = {**own, **self.options.zookeeper_settings}
+            path = write_settings(folder / "zoo.cfg", settings)
             title = "ZooKeeper" if len(names) == 1 else f"ZooKeeper {number}"
             servers.append(self._make(title, ports[name], folder, self.options.heap_mb // 2,
                                       self._zookeeper_main, str(path)))  # fmt: skip

@@ -43,6 +43,8 @@ class ClusterOptions:
     """Whether the bookies look for lost copies and make new ones."""
     bookie_settings: Mapping[str, str] = field(default_factory=dict)
     """More of a bookie's own settings, such as journalMaxGroupWaitMSec."""
+    zookeeper_settings: Mapping[str, str] = field(default_factory=dict)
+    """More of a ZooKeeper's own settings, such as secureClientPort."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """By the names of the servers' folders (`zookeeper`, `zookeeper-2`, `bookie-1`, ...)."""
 

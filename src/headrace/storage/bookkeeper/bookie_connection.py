@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
+from headrace.storage.bookkeeper.secure_channel import open_channel
 from headrace.storage.bookkeeper.wire import (
     ADD,
     BATCH_READ,
@@ -77,6 +79,7 @@ class BookieConnection(asyncio.Protocol):
         *,
         timeout_ms: int,
         bytes_max: int,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.bookie = bookie
         self.in_flight_bytes = 0
@@ -85,6 +88,7 @@ class BookieConnection(asyncio.Protocol):
         self._tasks = tasks
         self._timeout_s = timeout_ms / 1000
         self._bytes_max = bytes_max
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._is_connecting = False
@@ -185,9 +189,10 @@ class BookieConnection(asyncio.Protocol):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 address = await self._resolve(self.bookie)
-                await self._loop.create_connection(lambda: self, address.host, address.port)
+                await open_channel(self, address.host, address.port, self._tls)
         except (OSError, TimeoutError) as error:
-            log.info("bookie %s cannot be reached: %s", self.bookie, repr(error))
+            level = logging.WARNING if isinstance(error, ssl.SSLError) else logging.INFO
+            log.log(level, "bookie %s cannot be reached: %s", self.bookie, repr(error))
             self._is_connecting = False
             self._back_off()
             self._fail_all()
@@ -324,11 +329,13 @@ class Bookies:
         *,
         timeout_ms: int,
         bytes_max: int,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._resolve = resolve
         self._tasks = tasks
         self._timeout_ms = timeout_ms
         self._bytes_max = bytes_max
+        self._tls = tls
         self._connections: dict[str, BookieConnection] = {}
 
     def __getitem__(self, bookie: str) -> BookieConnection:
@@ -340,6 +347,7 @@ class Bookies:
                 self._tasks,
                 timeout_ms=self._timeout_ms,
                 bytes_max=self._bytes_max,
+                tls=self._tls,
             )
         return connection
 

@@ -91,6 +91,7 @@ class BookKeeperLedgerStore:
             self._tasks,
             timeout_ms=settings.add_timeout_ms,
             bytes_max=settings.bookie_bytes_max,
+            tls=settings.tls,
         )
         self._cluster = Cluster(
             bookies,

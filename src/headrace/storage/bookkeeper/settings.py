@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.storage.bookkeeper.quorum import Quorum
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
 
 ENTRY_BYTES_MAX = 1 << 20
@@ -35,6 +36,8 @@ class BookKeeperSettings:
     quorum: Quorum = QUORUM
     password: bytes = b""
     """Of the ledgers; it is kept in the clear in their metadata, as BookKeeper does."""
+    tls: ssl.SSLContext | None = None
+    """How to speak to bookies (`secure_channel`); None: in the clear."""
     add_timeout_ms: int = 5_000
     """A bookie that does not answer for so long is replaced."""
     metadata_timeout_ms: int = 15_000

@@ -55,6 +55,13 @@ _ENTRY_AT = 28
 _DIGEST_AT = 60
 
 
+START_TLS_FRAME = bytes.fromhex("0000000b 0a06 0803 1009 1801 d20600")
+"""A request of version 3, in protobuf: header (version 3, operation 9, request 1), StartTLSRequest.
+Do not change: on the wire."""
+STATUS_OK = 0
+_HEADER_TAG, _STATUS_TAG = 0x0A, 0x10
+
+
 class MalformedFrame(Exception):
     """A bookie sent what cannot be: its connection is of no further use."""
 
@@ -125,8 +132,29 @@ class Response(NamedTuple):
     body: memoryview
 
 
+def start_tls_status(frame: memoryview) -> int:
+    """The status in a response of version 3, its length not included. Raises MalformedFrame.
+
+    402 and above are refusals; see `StatusCode` of BookkeeperProtocol.proto.
+    """
+    # Response: header = 1 (a message of few bytes), status = 2 (a varint), then what we need not.
+    at = 2 + frame[1] if len(frame) > 1 and frame[0] == _HEADER_TAG else len(frame)
+    if at + 1 < len(frame) and frame[at] == _STATUS_TAG:
+        low = frame[at + 1]
+        if low < 0x80:
+            return low
+        if at + 2 < len(frame) and frame[at + 2] < 0x80:
+            return low & 0x7F | frame[at + 2] << 7
+    raise MalformedFrame(f"{len(frame)} bytes that are no answer to START_TLS")
+
+
 def decode_response(frame: memoryview) -> Response:
     """Read one response frame, its length not included. Raises MalformedFrame."""
+    if len(frame) and frame[0] == _HEADER_TAG:  # a bookie has second thoughts behind a handshake
+        raise MalformedFrame(
+            f"it refuses this client (status {start_tls_status(frame)} of version 3): does its"
+            " authorizedRoles hold the role in this client's certificate?"
+        )
     if len(frame) < _RESPONSE_HEAD_SIZE:
         raise MalformedFrame(f"a response of {len(frame)} bytes")
     header, code, ledger, entry = _RESPONSE.unpack_from(frame)
