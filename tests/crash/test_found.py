@@ -282,3 +282,62 @@ def test_with_a_damaged_wal_behind_a_failed_segment_only_reading_goes_on():
         await store.close()
 
     asyncio.run(main())
+
+
+def test_a_footer_whose_sync_failed_is_written_again_from_the_wal():
+    """The page cache may have dropped it, so that the next sync is of nothing, and succeeds."""
+
+    async def main() -> None:
+        disk = ModelDisk()
+        disk.are_failed_syncs_dropped = True
+        store = await open_ledgers(disk, 64 << 10, 1 << 20)
+        ledger = await store.create()
+        _, completion = store.append(ledger, [b"data"], 4, None)
+        await completion.wait()
+        await store.seal(ledger, b"footer")
+
+        def fail(action, path):
+            if action == "sync" and path.endswith(".footer"):
+                raise OSError(5, "no", path)
+
+        disk.fault = fail
+        with pytest.raises(OSError, match="no"):
+            await store._maintenance._write_checkpoint(1)
+        disk.fault = lambda action, path: None
+        await store._maintenance._write_checkpoint(2)
+        loss = PowerLoss(NEW_DISK, "posix-strict")
+        for operation in disk.operations:
+            loss.step(operation)
+        (state,) = loss.states(seeded(1), ("none",))
+        await abandon(store)
+        store = await open_ledgers(ModelDisk(state), 64 << 10, 1 << 20)
+        assert (await store.recover(ledger)).footer == b"footer"
+        await abandon(store)
+
+    asyncio.run(main())
+
+
+def test_what_a_killed_process_has_named_is_made_durable_by_the_next():
+    """Its folders are there, so that nobody makes them again: yet no sync has covered them."""
+
+    async def main() -> None:
+        disk = ModelDisk()
+        store = await open_ledgers(disk, 64 << 10, 1 << 20)
+        ledger = await store.create()
+        _, completion = store.append(ledger, [bytes(50_000)], 50_000, None)
+        await completion.wait()
+        await store.seal(ledger, b"footer")
+        store._segments.settle_all()
+        await abandon(store)
+        store = await open_ledgers(disk, 64 << 10, 1 << 20)
+        loss = PowerLoss(NEW_DISK, "posix-strict")
+        for operation in disk.operations:
+            loss.step(operation)
+        (state,) = loss.states(seeded(1), ("none",))
+        await abandon(store)
+        store = await open_ledgers(ModelDisk(state), 64 << 10, 1 << 20)
+        assert (await store.recover(ledger)).footer == b"footer"
+        assert bytes(await store.read(ledger, 0, 50_000)) == bytes(50_000)
+        await abandon(store)
+
+    asyncio.run(main())

@@ -17,11 +17,12 @@ from headrace.cli.main import cli
 from headrace.verify.simulation.bugs import BUGS, chosen, find
 from headrace.verify.simulation.explore import shrink
 from headrace.verify.simulation.run import draw_scenario, simulate
-from headrace.verify.simulation.schedule import KINDS, draw_schedule
+from headrace.verify.simulation.schedule import DISK_FAULTS, KINDS, draw_schedule
 
 TRACE = """
 from headrace.verify.simulation.run import draw_scenario, simulate
 print(simulate(draw_scenario(5, 20.0)).trace, simulate(draw_scenario(1000, 60.0)).trace)
+print(simulate(draw_scenario(7, 40.0, is_lone=True)).trace)
 """
 
 
@@ -47,7 +48,7 @@ def test_a_seed_gives_the_same_run_in_every_process():
     assert trace("1") == trace("2")
 
 
-@pytest.mark.parametrize("number", [39, 15, 31, 23, 32, 38])
+@pytest.mark.parametrize("number", [39, 15, 31, 23, 32, 38, 3])
 def test_a_planted_bug_is_found(number):
     (bug,) = chosen(str(number))
     found = find(bug, 1).result
@@ -94,6 +95,18 @@ def test_what_is_found_can_be_replayed_from_its_file(tmp_path):
     shrunk = reports.read_scenario(tmp_path / "seed-5.json", is_shrunk=True)
     assert shrunk == scenario._replace(schedule=needed, points=())
     assert simulate(scenario).trace == result.trace
+
+
+def test_a_broker_that_is_alone_holds_whatever_happens_to_it_and_to_its_disk():
+    done: dict[str, int] = {}
+    for seed in range(4):
+        scenario = draw_scenario(seed, 30.0, is_lone=True)
+        faults = draw_schedule(seed, 30.0, (*DISK_FAULTS, "power", "crash"))
+        result = simulate(scenario._replace(schedule=tuple(faults)))
+        assert (result.problems, result.verdict.anomalies) == ([], [])
+        done |= result.faults
+    assert {"power", "crash"} & set(done)
+    assert set(DISK_FAULTS) & set(done)
 
 
 def test_mischief_is_done_where_the_seed_wants_it_and_nowhere_else():

@@ -61,5 +61,8 @@ class Membership:
         return True
 
     async def leave(self) -> None:
-        """Be no more. Raises MetadataUnavailable."""
-        await self._metadata.delete(self._key, ANY)
+        """Be no more: at once, or when the session ends if nobody can be told now."""
+        try:
+            await self._metadata.delete(self._key, ANY)
+        except MetadataUnavailable as error:
+            log.info("the cluster will miss this broker when its session ends: %s", error)

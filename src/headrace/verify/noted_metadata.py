@@ -29,6 +29,11 @@ class NotedMetadata(MemoryMetadataStore):
         super().__init__(self._facts)
         self._disk = disk
 
+    @property
+    def facts(self) -> Facts:
+        """All of them, as they are now."""
+        return self._facts.entries
+
     async def put(
         self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
     ) -> int:

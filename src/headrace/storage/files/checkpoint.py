@@ -3,8 +3,8 @@
 Rules of the room: a snapshot is taken in the loop's thread (nothing waits there), written in
 another, finished in the loop's thread again. Order is everything: segments, footers and their
 folders first; then the checkpoint file (temporary name, sync, rename, sync of the folder); only
-then are WAL files recycled. A segment whose sync failed is written again from the WAL before it
-is synced once more: after a failed sync the page cache may have dropped what it held.
+then are WAL files recycled. A segment or footer whose sync failed is written again from the WAL
+before it is synced once more: after a failed sync the page cache may have dropped what it held.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from headrace.runtime.disk import (
 )
 from headrace.storage.files.format import (
     APPEND,
+    SEAL,
     Checkpoint,
     LedgerRow,
     decode_checkpoint,
     encode_checkpoint,
+    encode_footer,
 )
 
 if TYPE_CHECKING:
@@ -81,6 +83,8 @@ class CheckpointWriter:
         self._folder = folder
         self._segments = segments
         self._reader = reader
+        self._doubtful_footers: dict[int, None] = {}
+        """The ledgers whose footer's sync failed, and has not succeeded since."""
 
     def write(self, snapshot: Snapshot) -> None:
         """Make everything that `snapshot` covers durable, and the checkpoint itself.
@@ -92,6 +96,7 @@ class CheckpointWriter:
         self._rewrite(
             [ledger for ledger in snapshot.dirty.values() if ledger.must_rewrite], lengths
         )
+        self._rewrite_footers(set(self._doubtful_footers) & set(snapshot.footers))
         for ledger in snapshot.dirty.values():
             try:
                 segments.sync(segments.path(ledger.id))
@@ -99,8 +104,10 @@ class CheckpointWriter:
                 ledger.must_rewrite = True
                 raise
             ledger.must_rewrite = False
-        for path in snapshot.footers:
-            segments.sync(path)
+        for number in snapshot.footers:
+            self._doubtful_footers[number] = None
+            segments.sync(segments.footer_path(number))
+            del self._doubtful_footers[number]
         for folder in snapshot.folders:
             self._disk.sync_folder(folder)
         rows = tuple(LedgerRow(*row) for row in sorted(snapshot.rows))
@@ -109,6 +116,25 @@ class CheckpointWriter:
             self._folder,
             Checkpoint(snapshot.wal_number, snapshot.sequence, snapshot.next_ledger, rows),
         )
+
+    def _rewrite_footers(self, wanted: set[int]) -> None:
+        """Write footers again from the WAL, which is kept until they are durable."""
+        if not wanted:
+            return
+        former = read_checkpoint(self._disk, self._folder)
+        for frame in self._reader.frames(former.wal_number, former.sequence):
+            for entry in frame.entries():
+                if entry.kind != SEAL or entry.ledger not in wanted:
+                    continue
+                try:
+                    fd = self._disk.open(self._segments.footer_path(entry.ledger), READ_WRITE)
+                except FileNotFoundError:
+                    continue  # deleted meanwhile
+                try:
+                    footer = encode_footer(entry.ledger, entry.position, entry.payload)
+                    write_fully(self._disk, fd, footer, 0)
+                finally:
+                    self._disk.close(fd)
 
     def _rewrite(self, ledgers: list[Ledger], lengths: dict[int, int]) -> None:
         """Write again, from the WAL, what failed syncs may have dropped from the segments.

@@ -46,9 +46,10 @@ class Segments:
         self._tails = Tails()
         self.dirty: dict[int, Ledger] = {}
         """Written since the last checkpoint began."""
-        self.unsynced_folders: dict[str, None] = {}
-        """Folders that got a new name since the last checkpoint began."""
-        self.unsynced_footers: dict[str, None] = {}
+        self.unsynced_folders: dict[str, None] = {self._folder: None}
+        """Folders that got a new name since the last checkpoint began; what a process that was
+        killed has made in the first of them is there, and made by nobody again."""
+        self.unsynced_footers: dict[int, None] = {}
         self.forgotten: list[int] = []
         """Deleted ledgers whose files are still there."""
 
@@ -184,13 +185,12 @@ class Segments:
 
     def write_footer(self, ledger: int, end: int, footer: Buffer) -> None:
         """Put the footer beside the segment, not yet durable. Raises OSError."""
-        path = self.footer_path(ledger)
-        fd = self._open_new(path, CREATE_EMPTY)
+        fd = self._open_new(self.footer_path(ledger), CREATE_EMPTY)
         try:
             write_fully(self._disk, fd, encode_footer(ledger, end, footer), 0)
         finally:
             self._disk.close(fd)
-        self.unsynced_footers[path] = None
+        self.unsynced_footers[ledger] = None
 
     def read_footer(self, ledger: int, end: int) -> bytes:
         """What was given to `seal`. Raises DataCorrupt."""
@@ -211,7 +211,7 @@ class Segments:
     def forget(self, ledger: Ledger) -> None:
         """The ledger is deleted: `unlink_forgotten` will remove its files."""
         self.drop_written(ledger)
-        self.unsynced_footers.pop(self.footer_path(ledger.id), None)
+        self.unsynced_footers.pop(ledger.id, None)
         self.forgotten.append(ledger.id)
 
     def drop_written(self, ledger: Ledger) -> None:

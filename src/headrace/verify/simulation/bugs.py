@@ -28,7 +28,8 @@ from headrace.storage.bookkeeper.ledger_handle import LedgerHandle
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.recovery import Recovery
 from headrace.storage.bookkeeper.wire import OK, read_frame
-from headrace.verify import planted
+from headrace.storage.files import checkpoint
+from headrace.verify import planted, store_bugs
 from headrace.verify.blackbox import bugs as blackbox_bugs
 from headrace.verify.self_proof import choose
 from headrace.verify.simulation.run import draw_scenario, simulate
@@ -54,6 +55,8 @@ class Bug(NamedTuple):
     faults: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     """Clients that must be there, beside those of the seed."""
+    is_lone: bool = False
+    """Whether it is one of a broker that is alone, over files of its own."""
     points: tuple[str, ...] = ()
     """Points of mischief, if there must be any: then no others."""
 
@@ -180,6 +183,10 @@ def keep_the_lock_of_a_cancelled_request(patch: Patch) -> None:
     patch(ProducerIds, "take", take)
 
 
+def forget_that_a_footers_sync_failed(patch: Patch) -> None:
+    patch(checkpoint.CheckpointWriter, "_rewrite_footers", lambda self, wanted: None)
+
+
 BUGS = (
     Bug(39, take_over_without_a_fence, ("pause", "cut-session", "cut-session-half", "expire")),
     Bug(15, stop_a_recovery_at_what_was_confirmed, ("crash", "power", "expire")),
@@ -202,6 +209,11 @@ BUGS = (
         roles=("asker",) * 4,
         points=("request cancelled", "producer ids used up"),
     ),
+    Bug(1, store_bugs.never_sync_the_wal, ("power",), is_lone=True),
+    Bug(3, store_bugs.count_what_joined_after_the_sync_began, ("power",), is_lone=True),
+    Bug(8, store_bugs.repeat_failed_syncs, ("power", "disk-sync"), is_lone=True),
+    Bug(8, forget_that_a_footers_sync_failed, ("power", "disk-sync"), is_lone=True),
+    Bug(9, store_bugs.take_a_torn_write_for_a_whole_one, ("power", "disk-full"), is_lone=True),
     Bug(28, take_a_calendar_that_was_set_back_for_age, ("clock",)),
 )
 
@@ -224,7 +236,7 @@ def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None] | None =
         for count in range(SEEDS_MAX):
             if on_progress is not None:
                 on_progress(count / SEEDS_MAX, bug.name)
-            scenario = draw_scenario(seed + count, SECONDS)
+            scenario = draw_scenario(seed + count, SECONDS, is_lone=bug.is_lone)
             if bug.faults:
                 faults = draw_schedule(seed + count, SECONDS, bug.faults)
                 scenario = scenario._replace(schedule=tuple(faults))

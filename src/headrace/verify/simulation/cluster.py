@@ -1,50 +1,40 @@
 """A simulated cluster: brokers as they are, over simulated bookies, metadata and network.
 
-Rules of the room: knows how the parts are put together (as `server/assemble` does) and how they
-end; not when. Every broker and every bookie is a host with lives. A broker whose start fails is
-started again after a while, as a supervisor would.
+Rules of the room: knows the lives of brokers and bookies and how they end; not when. Each is a host
+with lives. A broker whose start fails is started again after a while, as a supervisor would.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.errors import HeadraceError
 from headrace.kafka.dispatch import KafkaFace
-from headrace.metadata.facts import ensure_cluster_id
-from headrace.metadata.zookeeper import ZooKeeperMetadataStore
-from headrace.server.lifecycle import Broker
-from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
-from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.verify.chance import seeded
 from headrace.verify.simulation.bookie import PORT as BOOKIE_PORT
 from headrace.verify.simulation.bookie import BookieServer, BookieStore
-from headrace.verify.simulation.clock import SimulatedClock, SimulatedRandomness
+from headrace.verify.simulation.clock import SimulatedClock
 from headrace.verify.simulation.ensemble import Ensemble
 from headrace.verify.simulation.loop import OUTSIDE, Host, SimulatedLoop
+from headrace.verify.simulation.machines import LEDGERS_ROOT, ClusterMachine, LoneMachine
 from headrace.verify.simulation.network import Network
 from headrace.verify.simulation.nudges import let_requests_be_cancelled
-from headrace.verify.simulation.zookeeper import SimulatedZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.runtime.zookeeper import ZooKeeper
+    from headrace.broker.node import Node
+    from headrace.server.lifecycle import Broker
     from headrace.storage.bookkeeper.quorum import Quorum
+    from headrace.verify.simulation.machines import Machine
+    from headrace.verify.simulation.zookeeper import SimulatedZooKeeper
 
 log = logging.getLogger(__name__)
 
 KAFKA_PORT = 9092
-SESSION_TIMEOUT_MS = 6_000
 RESTART_S = 1.0
-LEDGERS_ROOT = "/ledgers"
-OFFSETS_PARTITIONS = 2
-RETENTION_CHECK_MS = 20_000
-SWEEP_INTERVAL_MS, SWEEP_GRACE_MS = 30_000, 120_000
 
 
 class SimulatedBroker:
@@ -60,6 +50,7 @@ class SimulatedBroker:
         self.zookeeper: SimulatedZooKeeper | None = None
         self.is_wanted = False
         """Whether it should run: else it stays down when it ends."""
+        self.machine: Machine = LoneMachine(cluster) if cluster.is_lone else ClusterMachine(cluster)
         self._cluster = cluster
         self._broker: Broker | None = None
 
@@ -103,37 +94,12 @@ class SimulatedBroker:
             self.start()
 
     async def _open(self) -> None:
-        """As `server.assemble.start_clustered`, without HTTP."""
-        cluster = self._cluster
-        randomness = SimulatedRandomness(seeded(f"{cluster.seed} {self.name} {self.life}"))
-        zookeeper = await SimulatedZooKeeper.connect(
-            cluster.ensemble, cluster.network, self.clock, SESSION_TIMEOUT_MS
-        )
-        self.zookeeper = zookeeper
-        broker = self._broker = Broker(zookeeper.close)
-        metadata = await ZooKeeperMetadataStore.open(cast("ZooKeeper", zookeeper))
-        broker.on_stop(metadata.close)
-        settings = BookKeeperSettings(
-            ledgers_root=LEDGERS_ROOT,
-            quorum=cluster.quorum,
-            cluster=await ensure_cluster_id(metadata, randomness),
-        )
-        store = await BookKeeperLedgerStore.open(zookeeper, settings, self.clock, randomness)
-        broker.on_stop(store.close)
-        config = BrokerConfig(
-            broker_id=self.number,
-            auto_create_topics=False,
-            offsets_partition_count=OFFSETS_PARTITIONS,
-            retention_check_interval_ms=RETENTION_CHECK_MS,
-            sweep_interval_ms=SWEEP_INTERVAL_MS,
-            sweep_grace_ms=SWEEP_GRACE_MS,
-            balance_interval_ms=0,
-        )
-        node = Node(config, store, metadata, self.clock, randomness, shared_ledgers=store)
+        broker, node = await self.machine.open(self)
+        self._broker = broker
         await node.open()
         broker.on_stop(node.close)
         face = KafkaFace(node)
-        let_requests_be_cancelled(face, cluster.loop.mischief)
+        let_requests_be_cancelled(face, self._cluster.loop.mischief)
         address = await face.listen(self.name, KAFKA_PORT)
         broker.on_stop(face.close)
         await node.register(address, ("", 0))
@@ -174,6 +140,7 @@ class SimulatedBroker:
             self._cluster.network.end(host, is_told=is_told)
         if not is_told:
             self._cluster.network.power_off(self.name)
+            self.machine.lost_power()
 
 
 class SimulatedBookie:
@@ -233,6 +200,8 @@ class Cluster:
     ) -> None:
         self.seed = seed
         self.loop = loop
+        self.is_lone = not bookies
+        """Whether it is one broker, over files of its own."""
         self.quorum = quorum
         self.network = loop.network = Network(loop, seeded(f"{seed} network"))
         self.ensemble = Ensemble(loop)

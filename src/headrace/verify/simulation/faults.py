@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.verify.simulation.machines import LoneMachine
 from headrace.verify.simulation.schedule import DAY_MS, Fault
 from headrace.verify.simulation.zookeeper import PLACE as ZOOKEEPER
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 FORWARD_JUMP_MAX_MS = 300_000
 """Retention would rightly drop records behind a larger jump forward."""
 SLOW_MAX_S = 1.5
+CUT_OPERATIONS_MAX = 40
 
 
 class Faults:
@@ -60,10 +62,9 @@ class Faults:
     def _do(self, fault: Fault) -> Callable[[], None] | None:
         cluster = self._cluster
         broker = cluster.brokers[fault.target % len(cluster.brokers)]
-        bookie = cluster.bookies[fault.target % len(cluster.bookies)]
         group, _, rest = fault.kind.partition("-")
         if fault.kind in {"crash", "power", "stop"}:
-            return _end_broker(broker, fault.kind)
+            return _end_broker(broker, fault)
         if fault.kind == "pause":
             return self._pause(broker.host)
         if fault.kind == "pause-client":
@@ -71,7 +72,10 @@ class Faults:
         if fault.kind == "clock":
             return _jump(broker, fault.strength)
         if group == "bookie":
+            bookie = cluster.bookies[fault.target % len(cluster.bookies)]
             return self._harm_bookie(bookie, rest, fault.strength)
+        if group == "disk":
+            return _harm_disk(broker, rest, fault.strength)
         if fault.kind in {"expire", "drop-session"}:
             return self._harm_session(broker, fault.kind)
         return self._harm_link(fault, broker)
@@ -111,8 +115,10 @@ class Faults:
     def _harm_link(self, fault: Fault, broker: SimulatedBroker) -> Callable[[], None] | None:
         cluster = self._cluster
         kind, name = fault.kind, broker.name
-        bookie = cluster.bookies[fault.other % len(cluster.bookies)].name
         client = self._clients[fault.other % len(self._clients)].name
+        bookie = ZOOKEEPER  # of a broker that is alone: nobody
+        if cluster.bookies:
+            bookie = cluster.bookies[fault.other % len(cluster.bookies)].name
         other = cluster.brokers[fault.other % len(cluster.brokers)].name
         if kind == "reset":
             end = (bookie, client)[fault.strength > 0.5]
@@ -144,21 +150,44 @@ def _nothing() -> None:
     """It is over as soon as it has begun."""
 
 
-def _end_broker(broker: SimulatedBroker, kind: str) -> Callable[[], None] | None:
+def _end_broker(broker: SimulatedBroker, fault: Fault) -> Callable[[], None] | None:
+    machine = broker.machine
     if broker.host is None:
         return None
-    if kind == "stop":
+    if fault.kind == "stop":
         broker.stop()
+    elif fault.kind == "power" and isinstance(machine, LoneMachine) and fault.strength > 0.2:
+        # In the middle of what it does with its disk.
+        machine.disk.on_cut = lambda: broker.end(is_told=False)
+        machine.disk.cut_after = int(fault.strength * CUT_OPERATIONS_MAX)
     else:
-        broker.end(is_told=kind == "crash")
+        broker.end(is_told=fault.kind == "crash")
 
     def heal() -> None:
+        if isinstance(machine, LoneMachine):
+            machine.disk.cut_after = -1
         if broker.host is not None:
             broker.is_wanted = True  # it is still on its way down
         else:
             broker.start()
 
     return heal
+
+
+def _harm_disk(broker: SimulatedBroker, how: str, strength: float) -> Callable[[], None] | None:
+    machine = broker.machine
+    if not isinstance(machine, LoneMachine):
+        return None
+    disk = machine.disk
+    if how == "slow":
+        disk.slow_s = SLOW_MAX_S * strength
+        return lambda: setattr(disk, "slow_s", 0.0)
+    if how == "full":
+        disk.is_full = True
+        return lambda: setattr(disk, "is_full", False)
+    disk.failing_syncs = strength
+    disk.are_failed_syncs_dropped = int(strength * 100) % 2 == 1
+    return lambda: setattr(disk, "failing_syncs", 0.0)
 
 
 def _jump(broker: SimulatedBroker, strength: float) -> Callable[[], None]:

@@ -28,7 +28,8 @@ async def look_at_everything(run: Run, context: workload.Context) -> None:
         over=asyncio.Event(),
         addresses=[address for address in context.addresses if _lives(run, address[0])],
     )
-    if await _look(run, context, "after healing"):
+    sender = workload.Sender(context)
+    if await _look(run, context, sender, "after healing"):
         cluster = run.cluster
         for bookie in cluster.bookies:
             bookie.end(is_told=False)
@@ -39,16 +40,15 @@ async def look_at_everything(run: Run, context: workload.Context) -> None:
             bookie.start()
         for broker in cluster.brokers:
             broker.start()
-        await _look(run, context, "after a loss of power")
+        await _look(run, context, sender, "after a loss of power")
 
 
 def _lives(run: Run, name: str) -> bool:
     return any(broker.name == name for broker in run.cluster.brokers)
 
 
-async def _look(run: Run, context: workload.Context, when: str) -> bool:
+async def _look(run: Run, context: workload.Context, sender: workload.Sender, when: str) -> bool:
     routes = context.routes()
-    sender = workload.Sender(context)
     for topic, part in context.places:
         try:
             async with asyncio.timeout(PROGRESS_S):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from contextvars import Context, ContextVar, copy_context
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import Fatal
@@ -244,9 +245,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 def _close(coroutine: Any) -> None:
-    for _ in range(5):
-        try:
-            coroutine.close()
-            return
-        except BaseException:  # noqa: BLE001, S112 - a `finally` that still waits for something
-            continue
+    frame = getattr(coroutine, "cr_frame", None)
+    # What a task that never began was to wait for would be said to have been forgotten.
+    parts = [] if frame is None else [part for part in frame.f_locals.values() if iscoroutine(part)]
+    for one in (coroutine, *parts):
+        for _ in range(5):
+            try:
+                one.close()
+                break
+            except BaseException:  # noqa: BLE001, S112 - a `finally` that still waits for something
+                continue

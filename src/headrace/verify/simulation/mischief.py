@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SEAMS = {
     "timer late": 0.01,
+    "thread late": 0.1,
     "bytes in pieces": 0.02,
     "connection refused": 0.02,
     "answer of metadata lost": 0.004,

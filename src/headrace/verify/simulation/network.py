@@ -209,7 +209,8 @@ class Transport(asyncio.Transport):
             return
         self._is_lost = self._is_closing = True
         self._network.forget(self)
-        self.protocol.connection_lost(error)
+        if self.protocol is not None:  # else: reset before whoever wanted it has heard of it
+            self.protocol.connection_lost(error)
 
     def vanish(self, *, is_told: bool) -> None:
         """The host of this end is no more."""
@@ -384,6 +385,8 @@ class Network:
         there.send(None, arrive)
         if not await answer:
             raise ConnectionRefusedError(f"nobody listens at {name}:{port}")
+        if mine.is_closing():
+            raise ConnectionResetError(f"{name}:{port} has reset the connection at once")
         protocol = mine.protocol = factory()
         self._transports[mine] = None
         protocol.connection_made(mine)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from types import coroutine
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, StorageUnavailable
 from headrace.kafka.apis import APIS
+from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.verify.simulation.mischief import NUDGES
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.kafka.dispatch import KafkaFace
     from headrace.log.partition_log import PartitionLog
-    from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
     from headrace.verify.simulation.cluster import Cluster, SimulatedBroker
     from headrace.verify.simulation.mischief import Mischief
 
@@ -105,10 +105,9 @@ async def _nudge_log(node: Node, log: PartitionLog, point: str) -> None:
         for segment in log.closed:
             if segment.is_sealed and segment.is_index_loaded:
                 segment.unload_index()
-    else:
-        store = cast("BookKeeperLedgerStore", node.store)
+    elif isinstance(node.store, BookKeeperLedgerStore):
         for segment in log.segments:
-            store._cluster.cache.forget(segment.ledger)
+            node.store._cluster.cache.forget(segment.ledger)
 
 
 def let_requests_be_cancelled(face: KafkaFace, mischief: Mischief) -> None:

@@ -13,7 +13,7 @@ import asyncio
 import gc
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.verify.chance import seeded
@@ -30,16 +30,17 @@ from headrace.verify.simulation.journal import Journal
 from headrace.verify.simulation.loop import Deadlock, Host, SimulatedLoop
 from headrace.verify.simulation.mischief import Mischief, draw_points
 from headrace.verify.simulation.nudges import Nudges
-from headrace.verify.simulation.schedule import draw_schedule
+from headrace.verify.simulation.schedule import CLUSTER_KINDS, LONE_KINDS, draw_schedule
 from headrace.verify.simulation.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
-    from typing import Any
 
     from headrace.verify.simulation.schedule import Fault
 
 TOPICS = {"t0": 2, "t1": 1}
+LONE_SHARE = 0.2
+"""Of the seeds: one broker over files of its own."""
 UP_WITHIN_S = 60.0
 SETTLE_S = 20.0
 """After healing and before the last look: sessions end, partitions move."""
@@ -62,6 +63,7 @@ class Scenario(NamedTuple):
     seconds: float
     brokers: int
     bookies: int
+    """None: one broker over files of its own."""
     quorum: Quorum
     roles: tuple[str, ...]
     rate_per_s: float
@@ -71,22 +73,24 @@ class Scenario(NamedTuple):
     """Where it may misbehave: see `mischief`."""
 
 
-def draw_scenario(seed: int, seconds: float) -> Scenario:
-    """The scenario of a seed."""
+def draw_scenario(seed: int, seconds: float, *, is_lone: bool | None = None) -> Scenario:
+    """The scenario of a seed, which also says whether it is one broker alone unless it is said."""
     chance = seeded(f"simulation {seed}")
+    if is_lone is None:
+        is_lone = seeded(f"simulation {seed} lone").random() < LONE_SHARE
     bookies, quorum = chance.choice(QUORUMS)
     optional = ["plain", "reader", "observer", "member", "member", "churn", "idempotent", "asker"]
     roles = ["idempotent", "reader", *(role for role in optional if chance.random() < 0.6)]
     return Scenario(
         seed,
         seconds,
-        chance.choice((2, 3, 3, 4)),
-        bookies,
+        1 if is_lone else chance.choice((2, 3, 3, 4)),
+        0 if is_lone else bookies,
         quorum,
         tuple(roles),
         chance.choice((0.4, 1.0, 3.0)),
         chance.random() < 0.4,
-        tuple(draw_schedule(seed, seconds)),
+        tuple(draw_schedule(seed, seconds, LONE_KINDS if is_lone else CLUSTER_KINDS)),
         draw_points(seed),
     )
 
@@ -152,6 +156,12 @@ class Run:
         self.loop.mischief = Mischief(seed, scenario.points)
         self.nudges = Nudges(self.cluster, seeded(f"{seed} nudges"))
         self.begun_s = self.loop.now_s
+        self.loop.set_exception_handler(self._failed)
+
+    def _failed(self, _loop: Any, context: dict[str, Any]) -> None:
+        """A callback has raised. (What is told of tasks comes whenever they are collected.)"""
+        if "handle" in context:
+            self.journal.problem(f"callback failed: {context.get('exception')!r}")
 
     async def play(self) -> None:
         """From the start to the last look."""

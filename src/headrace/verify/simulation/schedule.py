@@ -26,7 +26,11 @@ SESSION_FAULTS = ("expire", "drop-session", "cut-session", "cut-session-half")
 LINK_FAULTS = ("cut-broker", "cut-bookie", "cut-bookie-half", "cut-client", "slow", "reset")
 BOOKIE_FAULTS = ("bookie-crash", "bookie-power", "bookie-pause", "bookie-slow")
 OTHER_FAULTS = ("clock", "pause-client")
-KINDS = (*BROKER_FAULTS, *SESSION_FAULTS, *LINK_FAULTS, *BOOKIE_FAULTS, *OTHER_FAULTS)
+DISK_FAULTS = ("disk-slow", "disk-full", "disk-sync")
+CLUSTER_KINDS = (*BROKER_FAULTS, *SESSION_FAULTS, *LINK_FAULTS, *BOOKIE_FAULTS, *OTHER_FAULTS)
+LONE_KINDS = (*BROKER_FAULTS, "cut-client", "slow", "reset", *OTHER_FAULTS, *DISK_FAULTS)
+"""Of a broker that is alone."""
+KINDS = (*CLUSTER_KINDS, *DISK_FAULTS)
 _LASTS_MAX_S = {
     "crash": 8.0,
     "power": 15.0,
@@ -44,6 +48,9 @@ _LASTS_MAX_S = {
     "bookie-power": 20.0,
     "bookie-pause": 12.0,
     "bookie-slow": 15.0,
+    "disk-slow": 15.0,
+    "disk-full": 10.0,
+    "disk-sync": 10.0,
     "clock": 40.0,
     "pause-client": 20.0,
 }
@@ -71,7 +78,7 @@ class Fault(NamedTuple):
         return self.at_s + self.lasts_s
 
 
-def draw_schedule(seed: int, seconds: float, kinds: Sequence[str] = KINDS) -> list[Fault]:
+def draw_schedule(seed: int, seconds: float, kinds: Sequence[str] = CLUSTER_KINDS) -> list[Fault]:
     """The faults of a run, in the order of their beginnings; all begin before its end."""
     chance = seeded(f"simulation {seed} faults")
     chosen = [kind for kind in kinds if chance.random() < 0.5] or [chance.choice(list(kinds))]

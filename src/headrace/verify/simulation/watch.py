@@ -40,7 +40,9 @@ class Watch:
             for topic in node.topics.by_id.values():
                 for number, log in enumerate(topic.partitions):
                     if node.ownership.is_mine(topic, number) and log.is_loaded:
-                        key = topic.id, number, log.leader_epoch
+                        # Alone there are no epochs, but for its lives.
+                        epoch = broker.life if self._cluster.is_lone else log.leader_epoch
+                        key = topic.id, number, epoch
                         self._check(key, (broker.name, broker.life), log)
 
     def _check(self, key: tuple[Any, int, int], life: tuple[str, int], log: Any) -> None:

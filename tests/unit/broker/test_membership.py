@@ -1,0 +1,25 @@
+"""A broker among the living: what its end asks of the metadata."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.broker.membership import Membership
+from headrace.metadata.facts import BrokerFact, broker_key
+from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
+
+
+def test_a_broker_that_stops_while_the_metadata_are_away_stops_all_the_same():
+    """Its key goes with its session; it was told as a fault of the broker, with a traceback."""
+
+    async def main() -> None:
+        shared = MemoryMetadata()
+        mine, other = MemoryMetadataStore(shared), MemoryMetadataStore(shared)
+        membership = Membership(BrokerFact(1, "a", 1, "", 0, 0), mine, 0)
+        await membership.join()
+        assert await other.get(broker_key(1)) is not None
+        await mine.close()
+        await membership.leave()
+        assert await other.get(broker_key(1)) is None
+
+    asyncio.run(main())
