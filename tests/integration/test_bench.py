@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from headrace.bench.processes import tree_of
 from headrace.bench.systems.registry import BY_NAME
+
+COMMAND = [sys.executable, "-m", "headrace.cli.main", "bench"]
+PATIENCE_S = 120
 
 
 def bench(*arguments, timeout=240):
     return subprocess.run(
-        [sys.executable, "-m", "headrace.cli.main", "bench", *map(str, arguments)],
+        [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -53,7 +62,7 @@ def check_latency(name, tmp_path):
     for policy in ("synced", "unsynced"):
         (run,) = entry["rounds"][f"{name}/{policy}"]
         assert 0 < run["p50"] <= run["p99"] <= run["max"]
-        assert sum(n for key, n in run["histogram_ns"].items() if key != "max") == 600
+        assert sum(n for key, n in run["histogram_ns"].items() if key != "max") == 1_500
         assert found["systems"][name]["sides"][policy]["idle_mb"] > 1
     assert json.loads((folder / "beside.json").read_text()) == found
 
@@ -64,3 +73,66 @@ def test_latency_of_headrace_is_measured_with_both_promises(tmp_path):
 
 def test_latency_of_redis_is_measured_with_both_promises(tmp_path):
     check_latency("redis", tmp_path)
+
+
+@contextlib.contextmanager
+def running(tmp_path, *arguments):
+    """A bench that measures latencies of Headrace alone, and what it says."""
+    said = tmp_path / "said"
+    options = ("--workload", "beside-latency", "--peer", "headrace", "--quick", "--json")
+    folders = ("--data-dir", tmp_path / "data", "--output", tmp_path / "results")
+    with said.open("wb") as errors:
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, (*options, *folders, *arguments))],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+    try:
+        yield process, said
+    finally:
+        for pid in reversed(tree_of(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def wait_for_child(process, said, word):
+    """The process below the bench whose command has `word` in it, when it is there."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for pid in tree_of(process.pid)[1:]:
+            with contextlib.suppress(OSError):
+                if word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    return pid
+        if process.poll() is not None:
+            break
+        time.sleep(0.01)
+    text = said.read_text()
+    if "is in memory" in text:
+        pytest.skip("temporary files are in memory here: nothing to measure syncs on")
+    raise AssertionError(text)
+
+
+def test_a_signal_ends_what_was_started_and_says_so(tmp_path):
+    with running(tmp_path) as (process, said):
+        wait_for_child(process, said, b"headrace.bench.latency")
+        below = tree_of(process.pid)[1:]
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+        text = said.read_text()
+        assert process.returncode == 128 + signal.SIGTERM, text
+        assert "stopped by SIGTERM" in text
+        assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
+        assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_server_that_vanishes_is_written_down_and_the_others_are_measured(tmp_path):
+    with running(tmp_path) as (process, said):
+        wait_for_child(process, said, b"headrace.bench.latency")
+        os.kill(wait_for_child(process, said, b"serve"), signal.SIGKILL)
+        out, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, said.read_text()
+        entry = json.loads(out)["beside"]["loads"]["beside-latency-1000"]
+        assert list(entry["rounds"]) == ["headrace/unsynced"]
+        (failure,) = entry["failures"]
+        assert failure.startswith("headrace/synced: ")

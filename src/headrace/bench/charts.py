@@ -127,7 +127,7 @@ def _growth(plt: Any, results: dict[str, Any]) -> Any:
                     color=_COLOURS.get(key.partition("/")[0], "#777777"),
                     label=_title(results, key),
                 )
-            axis.set(xscale="log", ylim=(0, None))
+            axis.set(xscale="symlog" if 0 in series.values else "log", ylim=(0, None))
             axis.grid(alpha=0.3)
             if row == 0:
                 axis.set_title(series.title, fontsize=7)

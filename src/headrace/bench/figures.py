@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Any
 from headrace.bench.loads import SHARES
 
 if TYPE_CHECKING:
-    from headrace.bench.processes import Usage
+    from headrace.bench.tools import Steady
 
 Figures = dict[str, Any]
 
 
-def figures_of(records: int, record_bytes: int, rate_per_s: float, used: Usage) -> Figures:
-    """The figures of one run of writing or reading."""
-    size = records * record_bytes
+def figures_of(done: Steady, record_bytes: int) -> Figures:
+    """The figures of one window of writing or reading."""
+    size = done.records * record_bytes
     return {
-        "records": records,
-        "records_per_s": rate_per_s,
-        "mb_per_s": rate_per_s * record_bytes / 1e6,
-        "cpu_s_per_million": used.cpu_s / records * 1e6,
-        "cpu_s_per_gb": used.cpu_s / size * 1e9,
-        "written_per_byte": used.written_bytes / size,
-        "rss_mb": used.rss_bytes / 1e6,
+        "records": round(done.records),
+        "seconds": done.seconds,
+        "records_per_s": done.records_per_s,
+        "mb_per_s": done.records_per_s * record_bytes / 1e6,
+        "cpu_s_per_million": done.used.cpu_s / done.records * 1e6,
+        "cpu_s_per_gb": done.used.cpu_s / size * 1e9,
+        "written_per_byte": done.used.written_bytes / size,
+        "rss_mb": done.used.rss_bytes / 1e6,
     }
 
 

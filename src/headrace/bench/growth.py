@@ -7,28 +7,31 @@ each kind of point has one function.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.bench import java_tools, raw_client
-from headrace.bench.figures import Figures, figures_of, shown
+from headrace.bench.figures import Figures, figures_of
 from headrace.bench.measures import open_idle
 from headrace.bench.peers import raise_file_limit
-from headrace.bench.processes import Usage, usage_of
-from headrace.bench.workloads import UNSYNCED
+from headrace.bench.processes import SystemFailed, usage_of
+from headrace.bench.tools import Steady, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace.bench.systems.kafka_protocol import KafkaProtocolSide
 
-CONSOLE = Console(stderr=True, soft_wrap=True)
 SIDES = ("headrace", "kafka")
+WINDOW = Window(1.5, 3.0)
+"""Of each point of writing: the broker is warm by then, the tool is new."""
+READ_S = 1.5
+"""Each point of reading is read from its beginning again until so much time has gone."""
 _FETCH_BYTES = 1 << 20
 _FILL_BYTES = 1024
+_CONSUMED_BYTES = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,12 @@ class Series:
     values: tuple[int, ...]
     figure: str = "mb_per_s"
     """What the chart shows beside CPU and memory."""
+    every: int = 2
+    """Run in every so-manyth round, beginning with the first."""
+
+    def is_in(self, number: int) -> bool:
+        """Whether round `number` (from 1) has it."""
+        return (number - 1) % self.every == 0
 
 
 SERIES: tuple[Series, ...] = (
@@ -49,104 +58,118 @@ SERIES: tuple[Series, ...] = (
     Series("growth-size", "Produce larger records", "record size, bytes",
            (100, 1024, 10_240, 102_400, 900_000)),
     Series("growth-connections", "Produce 1 KiB records beside idle connections",
-           "idle connections", (1, 1000, 5000)),
+           "idle connections", (0, 1000, 5000)),
     Series("growth-consumers", "Fetch the same records by more consumers", "consumers",
            (1, 4, 16)),
     Series("growth-backlog", "Read a longer backlog from its beginning", "backlog, MB",
            (10, 100, 500)),
 )  # fmt: skip
-PRODUCE_BYTES = {100: 20_000_000, 1024: 60_000_000}
-"""Record size -> how much is written; of larger ones as much as of the largest here."""
+FILLED_BYTES = max(SERIES[-1].values) * 1_000_000
+
+
+class Producing(NamedTuple):
+    """Writing to one topic, beside idle connections."""
+
+    record_bytes: int
+    partitions: int
+    connections: int
+
+
+class Fetching(NamedTuple):
+    """Reading the beginning of one topic, by several consumers at once."""
+
+    size_bytes: int
+    consumers: int
+
+
+Work = Producing | Fetching
+
+
+def work_of(series: Series, value: int) -> Work:
+    """What one point does; points of several series may do the same."""
+    if series.name == "growth-partitions":
+        return Producing(1024, value, 0)
+    if series.name == "growth-size":
+        return Producing(value, 1, 0)
+    if series.name == "growth-connections":
+        return Producing(1024, 1, value)
+    if series.name == "growth-consumers":
+        return Fetching(_CONSUMED_BYTES, value)
+    return Fetching(value * 1_000_000, 1)
+
+
+class Filled(NamedTuple):
+    """A topic of one partition that holds at least so many records of 1 KiB."""
+
+    name: str
+    records: int
 
 
 class Growth:
-    """Runs series on sides that are started already."""
+    """Runs the points of all series on one started side; a point of two series is run once."""
 
-    def __init__(self, sides: Sequence[KafkaProtocolSide], rounds: int, length: float) -> None:
-        self._sides = sides
-        self._rounds = rounds
+    def __init__(self, side: KafkaProtocolSide, length: float, names: Callable[[], str]) -> None:
+        self._side = side
         self._length = length
-        self._numbers = iter(range(1, 1_000_000))
-        self._kinds: dict[str, Callable[[KafkaProtocolSide, int], Figures]] = {
-            "growth-partitions": lambda side, value: self._produce(side, 1024, value),
-            "growth-size": lambda side, value: self._produce(side, value, 1),
-            "growth-connections": self._connections,
-            "growth-consumers": self._consumers,
-            "growth-backlog": lambda side, value: self._read(side, value * 1_000_000, 1),
-        }
+        self._name = names
+        self._done: dict[Work, Figures] = {}
+        self.filled: Filled | None = None
+        """A topic to read from, where one is there already."""
 
-    def run(self, series: Series) -> dict[str, Any]:
-        """All points of a series: `<system>/unsynced` -> value -> figures, one a round."""
-        entry: dict[str, Any] = {"rounds": {}, "failures": []}
-        for value in series.values:
-            for _ in range(self._rounds):
-                for side in self._sides:
-                    key = f"{side.name}/{side.policy}"
-                    try:
-                        figures = self._kinds[series.name](side, value)
-                    except Exception as error:
-                        said = str(error) or type(error).__name__
-                        entry["failures"].append(f"{key} at {value}: {said}"[:300])
-                        CONSOLE.print(f"[red]{series.name} {key} {value}[/red]: {said}")
-                        continue
-                    CONSOLE.print(f"  {series.name} {value}: {key}: {shown(figures)}")
-                    points = entry["rounds"].setdefault(key, {})
-                    points.setdefault(str(value), []).append(figures)
-        return entry
+    def learn(self, record_bytes: int, figures: Figures) -> None:
+        """What was measured already on this side: one partition, no idle connections."""
+        self._done[Producing(record_bytes, 1, 0)] = figures
 
-    def _name(self) -> str:
-        return f"growth-{next(self._numbers):06d}"
+    def point(self, series: Series, value: int) -> Figures:
+        """One point of one series. Raises what the tools and the broker raise."""
+        work = work_of(series, value)
+        if work not in self._done:
+            doing = self._produce if isinstance(work, Producing) else self._fetch
+            self._done[work] = doing(*work)
+        return self._done[work]
 
-    def _produce(self, side: KafkaProtocolSide, record_bytes: int, partitions: int) -> Figures:
-        size = PRODUCE_BYTES.get(record_bytes, PRODUCE_BYTES[1024]) * self._length
-        records = max(200, int(size / record_bytes))
+    def _produce(self, record_bytes: int, partitions: int, connections: int) -> Figures:
+        raise_file_limit(connections + 1000)
+        opened = open_idle(self._side.peer, connections)
         name = self._name()
-        side.create(name, partitions)
+        window = Window(*(one * self._length for one in WINDOW))
         try:
-            before = usage_of(side.pids)
-            done = java_tools.producer_performance(
-                side.peer.bootstrap, name, records, record_bytes, records // 4
-            )
-            used = usage_of(side.pids).since(before)
-        finally:
-            side.drop(name)
-        return figures_of(records + records // 4, record_bytes, done.records_per_s, used)
-
-    def _connections(self, side: KafkaProtocolSide, count: int) -> Figures:
-        raise_file_limit(count + 1000)
-        opened = open_idle(side.peer, count)
-        try:
-            return self._produce(side, 1024, 1)
+            done = self._side.produce(name, record_bytes, window, partitions)
         finally:
             for connection in opened:
                 connection.close()
+            self._side.drop(name)
+        return figures_of(done, record_bytes)
 
-    def _consumers(self, side: KafkaProtocolSide, count: int) -> Figures:
-        return self._read(side, 60_000_000, count)
+    def _fetch(self, size_bytes: int, consumers: int) -> Figures:
+        """Read the topic's beginning, by so many connections at once, for a while."""
+        filled = self._fill()
+        wanted = int(size_bytes * self._length) // _FILL_BYTES
+        if filled.records < wanted:
+            raise SystemFailed(f"the topic holds {filled.records:,} of {wanted:,} records")
+        return figures_of(self._fetched(filled.name, wanted, consumers), _FILL_BYTES)
 
-    def _read(self, side: KafkaProtocolSide, size_bytes: int, consumers: int) -> Figures:
-        """Fill a topic, then read it from its beginning by so many connections at once."""
-        records = max(1_000, int(size_bytes * self._length) // _FILL_BYTES)
-        name = self._name()
-        side.create(name)
-        try:
-            java_tools.producer_performance(side.peer.bootstrap, name, records, _FILL_BYTES, 0)
-            before = usage_of(side.pids)
-            with ThreadPoolExecutor(consumers) as pool:
+    def _fetched(self, name: str, records: int, consumers: int) -> Steady:
+        bootstrap, seconds, passes = self._side.peer.bootstrap, 0.0, 0
+        before, deadline = usage_of(self._side.pids), time.monotonic() + READ_S * self._length
+        with ThreadPoolExecutor(consumers) as pool:
+            while not passes or time.monotonic() < deadline:
                 reads = [
-                    pool.submit(
-                        raw_client.fetch_all, side.peer.bootstrap, name, records, _FETCH_BYTES
-                    )
+                    pool.submit(raw_client.fetch_all, bootstrap, name, records, _FETCH_BYTES)
                     for _ in range(consumers)
                 ]
-                seconds = max(read.result()[1] for read in reads)
-            used: Usage = usage_of(side.pids).since(before)
-        finally:
-            side.drop(name)
-        total = records * consumers
-        return figures_of(total, _FILL_BYTES, total / seconds, used)
+                seconds += max(read.result()[1] for read in reads)
+                passes += 1
+        used = usage_of(self._side.pids).since(before)
+        total = float(records * consumers * passes)
+        return Steady(total, seconds, used, total)
 
-
-def of_sides(sides: Sequence[Any]) -> list[KafkaProtocolSide]:
-    """Those of the started sides that the series are for."""
-    return [side for side in sides if side.name in SIDES and side.policy == UNSYNCED]
+    def _fill(self) -> Filled:
+        wanted = int(FILLED_BYTES * self._length) // _FILL_BYTES
+        if self.filled is None or self.filled.records < wanted:
+            name = self._name()
+            self._side.create(name)
+            bootstrap = self._side.peer.bootstrap
+            java_tools.producer_performance(bootstrap, name, wanted, _FILL_BYTES, 0)
+            self.filled = Filled(name, wanted)
+        return self.filled

@@ -7,12 +7,14 @@ of its JVM is not in it.
 from __future__ import annotations
 
 import re
-import subprocess
 from typing import NamedTuple
 
 from headrace.bench.kafka_parts import java, kafka_classpath
+from headrace.bench.processes import SystemFailed
+from headrace.bench.tools import run_tool
 
 TOOL_TIMEOUT_S = 300
+_ENDLESS = 1_000_000_000_000  # records: the window ends it
 _SUMMARY = re.compile(
     r"([\d.]+) (?:steady state )?records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\), "
     r"([\d.]+) ms avg latency"
@@ -27,28 +29,56 @@ class Produced(NamedTuple):
     average_latency_ms: float
 
 
-def _run(tool: str, arguments: list[str]) -> str:
+def _command(tool: str, arguments: list[str]) -> list[str]:
     command = [java(), "-Xms512m", "-Xmx512m", "-cp", kafka_classpath()]
-    command += [f"org.apache.kafka.tools.{tool}", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=TOOL_TIMEOUT_S
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{tool} failed:\n{(done.stdout + done.stderr)[-3000:]}")
-    return done.stdout
+    return [*command, f"org.apache.kafka.tools.{tool}", *arguments]
+
+
+def _run(tool: str, arguments: list[str]) -> str:
+    return run_tool(_command(tool, arguments), timeout_s=TOOL_TIMEOUT_S)
+
+
+def _producer(bootstrap: str, topic: str, records: int, record_bytes: int) -> list[str]:
+    """Send as fast as it goes: acks=all, batch.size=16384, linger.ms=0, else its defaults."""
+    arguments = ["--topic", topic, "--num-records", str(records), "--throughput", "-1"]
+    arguments += ["--record-size", str(record_bytes), "--bootstrap-server", bootstrap]
+    return [*arguments, "--command-property", "acks=all", "batch.size=16384", "linger.ms=0"]
+
+
+def endless_producer(bootstrap: str, topic: str, record_bytes: int) -> list[str]:
+    """The command of a ProducerPerformance that tells its rate each half second, until killed."""
+    arguments = _producer(bootstrap, topic, _ENDLESS, record_bytes)
+    return _command("ProducerPerformance", ["--reporting-interval", "500", *arguments])
+
+
+def produced_rate_of(line: str) -> float | None:
+    """Acknowledged records a second since the line before. Raises SystemFailed on errors."""
+    if "exception" in line.lower():
+        raise SystemFailed(f"ProducerPerformance met errors: {line[:500]}")
+    found = _SUMMARY.search(line)
+    return float(found[2]) if found else None
+
+
+def reporting_consumer(bootstrap: str, topic: str, records: int) -> list[str]:
+    """The command of a ConsumerPerformance that tells its rate each quarter of a second."""
+    arguments = ["--topic", topic, "--num-records", str(records), "--bootstrap-server", bootstrap]
+    arguments += ["--hide-header", "--show-detailed-stats", "--reporting-interval", "250"]
+    return _command("ConsumerPerformance", [*arguments, "--timeout", "20000"])
+
+
+def consumed_rate_of(line: str) -> float | None:
+    """Records a second since the line before; None of what is no such line."""
+    fields = [field.strip() for field in line.split(",")]
+    return float(fields[5]) if len(fields) >= 10 and fields[0][:2] == "20" else None
 
 
 def producer_performance(
     bootstrap: str, topic: str, records: int, record_bytes: int, warmup: int
 ) -> Produced:
-    """Send as fast as it goes: acks=all, batch.size=16384, linger.ms=0, else its defaults."""
-    out = _run(
-        "ProducerPerformance",
-        ["--topic", topic, "--num-records", str(records + warmup), "--throughput", "-1"]
-        + ["--record-size", str(record_bytes), "--bootstrap-server", bootstrap]
-        + (["--warmup-records", str(warmup)] if warmup else [])
-        + ["--command-property", "acks=all", "batch.size=16384", "linger.ms=0"],
-    )
+    """Send so many; see `_producer` for the settings."""
+    arguments = _producer(bootstrap, topic, records + warmup, record_bytes)
+    warm = ["--warmup-records", str(warmup)] if warmup else []
+    out = _run("ProducerPerformance", [*warm, *arguments])
     found = [match for line in out.splitlines() if (match := _SUMMARY.search(line))]
     steady = [m for m in found if "steady state" in m[0]]
     last = (steady or found)[-1]

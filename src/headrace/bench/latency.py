@@ -11,12 +11,17 @@ from __future__ import annotations
 import argparse
 import ctypes
 import struct
-import subprocess
 import sys
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from headrace.bench.processes import SystemFailed
+from headrace.bench.tools import check_server, tool
+
+if TYPE_CHECKING:
+    import subprocess
 
 PR_SET_TIMERSLACK = 29
 WARMUP_S = 1.0  # left out of the figures: connections open, caches fill
@@ -102,20 +107,21 @@ def collect(
     total = int(rate_per_s * (seconds + WARMUP_S))
     skip = int(rate_per_s * WARMUP_S)
     command = [sys.executable, "-m", "headrace.bench.latency", bootstrap, topic]
-    sender = subprocess.Popen(
-        [*command, str(rate_per_s), str(seconds + WARMUP_S)], stderr=subprocess.PIPE
-    )
+    command += [str(rate_per_s), str(seconds + WARMUP_S)]
     try:
-        taken_ns, begin_ns, end_ns = _receive(consumer, total, skip)
+        with tool(command) as sender:
+            taken_ns, begin_ns, end_ns = _receive(consumer, sender, total, skip)
+            _, said = sender.communicate(timeout=LATE_MAX_S)
     finally:
         consumer.close()
-        if sender.wait(LATE_MAX_S) != 0:
-            assert sender.stderr is not None
-            raise RuntimeError(sender.stderr.read().decode()[-1000:])
+    if sender.returncode != 0:
+        raise SystemFailed(said.decode(errors="replace")[-1000:])
     return taken_ns, begin_ns, end_ns
 
 
-def _receive(consumer: Consumer, total: int, skip: int) -> tuple[list[int], int, int]:
+def _receive(
+    consumer: Consumer, sender: subprocess.Popen[bytes], total: int, skip: int
+) -> tuple[list[int], int, int]:
     taken_ns: list[int] = []
     clock, unpack = time.perf_counter_ns, struct.Struct(">q").unpack_from
     seen, begin_ns, last_ns = 0, clock(), clock()
@@ -123,8 +129,12 @@ def _receive(consumer: Consumer, total: int, skip: int) -> tuple[list[int], int,
         message = consumer.poll(1.0)
         now_ns = clock()
         if message is None:
-            if now_ns - last_ns > LATE_MAX_S * 1e9:
-                raise TimeoutError(f"{total - seen} of {total} messages did not arrive")
+            check_server()
+            if now_ns - last_ns > LATE_MAX_S * 1e9 or sender.poll():
+                said = sender.communicate()[1][-500:] if sender.poll() else b""
+                raise SystemFailed(
+                    f"{total - seen} of {total} messages did not arrive; {said.decode()}"
+                )
             continue
         if message.error() is not None:
             raise KafkaException(message.error())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from headrace.bench.tools import Window
 from headrace.bench.workloads import SYNCED, UNSYNCED
 
 
@@ -20,23 +21,29 @@ class Load:
     title: str
     kind: Literal["produce", "consume", "latency"]
     record_bytes: int
-    seconds: float = 2.0
-    """How long a run should take, about; a consume run reads a fixed amount instead."""
-    records: int = 0
+    window: Window
+    """What a run leaves out at first, and how long it measures."""
     rate_per_s: int = 0
     policies: tuple[str, ...] = (SYNCED, UNSYNCED)
+    every: int = 1
+    """Run in every so-manyth round, beginning with the first."""
+
+    def is_in(self, number: int) -> bool:
+        """Whether round `number` (from 1) has it."""
+        return (number - 1) % self.every == 0
 
 
 LOADS: tuple[Load, ...] = (
-    Load("beside-produce-100", "Produce 100 B records", "produce", 100),
-    Load("beside-produce-1024", "Produce 1 KiB records", "produce", 1024),
-    Load("beside-produce-16384", "Produce 16 KiB records", "produce", 16_384),
+    # The first after a server's start: it warms up longer.
+    Load("beside-produce-100", "Produce 100 B records", "produce", 100, Window(4.0, 10.0), every=2),
+    Load("beside-produce-1024", "Produce 1 KiB records", "produce", 1024, Window(3.0, 10.0)),
+    # What the load before has written, read from its beginning.
     Load(
         "beside-consume-1024",
         "Consume 1 KiB records",
         "consume",
         1024,
-        records=50_000,
+        Window(1.0, 10.0),
         policies=(UNSYNCED,),
     ),
     Load(
@@ -44,6 +51,7 @@ LOADS: tuple[Load, ...] = (
         "End to end at 1,000 messages/s of 100 B",
         "latency",
         100,
+        Window(1.0, 5.0),
         rate_per_s=1000,
     ),
 )
@@ -58,7 +66,3 @@ FIGURES: dict[str, tuple[str, str, int]] = {
     "rss_mb": ("memory after, MB", "", 0),
 }
 SHARES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
-CALIBRATION: dict[int, int] = {100: 10_000, 1024: 5_000, 16_384: 1_000}
-"""Record size -> how many are written first, to learn the rate; a second's worth warms up."""
-RUN_BYTES_MAX = 700_000_000
-"""Of one run: some systems hold all of it in memory."""

@@ -17,6 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from headrace.bench import java_tools, latency, raw_client
 from headrace.bench.peers import Peer, cpu_s, rss_bytes
+from headrace.bench.processes import SystemFailed
+from headrace.bench.tools import check_server
 from headrace.bench.workloads import POLICY_SETTINGS, Side, Workload
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 Figures = dict[str, float]
 FILL_RECORD_BYTES = 1024
+_FLUSH_MAX_S = 90.0
 _numbers = iter(range(1, 1_000_000))
 
 
@@ -150,8 +153,10 @@ class Measures:
                         sent += 1
                 except BufferError:
                     producer.poll(0.01)
-            if producer.flush(90) or failed:
-                raise RuntimeError(f"librdkafka could not deliver: {failed[:1]}")
+                    check_server()
+            left = _flush(producer)
+            if left or failed:
+                raise SystemFailed(f"librdkafka could not deliver {left} records: {failed[:1]}")
             seconds = time.perf_counter() - started
             used = cpu_s(peer.pid) - before
         return {"requests_per_s": sent / seconds, "cpu_us_per_request": used / sent * 1e6}
@@ -175,6 +180,11 @@ class Measures:
         for topic, _, _ in self._filled.values():
             topic.__exit__()
         self._filled.clear()
+
+    def forget_peer(self, peer: Peer) -> None:
+        """Its topics went with it."""
+        for key in [key for key in self._filled if key[0] == peer.name]:
+            del self._filled[key]
 
     def _consume(self, workload: Workload, peer: Peer, _side: Side) -> Figures:
         topic, records = self._fill(workload, peer)
@@ -218,6 +228,16 @@ class Measures:
         with Topic(peer, side.policy) as topic:
             records = max(500, int(workload.options["records"] * self._length))
             return java_tools.end_to_end_latency(peer.bootstrap, topic, records)._asdict()
+
+
+def _flush(producer: Producer) -> int:
+    """Wait for all answers; how many stayed away. In slices, between which signals are heard."""
+    deadline = time.monotonic() + _FLUSH_MAX_S
+    while left := producer.flush(0.5):
+        check_server()
+        if time.monotonic() > deadline:
+            return left
+    return 0
 
 
 def at_rest(peer: Peer, connections: int) -> Figures:

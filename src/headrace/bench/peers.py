@@ -60,6 +60,10 @@ class Peer(Protocol):
         """Start it; returns when it answers."""
         ...
 
+    def is_alive(self) -> bool:
+        """It was started and has not ended."""
+        ...
+
     def stop(self) -> None:
         """Stop it and remove its data."""
         ...
@@ -127,6 +131,10 @@ class _Process:
         assert self._child is not None
         if self._child.poll() is not None:
             raise RuntimeError(f"{self.name} ended while starting:\n{self._log()[-3000:]}")
+
+    def is_alive(self) -> bool:
+        """See Peer."""
+        return self._child is not None and self._child.poll() is None
 
     def stop(self) -> None:
         """See Peer."""

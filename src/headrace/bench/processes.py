@@ -108,6 +108,10 @@ class Processes:
         """The processes that were started here."""
         return [process.pid for process in self._running]
 
+    def is_alive(self) -> bool:
+        """Nothing that was started has ended, and something was started."""
+        return bool(self._running) and all(process.poll() is None for process in self._running)
+
     def clear(self) -> None:
         """An empty folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -163,29 +167,3 @@ class Processes:
                     continue
         self._running.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def run_tool(
-    command: Sequence[str],
-    environment: Mapping[str, str] | None = None,
-    timeout_s: float = 180,
-    folder: Path | None = None,
-) -> str:
-    """Run a load tool to its end; returns what it printed. Raises SystemFailed."""
-    name = Path(command[0]).name
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=timeout_s,
-            cwd=folder,
-            env={**os.environ, **(environment or {})},
-        )
-    except subprocess.TimeoutExpired as error:
-        raise SystemFailed(f"{name} did not end in {timeout_s:.0f} s") from error
-    if done.returncode != 0:
-        raise SystemFailed(f"{name} failed: {(done.stdout + done.stderr)[-1500:]}")
-    return done.stdout

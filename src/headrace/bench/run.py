@@ -21,7 +21,9 @@ from rich.table import Table
 
 from headrace.bench.measures import Figures, Measures, at_rest
 from headrace.bench.peers import Headrace, Kafka, Peer, disk_under, raise_file_limit
+from headrace.bench.processes import undisturbed
 from headrace.bench.report import Book, judge
+from headrace.bench.tools import serving
 from headrace.bench.workloads import FIGURES, SYNCED, UNSYNCED, WORKLOADS, Side, Workload
 
 if TYPE_CHECKING:
@@ -116,8 +118,9 @@ class Session:
                 results[workload.name] = self._under_load(workload)
                 self._done(workload, results)
         finally:
-            for peer in self.peers.values():
-                peer.stop()
+            with undisturbed():
+                for peer in self.peers.values():
+                    peer.stop()
 
     def _done(self, workload: Workload, results: dict[str, Any]) -> None:
         self.book.save(results)
@@ -127,7 +130,7 @@ class Session:
         by_name = {workload.name: workload for workload in WORKLOADS}
         with CONSOLE.status("warming up") as status:
             for name in WARMUP:
-                for peer in self.peers.values():
+                for peer in list(self.peers.values()):  # one that does not come back is taken out
                     for policy in (SYNCED, UNSYNCED):
                         status.update(f"warming up {peer.name}: {name} {policy}")
                         side = Side(peer.name, policy)
@@ -168,15 +171,34 @@ class Session:
             return measured()
         return self.wrap(name, peer.pid, measured)
 
-    def _one(self, workload: Workload, side: Side, number: int, entry: dict[str, Any]) -> None:
-        peer = self.peers[side.peer]
+    def _is_back(self, peer: Peer) -> bool:
+        """Whether it runs; a broker that has ended is started again, or left out from now on."""
+        if peer.is_alive():
+            return True
+        CONSOLE.print(f"[red]{peer.name} has ended[/red]: started again")
+        peer.stop()
+        self.measures.forget_peer(peer)
         try:
-            if number == 0:
-                self.measures.calibrate(workload, peer, side)
-                return
-            name = f"{workload.name}-{side.policy}"
-            os.sync()
-            figures = self._around(name, peer, lambda: self.measures.run(workload, peer, side))
+            peer.start()
+        except Exception as error:
+            CONSOLE.print(f"[red]{peer.name} is left out[/red]: {error}")
+            peer.stop()
+            del self.peers[peer.name]
+            return False
+        return True
+
+    def _one(self, workload: Workload, side: Side, number: int, entry: dict[str, Any]) -> None:
+        peer = self.peers.get(side.peer)
+        if peer is None or not self._is_back(peer):
+            return
+        try:
+            with serving(peer.is_alive):
+                if number == 0:
+                    self.measures.calibrate(workload, peer, side)
+                    return
+                name = f"{workload.name}-{side.policy}"
+                os.sync()
+                figures = self._around(name, peer, lambda: self.measures.run(workload, peer, side))
         except Exception as error:
             said = str(error).replace(str(self.folder), "DATA").replace(str(Path.home()), "~")
             entry["failures"].append(f"{side.peer}/{side.policy}: {said}"[:500])

@@ -113,10 +113,12 @@ def growth_table(series: Series, entry: dict[str, Any], results: dict[str, Any])
 
 
 def _about(entry: dict[str, Any], runs: Iterable[list[Any]]) -> str:
-    where = entry["machine"]
+    where, runs = entry["machine"], list(runs)
     rounds = max((len(one) for one in runs), default=0)
+    seconds = [run["seconds"] for one in runs for run in one if "seconds" in run]
+    windows = f"Windows of {min(seconds):.1f} to {max(seconds):.1f} s. " if seconds else ""
     return (
-        f"Median (lowest-highest) of {rounds} round{'' if rounds == 1 else 's'}, "
+        f"{windows}Median (lowest-highest) of {rounds} round{'' if rounds == 1 else 's'}, "
         f"{entry['date']}, commit {entry['commit']}, {where['cores']} cores, {where['disk']}, "
         f"a sync {where['sync_us']} us, load before {where['load']}."
     )
@@ -127,9 +129,10 @@ def _systems_table(results: dict[str, Any]) -> list[str]:
     lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
     for name, system in results["systems"].items():
         sides = system["sides"]
-        if system["missing"]:
+        if system["missing"] or not sides:
+            why = (system["missing"] or "it had no turn").splitlines()[0]
             lines.append(
-                f"| {system['title']} | not run: {system['missing'].splitlines()[0]}; "
+                f"| {system['title']} | not run: {why}; "
                 f"`headrace bench --install {name}` | | | | | |"
             )
             continue

@@ -5,7 +5,7 @@ Rules of the room: what is measured is in `headrace.bench`; here are options, a 
 
 from __future__ import annotations
 
-import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,11 +63,12 @@ PROFILER = "profiler"
 def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **options: Any) -> None:
     """Measure Headrace beside Apache Kafka and other systems that are installed.
 
-    All systems run at once and take turns, round by round. Workloads that begin with `beside` run
-    on every system; the others compare with Apache Kafka alone, and judge.
+    Workloads that begin with `beside` run on every system: one at a time is started, measured and
+    ended, round by round. The others compare with Apache Kafka alone, in turn, and judge.
     """
     from headrace.bench.growth import SERIES
     from headrace.bench.loads import LOADS
+    from headrace.bench.stopping import Stopped, stopped_by_signals
     from headrace.bench.workloads import WORKLOADS
 
     if is_list:
@@ -89,11 +90,16 @@ def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **optio
         raise click.UsageError(f"no workload {names[0]!r}; there are {known}")
     folder = _data_folder(options["data_dir"])
     measured: dict[str, Any] = {}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # systems are ended in any case
-    if workloads:
-        measured["kafka"] = _with_kafka(workloads, folder, options)
-    if loads or series:
-        measured["beside"] = _side_by_side(loads, series, folder, options)
+    try:
+        with stopped_by_signals():
+            if workloads:
+                measured["kafka"] = _with_kafka(workloads, folder, options)
+            if loads or series:
+                measured["beside"] = _side_by_side(loads, series, folder, options)
+    except Stopped as stopped:
+        click.echo(err=True)  # behind a bar that may stand there
+        say(f"stopped by {stopped.name}: what was started is ended; finished turns are kept")
+        sys.exit(stopped.exit_code)
     if options["as_json"]:
         print_json(measured)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.bench import java_tools
 from headrace.bench.processes import SystemFailed
 from headrace.bench.systems import nats, rabbitmq, redis, rocketmq
 
@@ -25,10 +26,17 @@ def test_redis_benchmark_that_says_something_else_is_a_failure(said):
         redis.rate_of(said)
 
 
+def test_redis_benchmark_tells_its_current_rate_while_it_runs():
+    line = "XADD s * v xxxx: rps=240000.0 (overall: 255045.7) avg_msec=3.193 (overall: 3.193)"
+    assert redis.current_rate_of(line) == 240_000
+    assert redis.current_rate_of("XADD: rps=0.0 (overall: -nan) avg_msec=-nan") == 0
+    assert redis.current_rate_of("====== XADD ======") is None
+
+
 def test_nats_load_tells_messages_and_seconds():
-    assert nats.rate_of('{"messages":30000,"seconds":1.5}\n') == 20_000
-    with pytest.raises(SystemFailed, match="said something else"):
-        nats.rate_of("nats: no responders available for request\n")
+    assert nats.rate_of('{"messages":30000,"seconds":1.5}') == 20_000
+    assert nats.rate_of("nats: no responders available for request") is None
+    assert nats.rate_of("17") is None
 
 
 PERF_TEST = """\
@@ -55,39 +63,47 @@ id: test-2, sending rate avg: 600 msg/s
 """
 
 
-def test_perf_test_tells_what_was_confirmed_in_the_seconds_after_the_first():
-    assert rabbitmq.sending_rate_of(CONFIRMED) == 900
-    assert rabbitmq.sending_rate_of(CONFIRMED.splitlines()[-1]) == 600
+def test_perf_test_tells_each_second_what_was_confirmed_and_what_was_received():
+    lines = CONFIRMED.splitlines()
+    assert [rabbitmq.confirmed_of(line) for line in lines] == [50, 800, 900, None]
+    lines = PERF_TEST.splitlines()[:6]
+    assert [rabbitmq.received_of(line) for line in lines] == [90, 1806, 1079, 960, None, None]
 
 
-def test_perf_test_tells_rates_and_the_latency_of_each_second_but_the_first():
-    assert rabbitmq.sending_rate_of(PERF_TEST) == 1187
-    assert rabbitmq.receiving_rate_of(PERF_TEST) == 1167
+def test_perf_test_tells_the_latency_of_each_second_but_the_first():
     assert rabbitmq.latency_of(PERF_TEST) == {"p50": 1.424, "p99": 42.901}
 
 
-@pytest.mark.parametrize(
-    "read", [rabbitmq.sending_rate_of, rabbitmq.receiving_rate_of, rabbitmq.latency_of]
-)
-def test_perf_test_that_says_something_else_is_a_failure(read):
+def test_perf_test_that_says_something_else_is_a_failure():
     with pytest.raises(SystemFailed, match="PerfTest"):
-        read("Main thread caught exception\njava.net.ConnectException: Connection refused\n")
+        rabbitmq.latency_of("Main thread caught exception\njava.net.ConnectException: refused\n")
 
 
-COMPLETE = (
-    "[Complete] Send Total: 20000 | Send TPS: {tps} | Max RT(ms): 9 | Average RT(ms):   1.000 | "
-    "Send Failed: {failed} | Response Failed: 0\n"
+SENDING = (
+    "Current Time: 2026-01-02 03:04:05,678 | TPS: {tps} | Max RT(ms): 9 | "
+    "Average RT(ms):   1.000 | Send Failed: {failed} | Response Failed: 0"
 )
-SHORT = "[Complete] Send Total: 20000 Send Failed: 0 Response Failed: 0\n"
 
 
-def test_rocketmq_tells_the_rate_of_its_seconds_or_a_total():
-    assert rocketmq.sent_of(COMPLETE.format(tps=600, failed=64), seconds=4) == 600
-    assert rocketmq.sent_of(COMPLETE.format(tps=0, failed=0), seconds=4) == 5_000
-    assert rocketmq.sent_of(SHORT, seconds=4) == 5_000
+def test_rocketmq_tells_the_rate_of_its_last_ten_seconds():
+    assert rocketmq.sent_of(SENDING.format(tps=600, failed=64)) == 600
+    assert rocketmq.sent_of("topic: t, threadCount: 64, messageSize: 100") is None
 
 
-@pytest.mark.parametrize("said", ["", COMPLETE.format(tps=9, failed=3_000)])
-def test_rocketmq_that_failed_to_send_is_a_failure(said):
+def test_rocketmq_that_failed_to_send_is_a_failure():
     with pytest.raises(SystemFailed, match="RocketMQ's Producer"):
-        rocketmq.sent_of(said, seconds=1)
+        rocketmq.sent_of(SENDING.format(tps=9, failed=3_000))
+
+
+def test_kafkas_producer_tells_what_was_acknowledged_since_it_told_before():
+    line = "330632 records sent, 659944.1 records/sec (62.94 MB/sec), 489.7 ms avg latency, 552.0 "
+    assert java_tools.produced_rate_of(line) == 659_944.1
+    assert java_tools.produced_rate_of("SLF4J: Defaulting to no-operation") is None
+    with pytest.raises(SystemFailed, match="met errors"):
+        java_tools.produced_rate_of("org.apache.kafka.common.errors.TimeoutException: Expiring")
+
+
+def test_kafkas_consumer_tells_what_was_read_since_it_told_before():
+    line = "2026-11-21 21:01:48:694, 0, 89.3135, 357.25, 91457, 365824.0, 0, 250, 357.25, 365824.0"
+    assert java_tools.consumed_rate_of(line) == 365_824
+    assert java_tools.consumed_rate_of("SLF4J: a, b, c, d, e, f, g, h, i, j, k") is None

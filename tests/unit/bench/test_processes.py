@@ -9,14 +9,8 @@ import time
 
 import pytest
 
-from headrace.bench.processes import (
-    Processes,
-    SystemFailed,
-    run_tool,
-    tree_of,
-    undisturbed,
-    usage_of,
-)
+from headrace.bench.processes import Processes, SystemFailed, tree_of, undisturbed, usage_of
+from headrace.bench.stopping import Stopped, stopped_by_signals
 
 WORK = """
 import os, subprocess, sys
@@ -61,13 +55,25 @@ def test_a_system_that_ends_at_once_says_what_it_said(tmp_path):
     processes.stop()
 
 
-def test_a_tool_that_fails_is_a_failure_with_its_words():
-    with pytest.raises(SystemFailed, match="not today"):
-        run_tool([sys.executable, "-c", "raise SystemExit('not today')"])
-
-
 def test_a_second_interrupt_waits_until_systems_are_ended():
     before = signal.getsignal(signal.SIGINT)
     with undisturbed():
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def _signalled(number):
+    with stopped_by_signals():
+        try:
+            os.kill(os.getpid(), number)
+        except Exception:
+            pytest.fail("taken for a failure of what was measured")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_passes_what_catches_failures_and_gives_its_exit_code(number):
+    before = signal.getsignal(number)
+    with pytest.raises(Stopped) as stopped:
+        _signalled(number)
+    assert (stopped.value.name, stopped.value.exit_code) == (number.name, 128 + number)
+    assert signal.getsignal(number) is before

@@ -17,8 +17,8 @@ from headrace.bench import java_tools, latency, parts
 from headrace.bench.hdr import HdrHistogram
 from headrace.bench.kafka_parts import KAFKA_VERSION, java, kafka_classpath
 from headrace.bench.peers import Headrace, Kafka
-from headrace.bench.processes import run_tool
-from headrace.bench.systems.system import Latency, Produced, Side, System
+from headrace.bench.systems.system import Latency, Side, System, read_again
+from headrace.bench.tools import Steady, Tool, Window, run_tool, watch
 from headrace.bench.workloads import POLICY_SETTINGS, SYNCED, UNSYNCED
 from headrace.runtime.jars import cache_folder
 
@@ -71,18 +71,25 @@ class KafkaProtocolSide:
         admin = self.admin()
         admin.create_topics([new])[name].result(60)
 
-    def produce(self, name: str, records: int, record_bytes: int) -> Produced:
+    def is_alive(self) -> bool:
         """See Side."""
-        self.create(name)
-        done = java_tools.producer_performance(
-            self.peer.bootstrap, name, records, record_bytes, records // 5
-        )
-        return Produced(records + records // 5, done.records_per_s)
+        return self.peer.is_alive()
 
-    def consume(self, name: str, records: int, record_bytes: int) -> float:
+    def produce(self, name: str, record_bytes: int, window: Window, partitions: int = 1) -> Steady:
         """See Side."""
-        done = java_tools.consumer_performance(self.peer.bootstrap, name, records)
-        return done.mb_per_s * 1_048_576 / record_bytes
+        self.create(name, partitions)
+        command = java_tools.endless_producer(self.peer.bootstrap, name, record_bytes)
+        return watch(Tool(command, java_tools.produced_rate_of), window, self.pids)
+
+    def consume(self, name: str, records: int, record_bytes: int, window: Window) -> Steady:
+        """See Side; each pass is a JVM of its own, whose first moments are left out."""
+        del record_bytes
+        command = java_tools.reporting_consumer(self.peer.bootstrap, name, records)
+
+        def read() -> Steady:
+            return watch(Tool(command, java_tools.consumed_rate_of), window, self.pids)
+
+        return read_again(read, window)
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
         """See Side."""

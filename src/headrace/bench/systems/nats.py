@@ -6,19 +6,18 @@ tool of its command line cannot be had as a Go module everywhere. One server, on
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
-import socket
-import time
 from pathlib import Path
 
 from headrace.bench import parts
 from headrace.bench.hdr import HdrHistogram
 from headrace.bench.latency import WARMUP_S
-from headrace.bench.peers import free_port
-from headrace.bench.processes import Processes, SystemFailed, run_tool
-from headrace.bench.systems.system import Latency, Produced, Side, System
+from headrace.bench.systems.own_server import OwnServer
+from headrace.bench.systems.system import Latency, Side, System
+from headrace.bench.tools import Steady, Tool, Window, run_tool, watch
 from headrace.bench.workloads import SYNCED, UNSYNCED
 
 SERVER_VERSION = "v2.15.2"
@@ -34,23 +33,29 @@ jetstream {{
 """
 
 
+# A load program is found by the source that it was built from: an older one is not there.
+_LOAD = f"nats_load-{hashlib.sha256((_SOURCE / 'main.go').read_bytes()).hexdigest()[:12]}"
+
+
 def _folder() -> Path:
     return parts.peers_folder() / "nats"
 
 
 def missing() -> str:
     """What is not there, or ""."""
-    wanted = ("nats-server", "nats_load")
+    wanted = ("nats-server", _LOAD)
     absent = [name for name in wanted if not parts.find_program(name, _folder())]
     return f"no {' and no '.join(absent)}" if absent else ""
 
 
 def install() -> None:
     """Build the server and the load program with the Go compiler that is here."""
-    parts.fetch_go(_MODULE, _folder())
+    if not parts.find_program("nats-server", _folder()):
+        parts.fetch_go(_MODULE, _folder())
+    _folder().mkdir(parents=True, exist_ok=True)
     source = _folder() / "source"
-    shutil.copytree(_SOURCE, source)
-    parts.build_go(source, _folder() / "nats_load")
+    shutil.copytree(_SOURCE, source, dirs_exist_ok=True)
+    parts.build_go(source, _folder() / _LOAD)
 
 
 def _program(name: str) -> str:
@@ -66,87 +71,56 @@ def version() -> str:
     return found[1] if found else "unknown"
 
 
-class Nats:
+def rate_of(line: str) -> float | None:
+    """Messages a second since the line before, of what `nats_load` prints as it runs."""
+    try:
+        said = json.loads(line)
+        return float(said["messages"] / said["seconds"])
+    except (ValueError, KeyError, TypeError, ZeroDivisionError):
+        return None
+
+
+class Nats(OwnServer):
     """One server with one way to sync."""
 
-    name = "nats"
-
     def __init__(self, folder: Path, policy: str) -> None:
-        self.policy = policy
-        self.words = f"sync_interval {SYNC[policy]}"
-        self.ready_s = 0.0
-        self._port = 0
-        self._processes = Processes("NATS", folder / f"nats-{policy}")
+        super().__init__("nats", folder / f"nats-{policy}", policy, f"sync_interval {SYNC[policy]}")
 
-    @property
-    def pids(self) -> list[int]:
-        """See Side."""
-        return self._processes.pids
-
-    def start(self) -> None:
-        """See Side."""
-        self._processes.clear()
-        self._port = free_port()
-        folder = self._processes.folder
+    def spawn(self) -> None:
+        """See OwnServer."""
+        folder = self.processes.folder
         settings = folder / "nats.conf"
         settings.write_text(
-            _SETTINGS.format(port=self._port, folder=folder, sync=f'"{SYNC[self.policy]}"')
+            _SETTINGS.format(port=self.port, folder=folder, sync=f'"{SYNC[self.policy]}"')
         )
-        began = time.perf_counter()
-        self._processes.spawn([_program("nats-server"), "-c", str(settings)])
-        self._processes.wait_until(self._answers)
-        self.ready_s = time.perf_counter() - began
+        self.processes.spawn([_program("nats-server"), "-c", str(settings)])
 
-    def _answers(self) -> bool:
-        """JetStream answers a request, not only the port."""
+    def answers(self) -> bool:
+        """See OwnServer: JetStream answers a request, not only the port."""
         ask = b'CONNECT {"verbose":false}\r\nSUB i 1\r\nPUB $JS.API.INFO i 0\r\n\r\nPING\r\n'
-        seen = b""
-        try:
-            with socket.create_connection(("127.0.0.1", self._port), 1.0) as connection:
-                connection.sendall(ask)
-                while b"MSG i" not in seen and b"-ERR" not in seen:
-                    more = connection.recv(4096)
-                    if not more:
-                        return False
-                    seen += more
-        except OSError:
-            return False
-        return b"MSG i" in seen
+        return self.exchange(ask, b"MSG i")
 
-    def stop(self) -> None:
+    def _load(self, *words: str) -> list[str]:
+        return [_program(_LOAD), f"nats://127.0.0.1:{self.port}", *words]
+
+    def produce(self, name: str, record_bytes: int, window: Window) -> Steady:
         """See Side."""
-        self._processes.stop()
+        asked = Tool(self._load("produce", name, str(record_bytes)), rate_of)
+        return watch(asked, window, self.pids)
 
-    def _load(self, *words: str) -> str:
-        return run_tool([_program("nats_load"), f"nats://127.0.0.1:{self._port}", *words])
-
-    def produce(self, name: str, records: int, record_bytes: int) -> Produced:
-        """See Side."""
-        return Produced(
-            records, rate_of(self._load("produce", name, str(records), str(record_bytes)))
-        )
-
-    def consume(self, name: str, records: int, record_bytes: int) -> float:
-        """See Side."""
-        return rate_of(self._load("consume", name, str(records)))
+    def consume(self, name: str, records: int, record_bytes: int, window: Window) -> Steady:
+        """See Side; the tool itself begins anew when it has read so many."""
+        del record_bytes
+        return watch(Tool(self._load("consume", name, str(records)), rate_of), window, self.pids)
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
         """See Side."""
-        said = self._load("latency", name, str(rate_per_s), str(seconds), str(int(WARMUP_S)))
-        return Latency(HdrHistogram(json.loads(said)["taken_ns"]), {})
+        words = ("latency", name, str(rate_per_s), str(seconds), str(int(WARMUP_S)))
+        return Latency(HdrHistogram(json.loads(run_tool(self._load(*words)))["taken_ns"]), {})
 
     def drop(self, name: str) -> None:
         """See Side."""
-        self._load("drop", name)
-
-
-def rate_of(out: str) -> float:
-    """Messages a second, from what `nats_load` prints. Raises SystemFailed."""
-    try:
-        said = json.loads(out)
-        return float(said["messages"] / said["seconds"])
-    except (ValueError, KeyError, ZeroDivisionError) as error:
-        raise SystemFailed(f"nats_load said something else: {out[-200:]!r}") from error
+        run_tool(self._load("drop", name))
 
 
 def _sides(folder: Path) -> list[Side]:
@@ -156,7 +130,7 @@ def _sides(folder: Path) -> list[Side]:
 SYSTEM = System(
     name="nats",
     title="NATS JetStream",
-    tool="nats.go client: PublishAsync, 4,096 unacknowledged; ordered consumer",
+    tool="nats.go client: PublishAsync, 1,000 unacknowledged; ordered consumer",
     version=version,
     missing=missing,
     install=install,

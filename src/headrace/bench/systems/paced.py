@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import struct
-import subprocess
 import sys
 import time
 from typing import Protocol
@@ -18,6 +17,7 @@ from headrace.bench.hdr import HdrHistogram
 from headrace.bench.latency import LATE_MAX_S, VALUE_BYTES, WARMUP_S, precise_sleep
 from headrace.bench.processes import SystemFailed
 from headrace.bench.systems.system import Latency
+from headrace.bench.tools import check_server, tool
 
 _LEAD_S = 0.3  # the receiver waits before the first message is due
 
@@ -69,32 +69,28 @@ def measure(module: str, port: int, name: str, rate_per_s: int, seconds: float) 
     total = int(rate_per_s * (seconds + WARMUP_S))
     skip = int(rate_per_s * WARMUP_S)
     command = [sys.executable, "-m", __name__, module, str(port), name]
-    sender = subprocess.Popen(
-        [*command, str(rate_per_s), str(seconds + WARMUP_S)], stderr=subprocess.PIPE
-    )
+    command += [str(rate_per_s), str(seconds + WARMUP_S)]
     histogram = HdrHistogram()
-    seen, last_ns = 0, time.perf_counter_ns()
-    try:
+    with tool(command) as sender:
+        seen, last_ns = 0, time.perf_counter_ns()
         while seen < total:
             values = channel.receive()
             now_ns = time.perf_counter_ns()
-            if not values and (now_ns - last_ns > LATE_MAX_S * 1e9 or sender.poll()):
-                break
+            if not values:
+                check_server()
+                if now_ns - last_ns > LATE_MAX_S * 1e9 or sender.poll():
+                    break
             for value in values:
                 last_ns = now_ns
                 seen += 1
                 if seen > skip:
                     histogram.add(now_ns - struct.unpack_from(">q", value)[0])
-    finally:
-        try:
-            code = sender.wait(LATE_MAX_S)
-        except subprocess.TimeoutExpired:
+        if seen < total and sender.poll() is None:
             sender.kill()
-            code = sender.wait()
-    if code or seen < total:
-        assert sender.stderr is not None
-        said = sender.stderr.read().decode()[-800:]
-        raise SystemFailed(f"{total - seen} of {total} messages did not arrive; {said}")
+        _, said = sender.communicate(timeout=LATE_MAX_S)
+    if sender.returncode or seen < total:
+        words = said.decode(errors="replace")[-800:]
+        raise SystemFailed(f"{total - seen} of {total} messages did not arrive; {words}")
     return Latency(histogram, {})
 
 

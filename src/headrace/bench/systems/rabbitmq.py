@@ -9,15 +9,15 @@ is PerfTest's own: from publishing to receiving, so a sender that is held up hid
 from __future__ import annotations
 
 import re
-import socket
-import time
 from pathlib import Path
 
 from headrace.bench import parts
 from headrace.bench.kafka_parts import java
 from headrace.bench.peers import free_port
-from headrace.bench.processes import Processes, SystemFailed, run_tool
-from headrace.bench.systems.system import Latency, Produced, System
+from headrace.bench.processes import SystemFailed
+from headrace.bench.systems.own_server import OwnServer
+from headrace.bench.systems.system import Latency, System, read_again
+from headrace.bench.tools import Steady, Tool, Window, run_tool, watch
 from headrace.bench.workloads import SYNCED, UNSYNCED
 
 PERF_TEST = "com.rabbitmq:perf-test:2.22.1"
@@ -79,26 +79,19 @@ def version() -> str:
     return found[0].name.rpartition("-")[2] if found else "unknown"
 
 
-def sending_rate_of(out: str) -> float:
-    """Confirmed messages a second: the middle one of PerfTest's seconds but the first.
-
-    Of a run that is shorter, the average. Raises SystemFailed.
-    """
-    average = _figure(r"sending rate avg: ([\d.]+) msg/s", out)
-    steady = sorted(int(rate) for rate in re.findall(r"time .*confirmed: (\d+) msg/s", out)[1:])
-    return float(steady[len(steady) // 2]) if len(steady) > 1 else average
+def confirmed_of(line: str) -> float | None:
+    """Confirmed messages a second, of what PerfTest prints each second."""
+    return _rate(r"time .*confirmed: (\d+) msg/s", line)
 
 
-def receiving_rate_of(out: str) -> float:
-    """Messages a second that PerfTest received, on average. Raises SystemFailed."""
-    return _figure(r"receiving rate avg: ([\d.]+) msg/s", out)
+def received_of(line: str) -> float | None:
+    """Received messages a second, of what PerfTest prints each second."""
+    return _rate(r"time .*received: (\d+) msg/s", line)
 
 
-def _figure(pattern: str, out: str) -> float:
-    found = re.search(pattern, out)
-    if found is None or float(found[1]) <= 0:
-        raise SystemFailed(f"PerfTest said something else: {out[-400:]!r}")
-    return float(found[1])
+def _rate(pattern: str, line: str) -> float | None:
+    found = re.search(pattern, line)
+    return float(found[1]) if found else None
 
 
 def latency_of(out: str) -> dict[str, float]:
@@ -112,39 +105,30 @@ def latency_of(out: str) -> dict[str, float]:
     return {"p50": p50s[len(p50s) // 2] / 1e3, "p99": max(p99s) / 1e3}
 
 
-class RabbitMq:
+class RabbitMq(OwnServer):
     """One server that holds one kind of queue."""
 
     def __init__(self, folder: Path, name: str, kind: str) -> None:
-        self.name = name
-        self.words, self.policy, self._flags = _KINDS[kind]
-        self.ready_s = 0.0
-        self._port = 0
-        self._processes = Processes("RabbitMQ", folder / f"rabbitmq-{kind}")
+        words, policy, self._flags = _KINDS[kind]
+        super().__init__(name, folder / f"rabbitmq-{kind}", policy, words)
+        self._is_log = kind == "stream"
 
-    @property
-    def pids(self) -> list[int]:
-        """See Side."""
-        return self._processes.pids
-
-    def start(self) -> None:
-        """See Side: Erlang's port mapper first, so that none is left behind."""
+    def spawn(self) -> None:
+        """See OwnServer: Erlang's port mapper first, so that none is left behind."""
         found = _home()
         if found is None:
             raise parts.PartMissing("no rabbitmq-server: `headrace bench --install rabbitmq`")
         home, erlang = found
-        self._processes.clear()
-        self._port, mapper = free_port(), free_port()
-        folder = self._processes.folder
+        mapper, folder = free_port(), self.processes.folder
         (folder / "plugins").write_text("[].\n")
         environment = parts.library_path(_server_folder()) | {
             "PATH": f"{erlang}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(folder),
             "ERL_EPMD_PORT": str(mapper),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": f"bench{self._port}@localhost",
+            "RABBITMQ_NODENAME": f"bench{self.port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODE_PORT": str(self._port),
+            "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(free_port()),
             "RABBITMQ_MNESIA_BASE": str(folder / "data"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
@@ -153,55 +137,49 @@ class RabbitMq:
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         }
-        began = time.perf_counter()
         epmd = [str(erlang / "bin" / "epmd"), "-port", str(mapper), "-address", "127.0.0.1"]
-        self._processes.spawn(epmd, environment)
-        self._processes.spawn([str(home / "sbin" / "rabbitmq-server")], environment)
-        self._processes.wait_until(self._answers)
-        self.ready_s = time.perf_counter() - began
+        self.processes.spawn(epmd, environment)
+        self.processes.spawn([str(home / "sbin" / "rabbitmq-server")], environment)
 
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self._port), 1.0) as connection:
-                connection.sendall(_HELLO)
-                return connection.recv(1) == b"\x01"  # a method frame, no refusal
-        except OSError:
-            return False
+    def answers(self) -> bool:
+        """See OwnServer: a method frame, no refusal."""
+        return self.exchange(_HELLO, b"\x01\x00\x00", b"AMQP")
 
-    def stop(self) -> None:
-        """See Side."""
-        self._processes.stop()
-
-    def _perf_test(self, name: str, *words: str) -> str:
+    def _perf_test(self, name: str, *words: str) -> list[str]:
         command = [java(), "-Xms512m", "-Xmx512m", "-cp", f"{_perf_folder()}/*"]
-        command += ["com.rabbitmq.perf.PerfTest", "--uri", f"amqp://127.0.0.1:{self._port}"]
+        command += ["com.rabbitmq.perf.PerfTest", "--uri", f"amqp://127.0.0.1:{self.port}"]
         command += ["--queue", name, "--flag", "persistent", "--interval", "1", *self._flags]
-        return run_tool([*command, *words])
+        return [*command, *words]
 
-    def produce(self, name: str, records: int, record_bytes: int) -> Produced:
+    def produce(self, name: str, record_bytes: int, window: Window) -> Steady:
         """See Side."""
-        said = self._perf_test(
+        command = self._perf_test(
             name, "--producers", "1", "--consumers", "0", "--confirm", str(CONFIRMS_MAX),
-            "--size", str(record_bytes), "--pmessages", str(records),
+            "--size", str(record_bytes),
         )  # fmt: skip
-        return Produced(records, sending_rate_of(said))
+        return watch(Tool(command, confirmed_of), window, self.pids)
 
-    def consume(self, name: str, records: int, record_bytes: int) -> float:
-        """See Side."""
-        said = self._perf_test(
+    def consume(self, name: str, records: int, record_bytes: int, window: Window) -> Steady:
+        """See Side; what a queue has given is no longer there, a stream is read again."""
+        del record_bytes
+        command = self._perf_test(
             name, "--producers", "0", "--consumers", "1", "--qos", str(PREFETCH),
             "--multi-ack-every", str(ACK_EVERY), "--cmessages", str(records),
         )  # fmt: skip
-        return receiving_rate_of(said)
+
+        def read() -> Steady:
+            return watch(Tool(command, received_of), window, self.pids)
+
+        return read_again(read, window) if self._is_log else read()
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
         """See Side."""
-        said = self._perf_test(
+        command = self._perf_test(
             name, "--producers", "1", "--consumers", "1", "--qos", str(PREFETCH), "--size", "100",
             "--confirm", str(CONFIRMS_MAX), "--rate", str(rate_per_s),
             "--time", str(int(seconds) + 3),
         )  # fmt: skip
-        return Latency(None, latency_of(said))
+        return Latency(None, latency_of(run_tool(command)))
 
     def drop(self, name: str) -> None:
         """See Side: the queue goes with the server; to ask would start an Erlang each time."""
@@ -231,4 +209,5 @@ CLASSIC = System(
     missing=missing,
     install=install,
     sides=lambda folder: [RabbitMq(folder, "rabbitmq-classic", "classic")],
+    is_extra=True,
 )

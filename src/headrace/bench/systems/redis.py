@@ -11,14 +11,14 @@ import csv
 import re
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from headrace.bench import parts
-from headrace.bench.peers import free_port
-from headrace.bench.processes import Processes, SystemFailed, run_tool
+from headrace.bench.processes import SystemFailed, usage_of
 from headrace.bench.systems import paced
-from headrace.bench.systems.system import Latency, Produced, Side, System
+from headrace.bench.systems.own_server import OwnServer
+from headrace.bench.systems.system import PASSES_MAX, Latency, Side, System, read_again
+from headrace.bench.tools import Steady, Tool, Window, run_tool, watch
 from headrace.bench.workloads import SYNCED, UNSYNCED
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ FSYNC = {SYNCED: "always", UNSYNCED: "everysec"}
 CONNECTIONS, PIPELINE = 50, 16
 READ_COUNT = 500
 _WORDS_SHOWN = 120
+_ENDLESS = 2_000_000_000  # requests: the window ends it
 
 
 def _folder() -> Path:
@@ -70,102 +71,74 @@ def rate_of(out: str) -> float:
     return float(values[heading.index("rps")])
 
 
-class Redis:
+def current_rate_of(line: str) -> float | None:
+    """Requests a second since the line before, of what redis-benchmark shows as it runs."""
+    found = re.search(r": rps=([\d.]+) \(overall:", line)
+    return float(found[1]) if found else None
+
+
+class Redis(OwnServer):
     """One server with one way to sync."""
 
-    name = "redis"
-
     def __init__(self, folder: Path, policy: str) -> None:
-        self.policy = policy
-        self.words = f"appendfsync {FSYNC[policy]}"
-        self.ready_s = 0.0
-        self._port = 0
-        self._processes = Processes("Redis", folder / f"redis-{policy}")
+        super().__init__(
+            "redis", folder / f"redis-{policy}", policy, f"appendfsync {FSYNC[policy]}"
+        )
 
-    @property
-    def pids(self) -> list[int]:
-        """See Side."""
-        return self._processes.pids
-
-    def start(self) -> None:
-        """See Side."""
-        self._processes.clear()
-        self._port = free_port()
-        began = time.perf_counter()
-        self._processes.spawn(
+    def spawn(self) -> None:
+        """See OwnServer."""
+        self.processes.spawn(
             [
-                _program("redis-server"),
-                "--port",
-                str(self._port),
-                "--bind",
-                "127.0.0.1",
-                "--dir",
-                str(self._processes.folder),
-                "--save",
-                "",
-                "--appendonly",
-                "yes",
-                "--appendfsync",
-                FSYNC[self.policy],
+                *(_program("redis-server"), "--port", str(self.port), "--bind", "127.0.0.1"),
+                *("--dir", str(self.processes.folder), "--save", ""),
+                *("--appendonly", "yes", "--appendfsync", FSYNC[self.policy]),
             ],
             parts.library_path(_folder()),
         )
-        self._processes.wait_until(self._answers)
-        self.ready_s = time.perf_counter() - began
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """See OwnServer."""
+        return self.exchange(b"PING\r\n", b"+PONG")
+
+    def _bench(self, requests: int, clients: int, pipeline: int) -> list[str]:
+        command = [_program("redis-benchmark"), "-p", str(self.port), "-n", str(requests)]
+        return [*command, "-c", str(clients), "-P", str(pipeline)]
+
+    def _ask(self, *words: str) -> object:
+        connection = RedisChannel(self.port, "")
         try:
-            with socket.create_connection(("127.0.0.1", self._port), 1.0) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
-        except OSError:
-            return False
+            connection.command(*(word.encode() for word in words))
+            return connection.reply()
+        finally:
+            connection.close()
 
-    def stop(self) -> None:
+    def produce(self, name: str, record_bytes: int, window: Window) -> Steady:
         """See Side."""
-        self._processes.stop()
+        command = self._bench(_ENDLESS, CONNECTIONS, PIPELINE)
+        command += ["XADD", name, "*", "v", "x" * record_bytes]
+        asked = Tool(command, current_rate_of, parts.library_path(_folder()))
+        return watch(asked, window, self.pids)
 
-    def _bench(self, requests: int, clients: int, pipeline: int, *command: str) -> float:
-        said = run_tool(
-            [
-                _program("redis-benchmark"),
-                "-p",
-                str(self._port),
-                "-n",
-                str(requests),
-                "--csv",
-                "-c",
-                str(clients),
-                "-P",
-                str(pipeline),
-                *command,
-            ],
-            parts.library_path(_folder()),
-        )
-        return rate_of(said)
+    def consume(self, name: str, records: int, record_bytes: int, window: Window) -> Steady:
+        """See Side; its benchmark starts at once, and a pass is its whole run."""
+        del record_bytes
+        groups = iter(range(PASSES_MAX + 1))
+        return read_again(lambda: self._read(name, records, f"group-{next(groups)}"), window)
 
-    def _ask(self, *words: str) -> None:
-        connection = RedisChannel(self._port, "")
-        connection.command(*(word.encode() for word in words))
-        connection.reply()
-        connection.close()
-
-    def produce(self, name: str, records: int, record_bytes: int) -> Produced:
-        """See Side."""
-        value = "x" * record_bytes
-        rate = self._bench(records, CONNECTIONS, PIPELINE, "XADD", name, "*", "v", value)
-        return Produced(records, rate)
-
-    def consume(self, name: str, records: int, record_bytes: int) -> float:
-        """See Side."""
-        self._ask("XGROUP", "CREATE", name, "group", "0")
-        read = ("XREADGROUP", "GROUP", "group", "c", "COUNT", str(READ_COUNT), "NOACK")
-        requests = -(-records // READ_COUNT)
-        return self._bench(requests, 1, 1, *read, "STREAMS", name, ">") * records / requests
+    def _read(self, name: str, records: int, group: str) -> Steady:
+        self._ask("XGROUP", "CREATE", name, group, "0")
+        requests = records // READ_COUNT
+        command = [*self._bench(requests, 1, 1), "--csv"]
+        command += ["XREADGROUP", "GROUP", group, "c", "COUNT", str(READ_COUNT), "NOACK"]
+        before = usage_of(self.pids)
+        said = run_tool([*command, "STREAMS", name, ">"], parts.library_path(_folder()))
+        used = usage_of(self.pids).since(before)
+        read = requests * READ_COUNT
+        return Steady(read, requests / rate_of(said), used, read)
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
         """See Side."""
-        return paced.measure(__name__, self._port, name, rate_per_s, seconds)
+        return paced.measure(__name__, self.port, name, rate_per_s, seconds)
 
     def drop(self, name: str) -> None:
         """See Side."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import re
 import socket
-import time
 from typing import TYPE_CHECKING
 
 from headrace.bench import parts
 from headrace.bench.kafka_parts import java
 from headrace.bench.peers import free_port
-from headrace.bench.processes import Processes, SystemFailed, run_tool
-from headrace.bench.systems.system import Produced, Side, System
+from headrace.bench.processes import SystemFailed
+from headrace.bench.systems.own_server import OwnServer
+from headrace.bench.systems.system import Side, System
+from headrace.bench.tools import Steady, Tool, Window, run_tool, watch
 from headrace.bench.workloads import SYNCED, UNSYNCED
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ VERSION = "5.5.0"
 _MODULES = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-example")
 FLUSH = {SYNCED: "SYNC_FLUSH", UNSYNCED: "ASYNC_FLUSH"}
 THREADS = 64
+FAILED_MAX = 1_000
 _BROKER = """\
 brokerClusterName=bench
 brokerName=bench
@@ -57,68 +59,61 @@ def install() -> None:
     parts.fetch_maven([f"org.apache.rocketmq:{module}:{VERSION}" for module in _MODULES], _folder())
 
 
-def sent_of(out: str, seconds: float) -> float:
-    """Messages a second that the Producer sent. Raises SystemFailed when many failed.
+def sent_of(line: str) -> float | None:
+    """Messages a second over its last ten seconds, of what the Producer prints.
 
-    It counts each second, and tells the rate over the last ten of these counts; a run of less than
-    two seconds has none: then it is over `seconds`, the start of its JVM included.
+    Raises SystemFailed when it could not send a good part of them.
     """
-    total = re.search(r"\[Complete\] Send Total: (\d+) .*Send Failed: (\d+)", out)
-    if total is None or int(total[2]) > int(total[1]) // 100:
-        raise SystemFailed(f"RocketMQ's Producer: {out[-300:]!r}")
-    counted = re.search(r"\[Complete\] .*Send TPS: (\d+)", out)
-    if counted is not None and int(counted[1]):
-        return float(counted[1])
-    return int(total[1]) / seconds
+    found = re.search(r"Current Time: .*TPS: (\d+) .*Send Failed: (\d+)", line)
+    if found is None:
+        return None
+    if int(found[2]) > FAILED_MAX:
+        raise SystemFailed(f"RocketMQ's Producer: {line[-300:]!r}")
+    return float(found[1])
 
 
-class RocketMq:
+class RocketMq(OwnServer):
     """A name server and a broker with one way to flush."""
 
-    name = "rocketmq"
-
     def __init__(self, folder: Path, policy: str) -> None:
-        self.policy = policy
-        self.words = f"flushDiskType={FLUSH[policy]}"
-        self.ready_s = 0.0
+        words = f"flushDiskType={FLUSH[policy]}"
+        super().__init__("rocketmq", folder / f"rocketmq-{policy}", policy, words)
         self._names = 0
-        self._processes = Processes("RocketMQ", folder / f"rocketmq-{policy}")
-
-    @property
-    def pids(self) -> list[int]:
-        """See Side."""
-        return self._processes.pids
 
     def _java(self, heap: str, main: str, *words: str) -> list[str]:
-        folder = self._processes.folder
+        folder = self.processes.folder
         return [
             *(java(), f"-Xms{heap}", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=1g"),
             *(f"-Duser.home={folder}", "-cp", f"{_folder()}/*"),
             *(f"org.apache.rocketmq.{main}", *words),
         ]
 
-    def start(self) -> None:
-        """See Side."""
-        self._processes.clear()
-        folder = self._processes.folder
-        self._names, port = free_port(), free_port()
+    def spawn(self) -> None:
+        """See OwnServer: the broker, when the name server listens."""
+        folder = self.processes.folder
+        self._names = free_port()
         settings, names = folder / "broker.conf", folder / "names.conf"
         names.write_text(f"listenPort={self._names}\nbindAddress=127.0.0.1\n")
         settings.write_text(
             _BROKER.format(
-                names=self._names, port=port, ha=free_port(), folder=folder,
+                names=self._names, port=self.port, ha=free_port(), folder=folder,
                 flush=FLUSH[self.policy],
             )
         )  # fmt: skip
         home = {"ROCKETMQ_HOME": str(folder)}
-        began = time.perf_counter()
         main = ("namesrv.NamesrvStartup", "-c", str(names))
-        self._processes.spawn(self._java("256m", *main), home)
-        self._processes.wait_until(lambda: self._accepts(self._names))
-        self._processes.spawn(self._java("1g", "broker.BrokerStartup", "-c", str(settings)), home)
-        self._processes.wait_until(lambda: "boot success" in self._said_by_broker())
-        self.ready_s = time.perf_counter() - began
-        self._processes.wait_until(lambda: self._makes_topic("first"))
+        self.processes.spawn(self._java("256m", *main), home)
+        self.processes.wait_until(lambda: self._accepts(self._names))
+        self.processes.spawn(self._java("1g", "broker.BrokerStartup", "-c", str(settings)), home)
+
+    def answers(self) -> bool:
+        """See OwnServer."""
+        return "boot success" in (self.processes.folder / "1.log").read_text(errors="replace")
+
+    def start(self) -> None:
+        """See Side; until the name server knows the broker, topics cannot be made."""
+        super().start()
+        self.processes.wait_until(lambda: self._makes_topic("first"))
 
     def _makes_topic(self, name: str) -> bool:
         """Make a topic of one queue; False as long as the name server does not know the broker."""
@@ -126,9 +121,6 @@ class RocketMq:
         words += ["-r", "1", "-w", "1"]
         out = run_tool(self._java("256m", "tools.command.MQAdminStartup", *words))
         return "create topic to" in out
-
-    def _said_by_broker(self) -> str:
-        return (self._processes.folder / "1.log").read_text(errors="replace")
 
     @staticmethod
     def _accepts(port: int) -> bool:
@@ -138,24 +130,18 @@ class RocketMq:
             return False
         return True
 
-    def stop(self) -> None:
-        """See Side."""
-        self._processes.stop()
-
-    def produce(self, name: str, records: int, record_bytes: int) -> Produced:
-        """See Side."""
+    def produce(self, name: str, record_bytes: int, window: Window) -> Steady:
+        """See Side; its reports look ten seconds back, so the last one is of the window alone."""
         if not self._makes_topic(name):
             raise SystemFailed(f"RocketMQ did not make topic {name}")
-        each = max(1, records // THREADS)
-        words = ["-n", f"127.0.0.1:{self._names}", "-t", name, "-q", str(each * THREADS)]
+        words = ["-n", f"127.0.0.1:{self._names}", "-t", name, "-q", "0", "-ri", "1000"]
         words += ["-s", str(record_bytes), "-w", str(THREADS)]
-        began = time.perf_counter()
-        out = run_tool(self._java("512m", "example.benchmark.Producer", *words))
-        return Produced(each * THREADS, sent_of(out, time.perf_counter() - began))
+        command = self._java("512m", "example.benchmark.Producer", *words)
+        return watch(Tool(command, sent_of, looks_back_s=10.0), window, self.pids)
 
-    def consume(self, name: str, records: int, record_bytes: int) -> None:
+    def consume(self, name: str, records: int, record_bytes: int, window: Window) -> None:
         """See Side: its Consumer tells averages of ten seconds, idle ones among them."""
-        del name, records, record_bytes
+        del name, records, record_bytes, window
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> None:
         """See Side: its benchmark sends as fast as it can, at no rate."""

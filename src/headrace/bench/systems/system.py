@@ -13,13 +13,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.bench.hdr import HdrHistogram
+    from headrace.bench.tools import Steady, Window
 
 
-class Produced(NamedTuple):
-    """What a tool says of writing: acknowledged records, and how many a second."""
+PASSES_MAX = 3
+"""So often a log is read whose readers are quicker than a window is long."""
 
-    records: int
-    records_per_s: float
+
+def read_again(read_once: Callable[[], Steady], window: Window) -> Steady:
+    """Read from the beginning until the windows together are as long as `window`."""
+    together = read_once()
+    for _ in range(PASSES_MAX - 1):
+        if together.seconds >= window.seconds:
+            break
+        together = together.and_then(read_once())
+    return together
 
 
 class Latency(NamedTuple):
@@ -57,14 +65,22 @@ class Side(Protocol):
         """End it and remove its data."""
         ...
 
-    def produce(self, name: str, records: int, record_bytes: int) -> Produced:
-        """Write records, as fast as its tool goes, to a new topic (queue, stream) `name`."""
+    def is_alive(self) -> bool:
+        """It was started, and none of its processes has ended."""
         ...
 
-    def consume(self, name: str, records: int, record_bytes: int) -> float | None:
-        """Read from the beginning what `produce` wrote to `name`; records a second.
+    def produce(self, name: str, record_bytes: int, window: Window) -> Steady:
+        """Write records, as fast as its tool goes, to a new topic (queue, stream) `name`.
 
-        None where no tool tells it.
+        Counted is what was acknowledged.
+        """
+        ...
+
+    def consume(self, name: str, records: int, record_bytes: int, window: Window) -> Steady | None:
+        """Read from the beginning what `produce` wrote to `name`: `records` at least.
+
+        Again and again, until the window is full or it was read PASSES_MAX times. None where no
+        tool tells it.
         """
         ...
 
@@ -90,3 +106,5 @@ class System(NamedTuple):
     install: Callable[[], None]
     """Fetch it into the cache folder; raises PartMissing."""
     sides: Callable[[Path], list[Side]]
+    is_extra: bool = False
+    """Runs only when it is asked for by name."""

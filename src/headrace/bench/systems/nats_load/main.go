@@ -1,12 +1,13 @@
-// Loads a JetStream stream through NATS's own Go client; prints one JSON object.
+// Loads a JetStream stream through NATS's own Go client; prints JSON objects, one a line.
 //
-//	nats_load URL produce STREAM MESSAGES BYTES
+//	nats_load URL produce STREAM BYTES
 //	nats_load URL consume STREAM MESSAGES
 //	nats_load URL latency STREAM PER_SECOND SECONDS WARMUP_SECONDS
 //	nats_load URL drop STREAM
 //
 // produce publishes asynchronously, with so many unacknowledged; consume reads with an ordered
-// consumer. latency sends on one connection and receives on another; a message's time begins when
+// consumer, again from the beginning after MESSAGES. Both run until they are killed, and tell each
+// half second how many messages were acknowledged, or read, since they told before. latency sends on one connection and receives on another; a message's time begins when
 // it was due if the sender was held up, and when it was sent if the sender merely woke late.
 package main
 
@@ -17,15 +18,17 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 )
 
 const (
-	pendingMax   = 4096
+	pendingMax   = 1000
 	latencyBytes = 100
 	lateMax      = 20 * time.Second
+	reportEvery  = 500 * time.Millisecond
 )
 
 func check(err error) {
@@ -68,42 +71,52 @@ func waitAcknowledged(stream nats.JetStreamContext) {
 	}
 }
 
+// report tells each half second by how much count has grown.
+func report(count func() int64) {
+	last, at := int64(0), time.Now()
+	for range time.Tick(reportEvery) {
+		now, seen := time.Now(), count()
+		tell(map[string]any{"messages": seen - last, "seconds": now.Sub(at).Seconds()})
+		last, at = seen, now
+	}
+}
+
 func produce(name string) {
 	_, stream := connect()
+	value := make([]byte, number(4))
 	create(stream, name)
-	messages, value := number(4), make([]byte, number(5))
-	began := time.Now()
-	for range messages {
+	var published atomic.Int64
+	go report(func() int64 {
+		sent := published.Load()
+		return max(0, sent-int64(stream.PublishAsyncPending()))
+	})
+	for {
 		_, err := stream.PublishAsync(name, value, nats.StallWait(time.Minute))
 		check(err)
+		published.Add(1)
 	}
-	waitAcknowledged(stream)
-	elapsed := time.Since(began).Seconds()
-	info, err := stream.StreamInfo(name)
-	check(err)
-	if info.State.Msgs != uint64(messages) {
-		check(fmt.Errorf("%d of %d messages are in the stream", info.State.Msgs, messages))
-	}
-	tell(map[string]any{"messages": messages, "seconds": elapsed})
 }
 
 func consume(name string) {
 	_, stream := connect()
-	messages, seen := number(4), 0
-	done := make(chan struct{})
-	began := time.Now()
-	_, err := stream.Subscribe(name, func(*nats.Msg) {
-		if seen++; seen == messages {
-			close(done)
-		}
-	}, nats.OrderedConsumer())
-	check(err)
-	select {
-	case <-done:
-	case <-time.After(2 * time.Minute):
-		check(fmt.Errorf("%d of %d messages in two minutes", seen, messages))
+	messages := int64(number(4))
+	var read atomic.Int64
+	go report(read.Load)
+	for {
+		seen := int64(0)
+		done := make(chan struct{})
+		subscription, err := stream.Subscribe(name, func(*nats.Msg) {
+			if seen++; seen <= messages {
+				read.Add(1)
+			}
+			if seen == messages {
+				close(done)
+			}
+		}, nats.OrderedConsumer())
+		check(err)
+		<-done
+		check(subscription.Unsubscribe())
 	}
-	tell(map[string]any{"messages": messages, "seconds": time.Since(began).Seconds()})
 }
 
 func latency(name string) {
