@@ -70,24 +70,50 @@ class Coordinator(NamedTuple):
     group: str
 
 
-class Wire:
+class Wire(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None
+        self._received = b""
+        self._answer: asyncio.Future[bytes] | None = None
+        self._is_lost = False
         self._correlation_id = 0
+
+    def connection_made(self, transport: Any) -> None:
+        """See asyncio."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        self._received += data
+        end = _SIZE.size
+        if len(self._received) >= end:
+            end += _SIZE.unpack_from(self._received)[0]
+        if len(self._received) >= end > _SIZE.size and self._answer is not None:
+            answer, self._received = self._received[_SIZE.size : end], self._received[end:]
+            if not self._answer.done():
+                self._answer.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._is_lost = True
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionResetError("the broker closed the connection"))
 
     async def call(self, api: int, version: int, **values: Any) -> Any:
         """Ask, and wait for the answer. Raises OSError, TimeoutError: then the wire is done for."""
+        if self._is_lost:
+            raise ConnectionResetError("the broker has closed the connection")
         self._correlation_id += 1
-        self._writer.write(_encoded(api, version, self._correlation_id, values))
-        async with asyncio.timeout(TIMEOUT_S):
-            try:
-                (size,) = _SIZE.unpack(await self._reader.readexactly(4))
-                answer = await self._reader.readexactly(size)
-            except asyncio.IncompleteReadError as error:
-                raise ConnectionResetError("the broker closed the connection") from error
+        answered = self._answer = self._loop.create_future()
+        self._transport.write(_encoded(api, version, self._correlation_id, values))
+        timer = self._loop.call_later(TIMEOUT_S, _give_up, answered)
+        try:
+            answer = await answered
+        finally:
+            timer.cancel()
         (correlation_id,) = _SIZE.unpack_from(answer)
         if correlation_id != self._correlation_id:
             raise ConnectionError(f"answer {correlation_id} to request {self._correlation_id}")
@@ -95,7 +121,12 @@ class Wire:
 
     def close(self) -> None:
         """Close it."""
-        self._writer.close()
+        self._transport.close()
+
+
+def _give_up(answer: asyncio.Future[bytes]) -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())
 
 
 class Routes:
@@ -138,7 +169,8 @@ class Routes:
         wire = self._wires.get(address)
         if wire is None:
             async with asyncio.timeout(TIMEOUT_S):
-                wire = self._wires[address] = Wire(*await asyncio.open_connection(*address))
+                loop = asyncio.get_running_loop()
+                wire = self._wires[address] = (await loop.create_connection(Wire, *address))[1]
             self.made += 1
         return wire
 
