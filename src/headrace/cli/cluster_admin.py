@@ -174,6 +174,8 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
         return
     say(f"cluster {picture.cluster_id}: {len(picture.topics)} topics")
     print_table(columns, rows)
+    if picture.moves:
+        say(f"partitions moved by load: {len(picture.moves)}")
     say(f"bookies that take writes: {', '.join(picture.bookies) or 'none'}")
     if picture.read_only_bookies:
         say(f"read-only bookies: {', '.join(picture.read_only_bookies)}")

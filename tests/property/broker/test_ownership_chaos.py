@@ -16,6 +16,7 @@ from headrace.broker.node import Node
 from headrace.errors import HeadraceError, MetadataUnavailable
 from headrace.log.reading import read
 from headrace.metadata.facts import PinFact, pin_key
+from headrace.metadata.load_facts import MOVES, MovedPartition, MovesFact
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.store import ANY
 from headrace.records.batch import check_batch
@@ -166,9 +167,19 @@ class Chaos:
                 node = self.nodes[whole[0]]
                 topic = node.topics.by_name.get("t")
                 if topic is not None:
-                    pin = pin_key(topic.id, self.random.randrange(PARTITIONS))
-                    target = self.random.choice(BROKERS)
-                    await node.metadata.put(pin, PinFact(target).encode(), ANY)
+                    await self.move(node, topic.id)
+
+    async def move(self, node, topic_id) -> None:
+        """As an operator does it, or as load does."""
+        number, target = self.random.randrange(PARTITIONS), self.random.choice(BROKERS)
+        if self.random.random() < 0.5:
+            await node.metadata.put(pin_key(topic_id, number), PinFact(target).encode(), ANY)
+            return
+        entry = await node.metadata.get(MOVES)
+        moves = [] if entry is None else MovesFact.decode(entry.value).moves
+        moves = [move for move in moves if move.partition != number]
+        fact = MovesFact([*moves, MovedPartition(topic_id, number, target, 0)])
+        await node.metadata.put(MOVES, fact.encode(), ANY)
 
     async def run(self) -> None:
         for broker_id in BROKERS:

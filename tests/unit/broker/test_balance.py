@@ -12,7 +12,7 @@ from tests.unit.broker.test_shared_ownership import Cluster
 
 from headrace.broker.balance import BALANCER, STALE_LOOKS
 from headrace.coordination.placement.rendezvous import place
-from headrace.metadata.facts import PinFact, pin_key
+from headrace.metadata.facts import PinFact, draining_key, pin_key
 from headrace.metadata.load_facts import MOVES, LoadFact, MovedPartition, MovesFact, load_key
 from headrace.metadata.store import ANY
 
@@ -37,15 +37,22 @@ class Balanced:
     async def start(self) -> None:
         for broker_id in (1, 2, 3):
             await self.cluster.start(broker_id)
-        for node in self.cluster.nodes.values():
-            node.config.balance_patience = PATIENCE
-            node.config.balance_cpu_percent_min = 0
+        self.be_quick()
         await self.any.topics.create("t", 6)
         await until(lambda: self.cluster.agree("t", {1, 2, 3}))
         owners = self.owners
         self.hot = [number for number in range(6) if owners[number] == owners[0]]
         self.source = owners[0]
         assert len(self.hot) == 2
+
+    def be_quick(self) -> None:
+        for node in self.nodes:
+            node.config.balance_patience = PATIENCE
+            node.config.balance_cpu_percent_min = 0
+
+    @property
+    def nodes(self):
+        return list(self.cluster.nodes.values())
 
     @property
     def any(self):
@@ -152,6 +159,30 @@ def test_a_broker_whose_load_is_not_known_stops_all_moves() -> None:
             assert await b.looks(4 * STALE_LOOKS) == []
             node.balance.look = look
             assert len(await b.looks(2 * STALE_LOOKS + 6)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_while_a_broker_drains_and_just_after_one_joined_nothing_moves() -> None:
+    async def scenario() -> None:
+        async with balanced() as b:
+            metadata = b.any.metadata
+            assert await b.looks(PATIENCE - 1) == []
+            # None is emptied by it, and yet: an operator is at work.
+            await metadata.put(draining_key(9), b"{}", ANY)
+            await until(lambda: all(9 in n.ownership.view.draining for n in b.nodes))
+            assert await b.looks(2 * PATIENCE) == []
+            await metadata.delete(draining_key(9), ANY)
+            await until(lambda: all(not n.ownership.view.draining for n in b.nodes))
+            assert await b.looks(PATIENCE) == [], "the count begins anew"
+            idle = next(broker for broker in (1, 2, 3) if broker != b.source)
+            await b.cluster.stop(idle)
+            await b.cluster.start(idle)
+            b.be_quick()
+            await until(lambda: b.cluster.agree("t", {1, 2, 3}))
+            b.hot = [n for n in range(6) if b.owners[n] == b.source]
+            assert await b.looks(PATIENCE) == [], "and anew"
+            assert len(await b.looks(PATIENCE)) == 1
 
     asyncio.run(scenario())
 

@@ -21,6 +21,7 @@ from headrace.metadata.facts import (
     TopicFact,
     allocate_producer_ids,
 )
+from headrace.metadata.load_facts import LoadFact, MovedPartition, MovesFact, PartitionRate
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.metadata.store import ABSENT
 
@@ -41,6 +42,9 @@ FACTS = [
     PinFact(2),
     BrokerConfigFact({"log.retention.ms": "1"}),
     ClusterFact("abc"),
+    BrokerFact(1, "localhost", 9092, "localhost", 8080, 1_700, None, "5f", 1),
+    LoadFact("5f", 1_000, 2_000, 310, [PartitionRate(ID, 3, 900)]),
+    MovesFact([MovedPartition(ID, 3, 2, 1_700), MovedPartition(ID, 0, 1, 1_800)]),
 ]
 
 
@@ -67,6 +71,10 @@ def test_the_stored_shape_stays():
         b'{"ledger":9,"base_offset":25,"leader_epoch":2}]}'
     )
     assert [link.is_sealed for link in LINKS] == [True, False]
+    assert MovesFact([MovedPartition(ID, 3, 2, 1_700)]).encode() == (
+        b'{"v":1,"moves":[{"topic":"0123456789abcdef0123456789abcdef","partition":3,"broker":2,'
+        b'"moved_ms":1700}]}'
+    )
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
