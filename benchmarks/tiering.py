@@ -158,9 +158,23 @@ def measure(folder: Path, objects: str, mib: int, rounds: int) -> dict[str, list
             rate, cpu = _read(broker, topic, _cold_end(broker, topic))
             note("cold MB/s", rate)
             note("cold CPU s/GB", cpu)
+        if objects.startswith("file://"):
+            for _ in range(rounds):
+                _evict(Path(objects.removeprefix("file://")))
+                rate, cpu = _read(broker, topic, _cold_end(broker, topic))
+                note("cold from the disk MB/s", rate)
+                note("cold from the disk CPU s/GB", cpu)
     finally:
         broker.stop()
     return figures
+
+
+def _evict(folder: Path) -> None:
+    """Have the page cache forget the objects."""
+    for path in folder.rglob("*.ledger"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _cold_end(broker: TieredBroker, topic: str) -> int:

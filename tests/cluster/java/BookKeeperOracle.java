@@ -10,6 +10,8 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.LongConsumer;
+import java.util.function.Supplier;
 import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerEntry;
@@ -80,7 +82,7 @@ public final class BookKeeperOracle {
             }
             case "flood":
                 return flood(writing.get(Long.parseLong(words[1])), number(words, 2),
-                    number(words, 3), number(words, 4), true);
+                    number(words, 3), number(words, 4));
             case "measure":
                 return measure(number(words, 1), number(words, 2), number(words, 3),
                     number(words, 4), number(words, 5), number(words, 6));
@@ -114,18 +116,24 @@ public final class BookKeeperOracle {
         return entry;
     }
 
-    /** Adds entries with some outstanding; tells each acknowledgement if asked to. */
-    private static String flood(LedgerHandle handle, int size, int outstanding, int count,
-            boolean tells) throws Exception {
+    /** Adds entries with some outstanding, and tells each acknowledgement. */
+    private static String flood(LedgerHandle handle, int size, int outstanding, int count)
+            throws Exception {
+        return flood(handle, outstanding, count, () -> nextEntry(handle, size),
+            entry -> say("acked " + (entry + 1) * (long) size));
+    }
+
+    private static String flood(LedgerHandle handle, int outstanding, int count,
+            Supplier<byte[]> entries, LongConsumer stored) throws Exception {
         Semaphore room = new Semaphore(outstanding);
         AtomicReference<Integer> failed = new AtomicReference<>();
         for (int i = 0; i < count && failed.get() == null; i++) {
             room.acquire();
-            handle.asyncAddEntry(nextEntry(handle, size), (rc, ledger, entry, context) -> {
+            handle.asyncAddEntry(entries.get(), (rc, ledger, entry, context) -> {
                 if (rc != 0) {
                     failed.compareAndSet(null, rc);
-                } else if (tells) {
-                    say("acked " + (entry + 1) * (long) size);
+                } else {
+                    stored.accept(entry);
                 }
                 room.release();
             }, null);
@@ -143,9 +151,10 @@ public final class BookKeeperOracle {
             int count) throws Exception {
         LedgerHandle handle = client.createLedger(ensemble, write, ack, DIGEST, PASSWORD);
         positions.put(handle.getId(), 0L);
+        byte[] same = nextEntry(handle, size);  // to make each anew would be the load's own work
         long cpu = cpuNanos();
         long begin = System.nanoTime();
-        String said = flood(handle, size, outstanding, count, false);
+        String said = flood(handle, outstanding, count, () -> same, entry -> { });
         long elapsed = System.nanoTime() - begin;
         cpu = cpuNanos() - cpu;
         handle.close();

@@ -108,6 +108,10 @@ class BlobStore:
             ) from None
         return cls(store, shown, None, limits)
 
+    def path_of(self, name: str) -> str | None:
+        """The file that is this blob, where blobs are files of this machine."""
+        return None if self._folder is None else str(self._folder / name)
+
     async def put(self, name: str, parts: AsyncIterator[Buffer]) -> int:
         """Write a blob from its parts, in order, and say how many bytes it has.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt, StorageUnavailable
+from headrace.storage.objects.object_files import Place
 from headrace.storage.objects.object_format import (
     HEADER_SIZE,
     Layout,
@@ -32,7 +33,7 @@ ATTEMPTS = 2
 class RemoteLedger:
     """See RangeSource."""
 
-    __slots__ = ("_blobs", "_counters", "_crcs", "_layout", "_name", "ledger", "size")
+    __slots__ = ("_blobs", "_counters", "_crcs", "_layout", "_name", "_place", "ledger", "size")
 
     def __init__(
         self, ledger: LedgerId, size: int, blobs: BlobStore, name: str, counters: TierCounters
@@ -44,11 +45,17 @@ class RemoteLedger:
         self._counters = counters
         self._layout: Layout | None = None
         self._crcs: array[int] | None = None
+        self._place: Place | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether its layout is known."""
         return self._layout is not None
+
+    @property
+    def place(self) -> Place | None:
+        """Its file, if it is open and lies in a folder of this machine."""
+        return self._place
 
     @property
     def block_bytes(self) -> int:
@@ -78,10 +85,12 @@ class RemoteLedger:
         layout = await self._read_header()
         tail = await self._get(layout.index_at, layout.tail_size)
         self._crcs, self._layout = decode_tail(tail, layout), layout
+        path = self._blobs.path_of(self._name)
+        self._place = None if path is None else Place(path, layout, self._crcs)
 
     def shut(self) -> None:
         """Give the memory back."""
-        self._layout = self._crcs = None
+        self._layout = self._crcs = self._place = None
 
     async def read_blocks(self, first: int, count: int) -> memoryview:
         """See RangeSource."""

@@ -21,6 +21,7 @@ from headrace.errors import (
     LedgerUnknown,
     StorageUnavailable,
 )
+from headrace.runtime.disk import SystemDisk
 from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import (
     Buffer,
@@ -29,9 +30,11 @@ from headrace.storage.ledger import (
     LedgerId,
     LedgerInfo,
     LedgerStore,
+    LocatesBytes,
     Note,
     ReleasesLedgers,
 )
+from headrace.storage.objects.object_files import ObjectFiles
 from headrace.storage.objects.object_format import ledger_of_name, object_name
 from headrace.storage.objects.offload import Pace, read_back, write_object
 from headrace.storage.objects.read_ahead import ReadAhead
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
+    from headrace.runtime.file_bytes import FileBytes
     from headrace.storage.objects.blob_store import BlobStore
 
 log = logging.getLogger(__name__)
@@ -83,6 +87,8 @@ class TieredLedgerStore:
         """Those of them that are read from their objects."""
         self._opened: dict[RemoteLedger, None] = {}
         self._ahead = ReadAhead(cache_bytes_max)
+        self._files = ObjectFiles(SystemDisk(), clock)
+        self._local = inner if isinstance(inner, LocatesBytes) else None
         self._to_delete: dict[LedgerId, None] = {}
         self._deleting: asyncio.Task[None] | None = None
         self._tasks = Tasks()
@@ -92,6 +98,7 @@ class TieredLedgerStore:
         """End what goes on in the background. The inner store is closed by its owner."""
         await self._tasks.close()
         await self._ahead.close()
+        self._files.close()
 
     # --- LedgerStore -------------------------------------------------------------------------
 
@@ -133,7 +140,33 @@ class TieredLedgerStore:
         remote = self._remote.get(ledger)
         if remote is None:
             return self._inner.read_cached(ledger, position, size)
-        return self._ahead.cached(remote, position, size) if remote.is_open else None
+        if not remote.is_open:
+            return None
+        cached = self._ahead.cached(remote, position, size)
+        if cached is None and remote.place is not None:
+            size = min(size, remote.size - position)
+            cached = self._files.read(remote.place, position, size)
+            if cached is not None:
+                self._count(size)
+        return cached
+
+    def locate_cached(self, ledger: LedgerId, position: int, size: int) -> FileBytes | None:
+        """See LocatesBytes. An object in a folder is a file like another, once it was checked."""
+        remote = self._remote.get(ledger)
+        if remote is None:
+            return (
+                None if self._local is None else self._local.locate_cached(ledger, position, size)
+            )
+        if remote.place is None:
+            return None
+        located = self._files.locate(remote.place, position, size)
+        if located is not None:
+            self._count(size)
+        return located
+
+    def _count(self, size: int) -> None:
+        self.counters.cold_reads += 1
+        self.counters.cold_bytes += size
 
     async def read(self, ledger: LedgerId, position: int, size: int) -> Buffer:
         """See LedgerStore. Raises DataCorrupt where an object is damaged."""
@@ -236,6 +269,8 @@ class TieredLedgerStore:
         if remote is not None:
             self._opened.pop(remote, None)
             self._ahead.forget(ledger)
+            if remote.place is not None:
+                self._files.forget(remote.place.path)
         self._to_delete[ledger] = None
         if self._deleting is None or self._deleting.done():
             self._deleting = self._tasks.start(self._delete_objects(), "deleting objects")

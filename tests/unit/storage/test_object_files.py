@@ -1,0 +1,197 @@
+"""Objects in a folder, read as files: only whole blocks, only from memory, only this ledger's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import DataCorrupt, StorageUnavailable
+from headrace.runtime.disk import SystemDisk
+from headrace.storage.ledger import LocatesBytes
+from headrace.storage.memory import MemoryLedgerStore
+from headrace.storage.objects import object_files
+from headrace.storage.objects.blob_store import BlobStore
+from headrace.storage.objects.object_format import BLOCK_BYTES, object_name
+from headrace.storage.objects.tiered_store import TieredLedgerStore
+
+DATA = bytes(range(251)) * (3 * BLOCK_BYTES // 251 + 40)
+
+
+class HandClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now_ms(self) -> int:
+        return self.ns // 1_000_000
+
+    def now_ns(self) -> int:
+        return self.ns
+
+
+def can_tell_what_is_cached(path: Path) -> bool:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return SystemDisk().is_cached(fd, 10, 0)
+    finally:
+        os.close(fd)
+
+
+@asynccontextmanager
+async def in_folder(data: bytes, count: int = 1, clock: HandClock | None = None):
+    """(store, ledgers, their files): each ledger holds `data`, and lies in its object alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        blobs = BlobStore.open(f"file://{folder}")
+        # No bytes are kept in memory, so that what is read is what lies in the file.
+        store = TieredLedgerStore(
+            MemoryLedgerStore(), blobs, "c", clock or HandClock(), cache_bytes_max=0
+        )
+        ledgers = []
+        for _ in range(count):
+            ledger = await store.create()
+            await store.append(ledger, [data], len(data), None)[1].wait()
+            await store.seal(ledger, b"footer")
+            store.attach(ledger, await store.offload(ledger), is_local=True)
+            await store.drop_local(ledger)
+            await store.recover(ledger)  # opens it
+            ledgers.append(ledger)
+        paths = [Path(folder) / "c" / object_name(ledger) for ledger in ledgers]
+        try:
+            if not can_tell_what_is_cached(paths[0]):
+                pytest.skip("NO CACHESTAT: this kernel does not tell what it has in memory")
+            yield store, ledgers, paths
+        finally:
+            await store.close()
+
+
+RANGES = st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(1, len(DATA))), max_size=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ranges=RANGES)
+def test_what_is_located_or_read_from_the_file_is_the_ledgers_bytes(ranges):
+    async def main() -> None:
+        async with in_folder(DATA) as (store, [ledger], _):
+            assert isinstance(store, LocatesBytes)
+            for position, size in ranges:
+                located = store.locate_cached(ledger, position, size)
+                wanted = DATA[position : position + size]
+                if position + size > len(DATA):
+                    assert located is None, "exactly so many bytes, or none"
+                else:
+                    assert located is not None, "it was just written"
+                    assert len(located) == size
+                    assert located.read() == wanted
+                found = store.read_cached(ledger, position, size)
+                assert found is not None
+                assert bytes(found) == wanted
+
+    asyncio.run(main())
+
+
+@settings(max_examples=40, deadline=None)
+@given(share=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_a_damaged_block_is_neither_located_nor_read_and_the_slow_way_reports_it(share, flip):
+    step = BLOCK_BYTES // 2
+
+    async def main() -> None:
+        async with in_folder(DATA) as (store, [ledger], [path]):
+            at = int(share * len(DATA))
+            stored = bytearray(path.read_bytes())
+            stored[at + 64] ^= flip
+            path.write_bytes(stored)
+            refused = []
+            for position in range(0, len(DATA) - step, step):
+                located = store.locate_cached(ledger, position, step)
+                copied = store.read_cached(ledger, position, step)
+                assert (located is None) == (copied is None)
+                if located is None:
+                    refused.append(position)
+                    with pytest.raises(DataCorrupt):
+                        await store.read(ledger, position, step)
+                else:
+                    assert located.read() == copied == DATA[position : position + step]
+            block = at // BLOCK_BYTES * BLOCK_BYTES
+            whole = len(DATA) - step
+            assert refused == [p for p in (block, block + step) if p < whole]
+
+    asyncio.run(main())
+
+
+def test_what_was_found_whole_a_second_ago_is_checked_again():
+    async def main() -> None:
+        clock = HandClock()
+        async with in_folder(DATA, clock=clock) as (store, [ledger], [path]):
+            assert store.locate_cached(ledger, 0, 1000) is not None
+            with path.open("r+b") as file:
+                file.seek(64 + 10)
+                file.write(b"damage")
+            clock.ns += object_files.CHECKED_KEPT_NS
+            assert store.locate_cached(ledger, 0, 1000) is None
+
+    asyncio.run(main())
+
+
+def test_a_file_that_is_cut_replaced_or_gone_is_the_slow_ways_to_tell():
+    async def main() -> None:
+        async with in_folder(DATA) as (store, [ledger], [path]):
+            assert store.locate_cached(ledger, 0, 1000) is not None
+            whole = path.read_bytes()
+            os.truncate(path, len(whole) // 2)
+            assert store.locate_cached(ledger, len(DATA) - 1000, 1000) is None
+            with pytest.raises((DataCorrupt, StorageUnavailable)):
+                await store.read(ledger, len(DATA) - 1000, 1000)
+            path.with_suffix(".new").write_bytes(whole)
+            path.with_suffix(".new").replace(path)
+            mended = store.locate_cached(ledger, len(DATA) - 1000, 1000)
+            assert mended is not None, "the file in its place is looked at, not the old one"
+            assert mended.read() == DATA[-1000:]
+
+    asyncio.run(main())
+
+
+def test_few_files_are_open_whatever_is_read_and_none_when_the_store_is_closed(monkeypatch):
+    monkeypatch.setattr(object_files, "OPEN_MAX", 3)
+
+    def open_objects(folder: Path) -> int:
+        links = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+        return sum(os.path.realpath(link).startswith(str(folder)) for link in links)
+
+    async def main() -> None:
+        async with in_folder(DATA[:5000], 8) as (store, ledgers, paths):
+            folder = paths[0].parents[2]
+            for _ in range(2):
+                located = [store.locate_cached(ledger, 0, 5000) for ledger in ledgers]
+                # All of one turn are good, also those whose descriptor has been given back.
+                assert all(one is not None and one.read() == DATA[:5000] for one in located)
+                assert open_objects(folder) <= 3
+            await store.delete(ledgers[-1])
+            await store.close()
+            assert open_objects(folder) == 0
+
+    asyncio.run(main())
+
+
+def test_what_memory_does_not_hold_is_not_waited_for():
+    async def main() -> None:
+        async with in_folder(DATA) as (store, [ledger], [path]):
+            fd = os.open(path, os.O_RDWR)
+            try:
+                os.fsync(fd)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                if SystemDisk().is_cached(fd, len(DATA), 64):
+                    pytest.skip("THIS FILE SYSTEM KEEPS ALL IN MEMORY: nothing to be waited for")
+            finally:
+                os.close(fd)
+            assert store.locate_cached(ledger, 0, len(DATA)) is None
+            assert await store.read(ledger, 0, len(DATA)) == DATA
+
+    asyncio.run(main())
