@@ -72,34 +72,39 @@ async def in_folder(data: bytes, count: int = 1, clock: HandClock | None = None)
             await store.close()
 
 
-RANGES = st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(1, len(DATA))), max_size=12)
+RANGES = st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(1, len(DATA))), max_size=8)
 
 
-@settings(max_examples=40, deadline=None)
-@given(ranges=RANGES)
-def test_what_is_located_or_read_from_the_file_is_the_ledgers_bytes(ranges):
-    async def main() -> None:
-        async with in_folder(DATA) as (store, [ledger], _):
-            assert isinstance(store, LocatesBytes)
-            for position, size in ranges:
-                located = store.locate_cached(ledger, position, size)
-                wanted = DATA[position : position + size]
-                if position + size > len(DATA):
-                    assert located is None, "exactly so many bytes, or none"
-                else:
-                    assert located is not None, "it was just written"
-                    assert len(located) == size
-                    assert located.read() == wanted
-                found = store.read_cached(ledger, position, size)
-                assert found is not None
-                assert bytes(found) == wanted
+def test_what_is_located_or_read_from_the_file_is_the_ledgers_bytes():
+    located_count = 0
 
-    asyncio.run(main())
+    @settings(max_examples=30, deadline=None)
+    @given(ranges=RANGES)
+    def check(ranges) -> None:
+        async def main() -> None:
+            nonlocal located_count
+            async with in_folder(DATA) as (store, [ledger], _):
+                assert isinstance(store, LocatesBytes)
+                for position, size in ranges:
+                    wanted = DATA[position : position + size]
+                    located = store.locate_cached(ledger, position, size)
+                    if located is not None:
+                        assert len(located) == size, "exactly so many bytes, or none"
+                        assert located.read() == wanted
+                        located_count += 1
+                    found = store.read_cached(ledger, position, size)
+                    assert found is None or bytes(found) == wanted
+                    assert await store.read(ledger, position, size) == wanted
+
+        asyncio.run(main())
+
+    check()
+    assert located_count, "all of it was just written: memory holds some of it"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(share=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
-def test_a_damaged_block_is_neither_located_nor_read_and_the_slow_way_reports_it(share, flip):
+def test_damage_in_a_file_is_reported_and_never_served(share, flip):
     step = BLOCK_BYTES // 2
 
     async def main() -> None:
@@ -110,18 +115,17 @@ def test_a_damaged_block_is_neither_located_nor_read_and_the_slow_way_reports_it
             path.write_bytes(stored)
             refused = []
             for position in range(0, len(DATA) - step, step):
+                wanted = DATA[position : position + step]
                 located = store.locate_cached(ledger, position, step)
+                assert located is None or located.read() == wanted
                 copied = store.read_cached(ledger, position, step)
-                assert (located is None) == (copied is None)
-                if located is None:
+                assert copied is None or copied == wanted
+                try:
+                    assert await store.read(ledger, position, step) == wanted
+                except DataCorrupt:
                     refused.append(position)
-                    with pytest.raises(DataCorrupt):
-                        await store.read(ledger, position, step)
-                else:
-                    assert located.read() == copied == DATA[position : position + step]
             block = at // BLOCK_BYTES * BLOCK_BYTES
-            whole = len(DATA) - step
-            assert refused == [p for p in (block, block + step) if p < whole]
+            assert refused == [p for p in (block, block + step) if p < len(DATA) - step]
 
     asyncio.run(main())
 
@@ -130,7 +134,7 @@ def test_what_was_found_whole_a_second_ago_is_checked_again():
     async def main() -> None:
         clock = HandClock()
         async with in_folder(DATA, clock=clock) as (store, [ledger], [path]):
-            assert store.locate_cached(ledger, 0, 1000) is not None
+            store.locate_cached(ledger, 0, 1000)
             with path.open("r+b") as file:
                 file.seek(64 + 10)
                 file.write(b"damage")
@@ -143,7 +147,7 @@ def test_what_was_found_whole_a_second_ago_is_checked_again():
 def test_a_file_that_is_cut_replaced_or_gone_is_the_slow_ways_to_tell():
     async def main() -> None:
         async with in_folder(DATA) as (store, [ledger], [path]):
-            assert store.locate_cached(ledger, 0, 1000) is not None
+            store.locate_cached(ledger, 0, 1000)
             whole = path.read_bytes()
             os.truncate(path, len(whole) // 2)
             assert store.locate_cached(ledger, len(DATA) - 1000, 1000) is None
@@ -152,8 +156,8 @@ def test_a_file_that_is_cut_replaced_or_gone_is_the_slow_ways_to_tell():
             path.with_suffix(".new").write_bytes(whole)
             path.with_suffix(".new").replace(path)
             mended = store.locate_cached(ledger, len(DATA) - 1000, 1000)
-            assert mended is not None, "the file in its place is looked at, not the old one"
-            assert mended.read() == DATA[-1000:]
+            assert mended is None or mended.read() == DATA[-1000:]
+            assert await store.read(ledger, len(DATA) - 1000, 1000) == DATA[-1000:]
 
     asyncio.run(main())
 
@@ -171,7 +175,7 @@ def test_few_files_are_open_whatever_is_read_and_none_when_the_store_is_closed(m
             for _ in range(2):
                 located = [store.locate_cached(ledger, 0, 5000) for ledger in ledgers]
                 # All of one turn are good, also those whose descriptor has been given back.
-                assert all(one is not None and one.read() == DATA[:5000] for one in located)
+                assert all(one is None or one.read() == DATA[:5000] for one in located)
                 assert open_objects(folder) <= 3
             await store.delete(ledgers[-1])
             await store.close()
@@ -180,7 +184,7 @@ def test_few_files_are_open_whatever_is_read_and_none_when_the_store_is_closed(m
     asyncio.run(main())
 
 
-def test_what_memory_does_not_hold_is_not_waited_for():
+def test_what_memory_does_not_hold_is_not_waited_for_and_comes_with_what_follows():
     async def main() -> None:
         async with in_folder(DATA) as (store, [ledger], [path]):
             fd = os.open(path, os.O_RDWR)
@@ -192,6 +196,10 @@ def test_what_memory_does_not_hold_is_not_waited_for():
             finally:
                 os.close(fd)
             assert store.locate_cached(ledger, 0, len(DATA)) is None
-            assert await store.read(ledger, 0, len(DATA)) == DATA
+            for position in range(0, len(DATA), 1000):
+                found = store.read_cached(ledger, position, 1000)
+                if found is None:
+                    found = await store.read(ledger, position, 1000)
+                assert found == DATA[position : position + 1000]
 
     asyncio.run(main())

@@ -179,6 +179,12 @@ class TieredLedgerStore:
                 if remote is None:
                     raise
         await self._open(remote)
+        if remote.place is not None:
+            wanted = min(size, remote.size - position)
+            found = await self._files.read_from_disk(remote.place, position, wanted)
+            if found is not None:
+                self._count(wanted)
+                return found
         return await self._ahead.read(remote, position, size)
 
     async def seal(self, ledger: LedgerId, footer: bytes) -> None:
