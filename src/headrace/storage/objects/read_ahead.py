@@ -95,6 +95,11 @@ class ReadAhead:
         """What the runs in memory hold."""
         return self._bytes
 
+    def is_at(self, source: RangeSource, position: int) -> bool:
+        """Whether the block there is in memory, or on its way."""
+        place = Place(source.ledger, position // source.block_bytes)
+        return place in self._by_block or place in self._coming
+
     def cached(self, source: RangeSource, position: int, size: int) -> Buffer | None:
         """The range, cut at the ledger's end, if memory holds all of it."""
         end = min(position + size, source.size)

@@ -34,7 +34,7 @@ from headrace.storage.ledger import (
     Note,
     ReleasesLedgers,
 )
-from headrace.storage.objects.object_files import ObjectFiles
+from headrace.storage.objects.object_files import ObjectFiles, Place
 from headrace.storage.objects.object_format import ledger_of_name, object_name
 from headrace.storage.objects.offload import Pace, read_back, write_object
 from headrace.storage.objects.read_ahead import ReadAhead
@@ -140,15 +140,14 @@ class TieredLedgerStore:
         remote = self._remote.get(ledger)
         if remote is None:
             return self._inner.read_cached(ledger, position, size)
-        if not remote.is_open:
-            return None
-        cached = self._ahead.cached(remote, position, size)
-        if cached is None and remote.place is not None:
+        place = self._file_of(remote, position)
+        if place is not None:
             size = min(size, remote.size - position)
-            cached = self._files.read(remote.place, position, size)
-            if cached is not None:
+            found = self._files.read(place, position, size) if size > 0 else b""
+            if found is not None:
                 self._count(size)
-        return cached
+                return found
+        return self._ahead.cached(remote, position, size) if remote.is_open else None
 
     def locate_cached(self, ledger: LedgerId, position: int, size: int) -> FileBytes | None:
         """See LocatesBytes. An object in a folder is a file like another, once it was checked."""
@@ -157,12 +156,22 @@ class TieredLedgerStore:
             return (
                 None if self._local is None else self._local.locate_cached(ledger, position, size)
             )
-        if remote.place is None:
-            return None
-        located = self._files.locate(remote.place, position, size)
+        place = self._file_of(remote, position)
+        located = None if place is None else self._files.locate(place, position, size)
         if located is not None:
             self._count(size)
         return located
+
+    def _file_of(self, remote: RemoteLedger, position: int) -> Place | None:
+        """The file to read from there, if there is one and nobody is read ahead for.
+
+        Who is goes on so until memory holds the rest of the file: else the two ways would take
+        turns, and both read ahead.
+        """
+        place = remote.place
+        if place is None or not self._ahead.is_at(remote, position):
+            return place
+        return place if self._files.holds_on(place, position) else None
 
     def _count(self, size: int) -> None:
         self.counters.cold_reads += 1
@@ -179,13 +188,8 @@ class TieredLedgerStore:
                 if remote is None:
                     raise
         await self._open(remote)
-        if remote.place is not None:
-            wanted = min(size, remote.size - position)
-            found = await self._files.read_from_disk(remote.place, position, wanted)
-            if found is not None:
-                self._count(wanted)
-                return found
-        return await self._ahead.read(remote, position, size)
+        found = self.read_cached(ledger, position, size)
+        return found if found is not None else await self._ahead.read(remote, position, size)
 
     async def seal(self, ledger: LedgerId, footer: bytes) -> None:
         """See LedgerStore."""
