@@ -35,8 +35,8 @@ class Load:
 
 LOADS: tuple[Load, ...] = (
     # The first after a server's start: it warms up longer.
-    Load("beside-produce-100", "Produce 100 B records", "produce", 100, Window(4.0, 10.0), every=2),
-    Load("beside-produce-1024", "Produce 1 KiB records", "produce", 1024, Window(3.0, 10.0)),
+    Load("beside-produce-100", "Produce 100 B records", "produce", 100, Window(5.0, 10.0), every=2),
+    Load("beside-produce-1024", "Produce 1 KiB records", "produce", 1024, Window(4.0, 10.0)),
     # What the load before has written, read from its beginning.
     Load(
         "beside-consume-1024",

@@ -16,6 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -181,7 +182,7 @@ class Session:
         try:
             peer.start()
         except Exception as error:
-            CONSOLE.print(f"[red]{peer.name} is left out[/red]: {error}")
+            CONSOLE.print(f"[red]{peer.name} is left out[/red]: {escape(str(error))}")
             peer.stop()
             del self.peers[peer.name]
             return False
@@ -202,7 +203,9 @@ class Session:
         except Exception as error:
             said = str(error).replace(str(self.folder), "DATA").replace(str(Path.home()), "~")
             entry["failures"].append(f"{side.peer}/{side.policy}: {said}"[:500])
-            CONSOLE.print(f"[red]{workload.name} {side.peer} {side.policy}[/red]: {error}")
+            CONSOLE.print(
+                f"[red]{workload.name} {side.peer} {side.policy}[/red]: {escape(str(error))}"
+            )
             return
         entry["rounds"].setdefault(f"{side.peer}/{side.policy}", []).append(figures)
         shown = ", ".join(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from headrace.bench.agenda import SideName, Step, Turn, turns
@@ -117,7 +118,7 @@ class Runner:
                 except Exception as error:
                     about["missing"] = f"could not be asked: {self._said(error)}"
             if about["missing"]:
-                CONSOLE.print(f"[yellow]{system.title}: {about['missing']}[/yellow]; "
+                CONSOLE.print(f"[yellow]{system.title}: {escape(about['missing'])}[/yellow]; "
                               f"headrace bench --install {system.name}")  # fmt: skip
         return found
 
@@ -157,7 +158,7 @@ class Runner:
             side.start()
         except Exception as error:
             said = f"did not start: {self._said(error)}"
-            CONSOLE.print(f"[red]{turn.side}[/red] {said}")
+            CONSOLE.print(f"[red]{turn.side}[/red] {escape(said)}")
             for what in dict.fromkeys(step.what for step in turn.steps):
                 self._entry_of(what)["failures"].append(f"{turn.side}: {said}")
             if side.policy not in about["sides"]:  # never yet: it is left out from now on
@@ -183,7 +184,8 @@ class Runner:
 
     def _step(self, step: Step, turn: Turn, side: Side, work: _Work) -> None:
         entry = self._entry_of(step.what)
-        where = f"{step.what.name} {step.value or ''}".strip()
+        at = "" if isinstance(step.what, Load) else f" {step.value}"
+        where = f"{step.what.name}{at}"
 
         def measured() -> Figures:
             return work.run(step)
@@ -197,9 +199,8 @@ class Runner:
                 else:
                     figures = measured()
         except Exception as error:
-            at = "" if isinstance(step.what, Load) else f" at {step.value}"
-            entry["failures"].append(f"{turn.side}{at}: {self._said(error)}")
-            CONSOLE.print(f"[red]{where} {turn.side}[/red]: {self._said(error)}", markup=True)
+            entry["failures"].append(f"{turn.side}{at and f' at{at}'}: {self._said(error)}")
+            CONSOLE.print(f"[red]{where} {turn.side}[/red]: {escape(self._said(error))}")
             return
         if not figures:
             return

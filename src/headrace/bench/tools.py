@@ -22,8 +22,8 @@ from headrace.bench.processes import SystemFailed, Usage, usage_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-FIRST_REPORT_MAX_S = 40.0
-SILENCE_MAX_S = 15.0
+FIRST_REPORT_MAX_S = 60.0
+SILENCE_MAX_S = 30.0
 _LOOK_S = 0.5
 _SAID_BYTES = 3_000
 _is_alive: ContextVar[Callable[[], bool] | None] = ContextVar("is_alive", default=None)
@@ -205,7 +205,7 @@ class _Reports:
         took, self._last_at = now - self._last_at, now
         self._total += rate * took
         if self._before is None:
-            if now >= self._warm_at:
+            if now >= self._warm_at - _SLACK_S:
                 self._before, self._began_at = usage_of(self._pids), now
             return False
         self._records += rate * took

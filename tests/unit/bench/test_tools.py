@@ -94,7 +94,8 @@ def test_a_window_weighs_each_report_by_the_time_it_is_for(reports, warmup_s, se
     for took, _ in reports:
         at += took
         times.append(at)
-    begin = next((n for n, when in enumerate(times) if when >= times[0] + warmup_s), None)
+    warm_at = times[0] + warmup_s - tools._SLACK_S
+    begin = next((n for n, when in enumerate(times) if when >= warm_at), None)
     is_full = False
     for when, (_, rate) in zip(times, reports, strict=True):
         is_full = seen.add(float(rate), when)
