@@ -21,6 +21,10 @@ def test_real_clients_under_faults_see_nothing_that_must_not_be(tmp_path):
     assert report["anomalies"] == []
     assert report["faults"]["kill"] >= 1
     assert result.exit_code == 0
+    told = [path.read_text() for path in tmp_path.glob("librdkafka-idempotent*.log")]
+    assert told
+    # It takes a new epoch then, and stores again what is stored: no broker's fault may bring it to.
+    assert not any("skipped sequence numbers" in log for log in told)
 
 
 def prove(bug, folder):
