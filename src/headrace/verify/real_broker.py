@@ -18,7 +18,8 @@ from headrace.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-READY_TIMEOUT_S = 30
+READY_TIMEOUT_S = 150
+"""It takes a second; on a machine that is overloaded, half a minute and more."""
 _PR_SET_PDEATHSIG = 1
 
 

@@ -123,7 +123,6 @@ class Harmer:
                 self._do(fault)
             except (HeadraceError, OSError) as error:
                 self.done.wrong.append(f"{fault.kind} at {fault.at_s} s: {error}")
-                return
             free_s = (now_ns() - begun_ns) / 1e9 + CALM_S
 
     def _do(self, fault: Fault) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.verify.blackbox.cluster import FakeClock
     from headrace.verify.real_broker import RealBroker
 
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 240.0
 RETRY_S = 0.3
 _BALLAST_CHUNK = 1 << 20
 _AWAKE_S = 0.05
