@@ -12,7 +12,7 @@ from tests.cluster.brokers import Brokers, Load
 from tests.integration.broker import wait_until
 from tests.integration.clients import TIMEOUT_S, admin, create_topic
 
-INTERVAL_MS = 200
+INTERVAL_MS = 300
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_partitions_that_share_a_broker_by_chance_are_parted_and_no_record_is_lo
     hot = [name for name in names if where[name] == shared][:2]
     loads = [Load(brokers.bootstrap, name, 1, rate=400) for name in hot]
     try:
-        wait_until(lambda: len({brokers.leaders(name)[0] for name in hot}) == 2, 90)
+        wait_until(lambda: len({brokers.leaders(name)[0] for name in hot}) == 2, 100)
         parted = {name: brokers.leaders(name)[0] for name in hot}
         time.sleep(INTERVAL_MS / 1000 * 12)  # more than patience: what is even stays
         assert {name: brokers.leaders(name)[0] for name in hot} == parted
