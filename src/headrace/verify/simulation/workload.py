@@ -145,22 +145,30 @@ async def run_idempotent(context: Context) -> None:
     routes, sender = context.routes(), Sender(context)
     producer: tuple[int, int] | None = await until_answered(context, routes, None, _new_producer)
     sequences = dict.fromkeys(context.places, 0)
+    last: dict[tuple[str, int], tuple[Callable[[Wire], Any], list[int]]] = {}
     while not context.over.is_set() and producer is not None:
         topic, part = place = context.chance.choice(context.places)
         count = context.chance.choice((1, 1, 2, 5))
         values = sender.begin(topic, part, count)
         batch = encoded(context, values, producer, sequences[place])
+        before = last.get(place)
 
         async def ask(wire: Wire, topic: str = topic, part: int = part, data: bytes = batch) -> int:
             return await produce(wire, topic, part, data)
 
         try:
+            if before is not None and context.chance.random() < 0.1:
+                # Acknowledged some time ago, perhaps by another owner: nothing may come of it.
+                again = await until_answered(context, routes, Leader(topic, part), before[0])
+                if again is not None:
+                    sender.end(OK, topic, part, before[1], again)
             offset = await until_answered(context, routes, Leader(topic, part), ask)
             if offset is None:
                 sender.end(INFO, topic, part, values)
                 break
             sender.end(OK, topic, part, values, offset)
             sequences[place] += count
+            last[place] = (ask, values)
             if context.chance.random() < 0.1:
                 again = await until_answered(context, routes, Leader(topic, part), ask)
                 if again is not None:
@@ -169,6 +177,7 @@ async def run_idempotent(context: Context) -> None:
                 await _overtake(context, routes, sender, place, producer, sequences[place])
                 producer, sequences = (producer[0], producer[1] + 1), dict.fromkeys(sequences, 0)
                 sequences[place] = 1
+                last.clear()
         except Refused as error:
             sender.end(INFO, topic, part, values)
             context.journal.problem(f"{context.name}: a sound batch was refused: {error}")
