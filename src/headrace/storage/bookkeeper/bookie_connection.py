@@ -193,13 +193,20 @@ class BookieConnection(asyncio.Protocol):
         except (OSError, TimeoutError) as error:
             level = logging.WARNING if isinstance(error, ssl.SSLError) else logging.INFO
             log.log(level, "bookie %s cannot be reached: %s", self.bookie, repr(error))
-            self._is_connecting = False
-            self._back_off()
-            self._fail_all()
+            self._connect_failed()
         except BaseException:
-            self._is_connecting = False
-            self._fail_all()
+            self._connect_failed()
             raise
+
+    def _connect_failed(self) -> None:
+        """One that was made at the very moment in which its time was over is closed by the loop,
+        which tells nobody: left in its place, it would never be given up."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+        self._is_connecting, self._outgoing = False, []
+        self._back_off()
+        self._fail_all()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send what waited."""

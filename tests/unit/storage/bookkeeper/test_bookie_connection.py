@@ -7,6 +7,7 @@ import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from headrace.runtime.tasks import Tasks
 from headrace.storage.bookkeeper.bookie_connection import BookieConnection
@@ -232,3 +233,53 @@ def test_what_is_asked_of_a_bookie_that_is_away_fails_at_once_or_soon(play):
         assert (await ask(1, 4))[0] == DISCONNECTED
 
     play(scenario)
+
+
+class MadeTooLate(BookieConnection):
+    """Its first connection is made at the very moment in which the time for it is over."""
+
+    count = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.count += 1
+        super().connection_made(transport)
+        if self.count == 1:
+            (task,) = (one for one in asyncio.all_tasks() if "connect to" in one.get_name())
+            task.cancel()
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connection_made_when_its_time_is_over_is_made_anew(loop):
+    """The loop closes it and tells nobody: every request timed out from then on, for good."""
+
+    async def main() -> None:
+        server, tasks = Server(), Tasks()
+        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+
+        async def resolve(_bookie: str) -> BookieAddress:
+            return BookieAddress("127.0.0.1", port)
+
+        connection = MadeTooLate("b", resolve, tasks, timeout_ms=TIMEOUT_MS, bytes_max=1 << 20)
+        ask = asking(connection)
+        try:
+            code, _ = await asyncio.wait_for(ask(1, 1), 10)
+            assert code == DISCONNECTED, "nothing is left to wait for"
+            entry = 0
+            while code != OK:
+                await asyncio.sleep(0.02)
+                entry += 1
+                asked = ask(7, entry)
+                await asyncio.wait([asked], timeout=0.02)
+                if connection.count > 1:
+                    server.answer(READ, OK, 7, entry)
+                code, _ = await asked
+        finally:
+            connection.close()
+            await tasks.close()
+            listener.close()
+            for writer in server.writers:
+                writer.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(asyncio.wait_for(main(), 30))
