@@ -48,7 +48,8 @@ def run_librdkafka_producer(context: Context) -> None:
         "retry.backoff.ms": 20,
         "retry.backoff.max.ms": 200,
         "socket.timeout.ms": 4_000,
-        "message.timeout.ms": 300_000 if is_idempotent else 6_000,
+        # An idempotent one that gives up a record takes a new epoch, and stores others twice.
+        "message.timeout.ms": 3_600_000 if is_idempotent else 6_000,
         "log_level": 0,
     }
     if is_idempotent:
