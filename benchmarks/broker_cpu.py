@@ -44,9 +44,9 @@ class Load(NamedTuple):
 
 
 LOADS = (
-    Load("1 record a request", 1, 64, 60_000),
-    Load("145 records a request (16 KiB)", 145, 16, 12_000),
-    Load("1,170 records a request (128 KiB)", 1170, 8, 2_000),
+    Load("1 record a request", 1, 64, 20_000),
+    Load("145 records a request (16 KiB)", 145, 16, 2_500),
+    Load("1,170 records a request (128 KiB)", 1170, 8, 400),
 )
 
 

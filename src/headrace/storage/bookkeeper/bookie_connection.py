@@ -109,6 +109,13 @@ class BookieConnection(asyncio.Protocol):
 
     # --- requests ----------------------------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Connect, if it is not connected: requests will come soon."""
+        is_due = self._transport is None and not self._is_connecting and not self._is_closed
+        if is_due and self._loop.time() >= self._retry_at:
+            self._is_connecting = True
+            self._tasks.spawn(self._connect(), f"connect to bookie {self.bookie}")
+
     def add(self, ledger: int, entry: int, frame: Buffer, answered: Answered, context: Any) -> None:
         """Send the frame of an add; it must not change until the answer."""
         self._request(_Request((ADD, ledger, entry), frame, answered, context))

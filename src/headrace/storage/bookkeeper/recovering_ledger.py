@@ -151,6 +151,8 @@ async def recover_ledger(ledger: int, versioned: Versioned, cluster: Cluster) ->
     service = cluster.service
     try:
         while versioned.metadata.state is not LedgerState.CLOSED:
+            for bookie in versioned.metadata.last_ensemble.bookies:
+                cluster.bookies[bookie].prepare()  # while the metadata are changed
             versioned = await service.update(ledger, versioned, mark)
             if versioned.metadata.state is LedgerState.CLOSED:
                 break

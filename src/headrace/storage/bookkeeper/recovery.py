@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from headrace.storage.bookkeeper.ledger_handle import ChooseSpare
     from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata
 
-READ_AHEAD_ENTRIES = 16
+READ_AHEAD_FIRST, READ_AHEAD_MAX = 4, 16
+"""Entries that are asked for ahead: a few, since few are under way as a rule, and one more for each
+that was found. To say that it lacks an entry takes a bookie longer than to give it."""
 
 
 class Fence(NamedTuple):
@@ -191,7 +193,9 @@ class Recovery:
 
     def _read_ahead(self) -> None:
         assert self._handle is not None
-        while self._asked < self._handle.next_entry - 1 + READ_AHEAD_ENTRIES:
+        found = self._handle.next_entry - 1
+        ahead = min(READ_AHEAD_FIRST + found - self._confirmed, READ_AHEAD_MAX)
+        while self._asked < found + ahead:
             self._asked += 1
             self._ask(self._asked)
 

@@ -119,6 +119,27 @@ def test_answers_find_their_requests_in_any_order_and_in_any_pieces(play):
     play(scenario)
 
 
+def test_what_is_prepared_connects_once_and_serves_what_comes_before_and_after(play):
+    async def scenario(server, connection, _):
+        ask = asking(connection)
+        connection.prepare()
+        early = ask(1, 1)
+        connection.prepare()
+        await server.asked.get()
+        server.answer(READ, NO_ENTRY, 1, 1)
+        assert await early == (NO_ENTRY, b"")
+        connection.prepare()
+        late = ask(1, 2)
+        await server.asked.get()
+        server.answer(READ, OK, 1, 2, b"x")
+        assert await late == (OK, b"x")
+        assert len(server.writers) == 1
+        connection.close()
+        connection.prepare()  # changes nothing any more
+
+    play(scenario)
+
+
 def test_a_fencing_read_is_never_answered_by_the_answer_to_a_plain_one(play):
     async def scenario(server, connection, _):
         ask = asking(connection)

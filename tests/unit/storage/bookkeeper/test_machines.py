@@ -169,7 +169,15 @@ def test_recovery_fences_an_ack_quorum_of_every_entry_before_it_reads():
     assert machine.fenced(1, DISCONNECTED, None) == []
     effects = machine.fenced(2, NO_LEDGER, None)
     # The length up to the last confirmed entry is asked for, and what lies behind it.
-    assert [one.entry for one in effects if one.bookie == "a"] == [5, *range(6, 22)]
+    assert [one.entry for one in effects if one.bookie == "a"] == [5, *range(6, 10)]
+    # One more is asked for with each that is found, as long as it goes on; not without end.
+    assert machine.read(5, "a", OK, entry(5)) == []
+    asked, widest = 9, 0
+    for number in range(6, 40):
+        found = only(FencingRead, machine.read(number, "a", OK, entry(number)))
+        asked += sum(one.bookie == "a" for one in found)
+        widest = max(widest, asked - number)
+    assert (widest, asked - 39) == (16, 16)
 
 
 def test_recovery_fails_where_too_few_can_be_fenced():
