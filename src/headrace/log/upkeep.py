@@ -167,6 +167,10 @@ class Upkeep(Steps):
     async def _first_ledger(self) -> None:
         self._is_first_wanted = False
         target = self._log
+        if self.to_resume is not None:
+            # Asked for once more while it was made, and appends to it have failed since: until it
+            # is known where it ends another would begin too early. That step is behind this one.
+            return
         if target.active is None:
             segment = await self._new_segment()
             target.segments.append(segment)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from log_rig import rig, settle
 
-from headrace.errors import StorageUnavailable
+from headrace.errors import LedgerLost, StorageUnavailable
 from headrace.log.log_config import LogConfig
 from headrace.log.reading import offset_of_max_timestamp, read, read_now
 
@@ -164,5 +164,52 @@ def test_a_failed_append_leaves_no_trace_of_its_time() -> None:
             assert len(bench.log.segments) == 2, "the first ledger is sealed"
             await bench.reload()
             assert await offset_of_max_timestamp(bench.log, store) == (largest, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_first_ledger_asked_for_twice_is_not_made_behind_one_whose_end_is_in_doubt() -> None:
+    """Found by `headrace verify blackbox`: what was in doubt, and stored, got its offsets twice,
+    and the partition could not be read any more."""
+
+    async def scenario() -> None:
+        async with rig(leader_epoch=1) as bench:
+            log, store = bench.log, bench.store
+            made, trimmed = asyncio.Event(), asyncio.Event()
+            create = store.create
+
+            async def slow_create(*arguments):
+                await made.wait()
+                return await create(*arguments)
+
+            store.create = slow_create
+            assert bench.begin(b"zero") is None  # asks for the first ledger
+            await settle()
+            trim = asyncio.create_task(log.upkeep.do(trimmed.wait(), "a step between"))
+            await settle()
+            assert bench.begin(b"zero") is None  # and once more, while it is made
+            made.set()
+            await settle()
+            assert await bench.append(b"zero") == 0
+            store.is_held = True
+            in_doubt = bench.begin(b"one")
+            assert in_doubt is not None
+            await settle()
+            store.recover_errors = [StorageUnavailable("only one bookie is there")]
+            (_group, pending), *_ = store.held
+            store.held.clear()
+            for ledger, parts, completion in pending:  # it is stored, and nobody is told so
+                store._find(ledger).data += b"".join(parts)
+                store._find(ledger).readable = len(store._find(ledger).data)
+                completion.fail(LedgerLost("in doubt"))
+            store.is_held = False
+            trimmed.set()
+            await trim
+            for _ in range(3):
+                bench.begin(b"two")
+                await settle()
+            assert await bench.append(b"three") >= 2
+            await bench.reload()
+            assert await bench.offsets() == list(range(bench.log.high_watermark))
 
     asyncio.run(scenario())
