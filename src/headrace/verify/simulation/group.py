@@ -106,15 +106,29 @@ class Member:
         wire = await self.coordinator()
         place = self.routes.place_of(Coordinator(GROUP))
         newest = self._context.journal.generations.get(place, 0)
-        told = await wire.call(
-            HEARTBEAT, 1, group_id=GROUP, generation_id=self.generation, member_id=self.id
-        )
-        check(told.error_code)
-        if newest > self.generation:
+        check(await self._beat(wire, self.generation))
+        if newest <= self.generation:
+            return
+        # While it loads, a coordinator says to everybody that all is well, as Kafka's does. So it
+        # has to take this one once more, between two questions that it answers only when it has.
+        is_loaded = await self._is_loaded(wire)
+        code = await self._beat(wire, self.generation)
+        if is_loaded and not code and await self._is_loaded(wire):
             self._context.journal.problem(
                 f"heartbeat after its end: {place} had told of generation {newest}, and takes one"
                 f" of {self.id} in generation {self.generation}"
             )
+        check(code)
+
+    async def _beat(self, wire: Wire, generation: int) -> int:
+        told = await wire.call(
+            HEARTBEAT, 1, group_id=GROUP, generation_id=generation, member_id=self.id
+        )
+        return int(told.error_code)
+
+    async def _is_loaded(self, wire: Wire) -> bool:
+        told = await wire.call(OFFSET_FETCH, 2, group_id=GROUP, topics=[])
+        return int(told.error_code) == 0
 
     async def poll(self) -> None:
         """Read on in each partition."""
