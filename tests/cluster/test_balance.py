@@ -35,6 +35,7 @@ def status(brokers: Brokers, root: str) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_partitions_that_share_a_broker_by_chance_are_parted_and_no_record_is_lost(
     brokers, tmp_path
 ):
