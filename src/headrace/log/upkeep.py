@@ -165,17 +165,13 @@ class Upkeep(Steps):
             _ = self._begin(self._first_ledger(), "first ledger")
 
     async def _first_ledger(self) -> None:
-        self._is_first_wanted = False
-        target = self._log
-        if self.to_resume is not None:
-            # Asked for once more while it was made, and appends to it have failed since: until it
-            # is known where it ends another would begin too early. That step is behind this one.
-            return
+        self._is_first_wanted, target = False, self._log
+        if self.to_resume is not None:  # asked for twice, and where the first ends is in doubt:
+            return  # another would begin too early; the step that finds out is behind this one
         if target.active is None:
             segment = await self._new_segment()
             target.segments.append(segment)
-            target.active = segment
-            target.visible_position = 0
+            target.active, target.visible_position = segment, 0
         self._open()
 
     async def _new_segment(self) -> Segment:

@@ -110,18 +110,19 @@ def test_a_failed_sync_fails_the_group_and_is_never_repeated(tmp_path, number):
         store = await open_store(tmp_path / "data", disk)
         ledger = await store.create()
         assert await append(store, ledger, b"safe ") == 0
-        disk.fault = raising(number, "sync", ".wal", times=1)
+        # Not one that is just being made to follow it: those are synced, too.
+        failed_path = str(min((tmp_path / "data" / "wal").glob("*.wal")))
+        disk.fault = raising(number, "sync", failed_path, times=1)
         disk.syncs.clear()
         _, first = store.append(ledger, [b"lost"], 4, None)
         _, second = store.append(ledger, [b"lost too"], 8, None)
         with pytest.raises(StorageUnavailable, match="try again"):
             await first.wait()
         assert second.error is not None
-        failed_path = disk.syncs[0]
         assert await content(store, ledger) == b"safe "
         assert store.list()[0].end == 5
         assert await append_at_last(store, ledger, b"sound") == 5
-        assert failed_path not in disk.syncs[1:], "a failed sync was tried again"
+        assert disk.syncs.count(failed_path) == 1, "a failed sync was tried again"
         await store._tasks.close()  # as killed
         store._release()
         store = await open_store(tmp_path / "data")
