@@ -26,6 +26,12 @@ OTHERS_WARNINGS = (
 )
 
 
+REAL_TIME = ("blackbox", "cluster", "contract", "integration", "pipeline", "soak", "wire")
+"""Folders of tests whose processes, sockets and disks are real, beside whatever else runs here."""
+ONE_CHANCE = ("test_restart.py", "test_full_disk.py", "test_bookkeeper_failures.py")
+"""What is lost once is lost: who shows that nothing acknowledged is, gets no second chance."""
+
+
 @pytest.fixture(autouse=True)
 def own_log_level():
     """Commands that run in a test's process quieten the log, for good."""
@@ -33,6 +39,24 @@ def own_log_level():
     level = logger.level
     yield
     logger.setLevel(level)
+
+
+def pytest_collection_modifyitems(items):
+    """A test in real time that fails runs once more, and is told of (docs/decisions/0015)."""
+    for item in items:
+        folder = item.path.relative_to(item.config.rootpath).parts[1]
+        if folder in REAL_TIME and item.path.name not in ONE_CHANCE:
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Each first failure, whole: it is a fault of the test, or of ours."""
+    unsteady = terminalreporter.stats.get("rerun", ())
+    if unsteady:
+        terminalreporter.section("failed, and run once more")
+    for report in unsteady:
+        terminalreporter.write_sep("_", report.nodeid)
+        terminalreporter.write_line(str(report.longrepr))
 
 
 def pytest_configure(config):

@@ -89,8 +89,12 @@ class S3Server:
 
     def objects(self) -> list[Path]:
         """The objects, as files."""
-        found = (self.root / BUCKET).rglob("*.ledger")
-        return sorted(path for path in found if ".sgwtmp" not in path.parts)
+        while True:
+            try:
+                found = list((self.root / BUCKET).rglob("*.ledger"))
+            except FileNotFoundError:  # the server removed a folder while we were looking
+                continue
+            return sorted(path for path in found if ".sgwtmp" not in path.parts)
 
 
 class Proxy:

@@ -185,7 +185,7 @@ def _committed(client, places) -> list[int]:
     from confluent_kafka import KafkaException
 
     try:
-        return [place.offset for place in client.committed(places, timeout=5)]
+        return [place.offset for place in client.committed(places, timeout=60)]
     except KafkaException:
         return []
 

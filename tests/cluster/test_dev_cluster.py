@@ -19,7 +19,7 @@ from headrace.server.dev_cluster.processes import Family, ProcessNotReady, Serve
 from headrace.server.dev_cluster.settings import ClusterOptions
 
 
-def wait_until(condition, timeout_s=20.0):
+def wait_until(condition, timeout_s=60.0):
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"

@@ -45,7 +45,7 @@ def root():
     return f"/test-{next(_roots)}"
 
 
-async def wait_until(condition, timeout_s=20.0):
+async def wait_until(condition, timeout_s=60.0):
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
@@ -232,7 +232,7 @@ def test_a_server_that_falls_silent_is_noticed_while_much_is_asked_of_it(shared_
             asking = asyncio.ensure_future(ask_much())
             await asyncio.sleep(0.2)
             proxy.swallow()
-            await wait_until(lambda: zk.session.state is SessionState.SUSPENDED, 10)
+            await wait_until(lambda: zk.session.state is SessionState.SUSPENDED, 60)
             proxy.restore()
             over.set()
             await asking

@@ -40,14 +40,14 @@ async def store_on(address, root, **options):
         await zookeeper.close()
 
 
-async def wait_until(condition, timeout_s=20.0):
+async def wait_until(condition, timeout_s=60.0):
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
 
 
 async def next_of(watch):
-    return await asyncio.wait_for(anext(watch), 20)
+    return await asyncio.wait_for(anext(watch), 60)
 
 
 class Mirror:
@@ -266,7 +266,7 @@ def test_whoever_follows_a_watch_knows_the_truth_after_every_kind_of_trouble(mak
                 await asyncio.gather(*writers)
                 truth = {entry.key: entry for entry in await other.list("/k/")}
                 try:
-                    await wait_until(lambda truth=truth: mirror.believed == truth, 10)
+                    await wait_until(lambda truth=truth: mirror.believed == truth, 60)
                 except TimeoutError:
                     pytest.fail(
                         f"after {what}: {set(mirror.believed.items()) ^ set(truth.items())}"

@@ -56,7 +56,7 @@ class WriterProcess:
             elif words and words[0] == "failed":
                 self.failure = words[1]
 
-    def wait(self, condition, timeout_s: float = 30.0) -> None:
+    def wait(self, condition, timeout_s: float = 90.0) -> None:
         """Wait until `condition(self)`."""
         end = time.monotonic() + timeout_s
         while not condition(self):

@@ -79,7 +79,7 @@ def sqlite_house(tmp_path):
 
 
 async def next_of(watch: AsyncIterator[str]) -> str:
-    return await asyncio.wait_for(anext(watch), 10)
+    return await asyncio.wait_for(anext(watch), 60)
 
 
 # --- versions --------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_a_watch_ends_when_its_store_closes(house):
             await asyncio.sleep(0)
             await store.put("/a", b"", ABSENT)
             await store.close()
-            assert await asyncio.wait_for(consumer, 10) == ["/a"]
+            assert await asyncio.wait_for(consumer, 60) == ["/a"]
 
     asyncio.run(run())
 

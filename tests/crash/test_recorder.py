@@ -63,7 +63,7 @@ def record(shared_object, place, program):
     root.mkdir()
     command = [sys.executable, "-c", program, str(root)]
     environment = recording(shared_object, root, place / "record")
-    subprocess.run(command, env=environment, check=True, timeout=30)
+    subprocess.run(command, env=environment, check=True, timeout=90)
     return RecordReader(root, NEW_DISK), (place / "record").read_bytes()
 
 

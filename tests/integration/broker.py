@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 import psutil
@@ -141,7 +142,7 @@ class Broker:
     def get(self, path: str) -> tuple[int, str]:
         """(status, body) of a GET over HTTP."""
         try:
-            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -149,12 +150,12 @@ class Broker:
 
     def connect(self) -> socket.socket:
         """A plain connection to the Kafka port."""
-        connection = socket.create_connection(self.address, 10)
+        connection = socket.create_connection(self.address, 60)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
 
-def wait_until(condition, timeout_s: float = 20, every_s: float = 0.05):
+def wait_until(condition, timeout_s: float = 60, every_s: float = 0.05):
     """The first true value that `condition()` gives. Fails when none comes in time."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -163,6 +164,15 @@ def wait_until(condition, timeout_s: float = 20, every_s: float = 0.05):
             return value
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {condition}"
         time.sleep(every_s)
+
+
+def bytes_below(folder: Path) -> int:
+    """What the ledgers in a folder take, while the broker makes and removes some."""
+    total = 0
+    for path in folder.rglob("*.ledger"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
 
 
 def kill_cycles(default: int) -> int:

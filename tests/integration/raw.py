@@ -112,7 +112,7 @@ class Closed(ConnectionError):
 class Raw:
     """One connection."""
 
-    def __init__(self, address: tuple[str, int], timeout_s: float = 20) -> None:
+    def __init__(self, address: tuple[str, int], timeout_s: float = 60) -> None:
         self.socket = socket.create_connection(address, timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0

@@ -48,7 +48,7 @@ def test_a_broker_serves_from_the_compiled_core_and_says_so(tmp_path, monkeypatc
         _use(broker.kafka)
         broker.crash()
         again = Consumer({"bootstrap.servers": broker.kafka, "group.id": "again"})
-        found = again.get_watermark_offsets(TopicPartition("numbers", 0), timeout=20)
+        found = again.get_watermark_offsets(TopicPartition("numbers", 0), timeout=60)
         again.close()
         assert found == (0, 500), "what was acknowledged outlives kill -9"
     finally:

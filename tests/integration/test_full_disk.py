@@ -98,7 +98,7 @@ def _produce_until_full(bootstrap: str, topic: str, most: int) -> tuple[dict[int
 def _read_all(bootstrap: str, topic: str) -> dict[int, bytes]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
     try:
-        _low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+        _low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
         consumer.assign([TopicPartition(topic, 0, 0)])
         found: dict[int, bytes] = {}
         deadline = time.monotonic() + 30

@@ -188,7 +188,7 @@ def test_many_members_join_at_once_and_none_is_forgotten(broker, name):
     create_topic(broker.kafka, name, 12)
     members = [ConfluentMember(broker.kafka, name, name) for _ in range(12)]
     try:
-        wait_until(lambda: is_shared(members, 12), 40)
+        wait_until(lambda: is_shared(members, 12), 90)
     finally:
         for member in members:
             member.leave()

@@ -327,7 +327,7 @@ def test_a_second_broker_on_the_same_folder_is_refused_and_the_first_goes_on(own
 
     command = [sys.executable, "-m", "headrace.cli.main", "serve", "--kafka", "127.0.0.1:0"]
     command += ["--http", "127.0.0.1:0", "--data-dir", str(own_broker.data_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
     assert done.returncode not in {0, -6, -11}
     assert "Traceback" not in done.stderr
     assert str(own_broker.data_dir) in done.stderr

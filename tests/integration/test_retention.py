@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker, bytes_below, wait_until
 from tests.integration.clients import (
     TIMEOUT_S,
     Confluent,
@@ -61,7 +61,7 @@ def first_value(broker: Broker, topic: str, offset: int) -> int:
 
 def files_bytes(broker: Broker) -> int:
     """What the records take for good; the write-ahead log beside them has room of its own."""
-    return sum(path.stat().st_size for path in (broker.data_dir / "ledgers").rglob("*.ledger"))
+    return bytes_below(broker.data_dir / "ledgers")
 
 
 def test_by_size_the_oldest_segments_go(broker, name):

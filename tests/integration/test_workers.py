@@ -198,7 +198,7 @@ def test_a_broker_that_was_alone_becomes_many_and_keeps_its_records(tmp_path):
     # Fewer would leave partitions unserved; unasked, it takes as many as there were.
     command = [sys.executable, "-m", "headrace.cli.main", "serve", "--workers", "2"]
     refused = subprocess.run(
-        [*command, "--data-dir", str(broker.data_dir)], capture_output=True, text=True, timeout=30
+        [*command, "--data-dir", str(broker.data_dir)], capture_output=True, text=True, timeout=90
     )
     assert refused.returncode != 0
     assert "--workers 3" in refused.stderr
@@ -216,5 +216,5 @@ def test_no_worker_outlives_its_supervisor(tmp_path):
     broker = Broker(tmp_path, "--workers", "2").start()
     children = list(worker_processes(broker).values())
     broker.kill()
-    gone, alive = psutil.wait_procs(children, timeout=20)
+    gone, alive = psutil.wait_procs(children, timeout=60)
     assert len(gone) == 2, alive

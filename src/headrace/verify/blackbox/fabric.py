@@ -35,7 +35,8 @@ _FIRST_HOST = 11
 CLIENTS = "clients"
 """The run's own namespace, in which its clients are."""
 _TIMEOUT_S = 20
-_STUTTER_OPEN_S = 0.05
+_STUTTER_OPEN_S = 0.2
+"""At least so long, and twice as long as it was dead: TCP, trying ever more rarely, must hit it."""
 
 
 def _unshare() -> list[str]:
@@ -219,7 +220,7 @@ class Edge:
             self._fabric.cut(self._pairs)
             self._over.wait(delay_s)
             self._fabric.heal(self._pairs)
-            self._over.wait(_STUTTER_OPEN_S)
+            self._over.wait(max(_STUTTER_OPEN_S, 2 * delay_s))
 
     def reset(self, *, is_for_all: bool = True) -> None:
         """Break connections: both ends get to know."""
