@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
 _PROBE_TIMEOUT_S = 1.0
 # Below the range from which systems take the ports of outgoing connections, so that nobody gets
 # the port of a server that is down for a moment.
@@ -253,13 +253,19 @@ class DevCluster:
                 self.folder, 64, _SHELL_MAIN, "-conf", str(settings), "initnewcluster"
             ),
         ]
-        ended = subprocess.run(  # noqa: S603 - our own command
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=READY_TIMEOUT_S,
-        )
+        try:
+            ended = subprocess.run(  # noqa: S603 - our own command
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=READY_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ProcessNotReady(
+                f"BookKeeper's root was not made in ZooKeeper within {READY_TIMEOUT_S:.0f} s: is "
+                "the machine overloaded? start again, what is there is kept"
+            ) from error
         if ended.returncode != 0:
             raise ProcessNotReady(
                 "BookKeeper's root could not be made in ZooKeeper:\n"
