@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from headrace.errors import HeadraceError
-from headrace.metadata import facts
+from headrace.metadata import facts, load_facts
 from headrace.metadata.fact_json import FactReader, encode_fact
 from headrace.storage.bookkeeper import entries
 from headrace.storage.bookkeeper.entry_builder import EntryBuilder
@@ -61,6 +61,14 @@ def _shown(kind: Any) -> Callable[[bytes], Any]:
 def _links() -> list[facts.LedgerLink]:
     sealed = facts.LedgerLink(7, 100, 2, 1_000, 4_096, 150, 2_000, 3_000, 4_000, dict(_NEWER))
     return [sealed, facts.LedgerLink(9, 150, 3)]
+
+
+def _rates() -> list[load_facts.PartitionRate]:
+    return [load_facts.PartitionRate(_ID, 2, 900, dict(_NEWER))]
+
+
+def _moves() -> list[load_facts.MovedPartition]:
+    return [load_facts.MovedPartition(_ID, 2, 1, 1_700_000_000_000, dict(_NEWER))]
 
 
 def _fact(kind: Any, *values: Any) -> Part:
@@ -191,8 +199,10 @@ PARTS = (
     _fact(facts.PartitionFact, 120, 3, _links()),
     _fact(facts.OwnerFact, 2, "life", 5),
     _fact(facts.PinFact, 4),
-    _fact(facts.BrokerFact, 1, "kafka.host", 9092, "http.host", 9180, 1_000, "rack", "life"),
+    _fact(facts.BrokerFact, 1, "kafka.host", 9092, "http.host", 9180, 1_000, "rack", "life", 1),
     _fact(facts.BrokerConfigFact, {"log.retention.ms": "1"}),
+    _fact(load_facts.LoadFact, "life", 1_000, 2_000, 350, _rates()),
+    _fact(load_facts.MovesFact, _moves()),
     _fact(facts.ClusterFact, "AAAAAAAAAAAAAAAAAAAAAA"),
     Part(
         "fact next producer id", lambda: encode_fact({"next": 2000} | _NEWER), _show_next_producer
