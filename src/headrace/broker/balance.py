@@ -21,7 +21,7 @@ from uuid import UUID
 
 from headrace.broker.load_meter import LoadMeter
 from headrace.coordination.placement.load import BrokerLoad, choose_move, overloaded
-from headrace.coordination.placement.rendezvous import NOBODY, place
+from headrace.coordination.placement.rendezvous import NOBODY, one_of
 from headrace.errors import HeadraceError, VersionConflict
 from headrace.metadata.load_facts import (
     LOADS,
@@ -97,7 +97,7 @@ class Balance:
             return None
         told = self.meter.measure(me.incarnation).encode()
         await self._metadata.put(load_key(me.id), told, ANY, ephemeral=True)
-        decider = place(BALANCER, 1, list(self._view.brokers), {})[0]
+        decider = one_of(BALANCER, list(self._view.brokers))
         if decider != me.id or not self._config.is_balancing:
             self._told.clear()
             self._begin_anew()

@@ -34,10 +34,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.topics import Topics
+    from headrace.metadata.facts import PartitionKey
     from headrace.metadata.store import Entry, MetadataStore
     from headrace.runtime.tasks import Tasks
-
-PartitionKey = tuple["UUID", int]
 
 
 class Owner(NamedTuple):

@@ -13,14 +13,12 @@ from headrace.metadata.load_facts import LoadFact, PartitionRate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from uuid import UUID
 
     from headrace.broker.ownership import Ownership
     from headrace.broker.topics import Topics
     from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.facts import PartitionKey
     from headrace.runtime.clock import Clock
-
-    PartitionKey = tuple[UUID, int]
 
 NAMED_MAX = 32
 """Partitions that are told by name: the busiest are worth moving, and a fact stays small."""

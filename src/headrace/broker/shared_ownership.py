@@ -19,7 +19,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.cluster_view import ClusterView, Owner, PartitionKey
+from headrace.broker.cluster_view import ClusterView, Owner
 from headrace.broker.membership import Membership
 from headrace.broker.ownership import NO_LEADER, Leader
 from headrace.broker.peers import Peers
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from headrace.broker.topic import Topic
     from headrace.broker.topics import Topics
     from headrace.log.partition_log import PartitionLog
-    from headrace.metadata.facts import BrokerFact, TopicFact
+    from headrace.metadata.facts import BrokerFact, PartitionKey, TopicFact
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks

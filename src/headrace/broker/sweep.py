@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
-from headrace.coordination.placement.rendezvous import place
+from headrace.coordination.placement.rendezvous import one_of
 from headrace.errors import HeadraceError
 from headrace.metadata.facts import (
     OWNERS,
@@ -80,7 +80,7 @@ class Sweep:
         while True:
             await asyncio.sleep(self._config.sweep_interval_ms / 1000)
             brokers = [broker.id for broker in self._ownership.brokers()]
-            if place(SWEEPER, 1, brokers, {}) != [self._config.broker_id]:
+            if one_of(SWEEPER, brokers) != self._config.broker_id:
                 self._since_ms.clear()
                 continue
             try:

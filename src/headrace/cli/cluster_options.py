@@ -22,7 +22,9 @@ from headrace.runtime.tls import TlsFiles, client_context
 from headrace.server.settings import ClusterSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    _Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 CREDENTIAL = click.option(
     "--zookeeper-credential-file",
@@ -125,6 +127,13 @@ _TLS_OPTIONS = (
 )
 
 
+def _with(options: Sequence[_Option], command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with the options; its help shows them in their order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options about TLS within a cluster; it gets `tls`, to be used by
     `with_tls`."""
@@ -148,9 +157,7 @@ def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise CommandFailed("--cluster-key goes with the certificate of --cluster-cert")
         command(tls=(files, zookeeper_tls, bookie_tls), **more)
 
-    for option in reversed(_TLS_OPTIONS):
-        told = option(told)
-    return told
+    return _with(_TLS_OPTIONS, told)
 
 
 def with_tls(
@@ -208,9 +215,7 @@ def balance_options(command: Callable[..., Any]) -> Callable[..., Any]:
         }
         command(balance=config, **more)
 
-    for option in reversed(_BALANCE_OPTIONS):
-        told = option(told)
-    return told
+    return _with(_BALANCE_OPTIONS, told)
 
 
 CLUSTER_NAMES = (
@@ -223,9 +228,7 @@ CLUSTER_NAMES = (
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that join a cluster."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return _with(_OPTIONS, command)
 
 
 def cluster_settings(

@@ -90,6 +90,14 @@ class FactReader:
             return None
         return self.text(name)
 
+    def uuid(self, name: str, what: str = "id") -> UUID:
+        """A UUID in hexadecimal digits; `what` is its name in the error."""
+        text = self.text(name)
+        try:
+            return UUID(hex=text)
+        except ValueError as error:
+            raise self.corrupt(f"has the impossible {what} {text!r}") from error
+
     def texts(self, name: str) -> dict[str, str]:
         """An object of strings."""
         value = self.take(name)

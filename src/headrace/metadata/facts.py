@@ -44,6 +44,9 @@ CLUSTER_ID = "/cluster/id"
 BROKER_CONFIG = "/config/broker"
 PRODUCER_IDS_NEXT = "/producer-ids/next"
 
+PartitionKey = tuple[UUID, int]
+"""Topic id and number."""
+
 _ATTEMPTS_MAX = 1_000  # of a compare-and-set: each loss means that a rival won, so this is ample
 
 
@@ -71,7 +74,7 @@ def partition_key(topic_id: UUID, partition: int) -> str:
     return f"{PARTITIONS}{topic_id.hex}/{partition}"
 
 
-def partition_of_key(key: str) -> tuple[UUID, int]:
+def partition_of_key(key: str) -> PartitionKey:
     """The topic id and partition in a key under PARTITIONS, OWNERS or PINS.
 
     Raises DataCorrupt on another key.
@@ -132,11 +135,7 @@ class TopicFact(StoredFact):
     def decode(cls, value: bytes) -> TopicFact:
         """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("topic", value)
-        text = reader.text("id")
-        try:
-            topic_id = UUID(hex=text)
-        except ValueError as error:
-            raise reader.corrupt(f"has the impossible id {text!r}") from error
+        topic_id = reader.uuid("id")
         return cls(
             reader.text("name"),
             topic_id,

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from headrace.metadata.fact_json import FactReader
-from headrace.metadata.facts import StoredFact
+from headrace.metadata.facts import PartitionKey, StoredFact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from uuid import UUID
 
 LOADS = "/load/"
 MOVES_FOLDER = "/moves/"
@@ -27,20 +27,11 @@ MOVES = "/moves/by-load"
 MOVES_VERSION = 1
 """Of the meaning of MOVES: a broker that is known to follow them says so in its BrokerFact."""
 MOVES_MAX = 256
-PartitionKey = tuple[UUID, int]
 
 
 def load_key(broker_id: int) -> str:
     """The key of what a broker carries."""
     return f"{LOADS}{broker_id}"
-
-
-def _uuid(reader: FactReader, name: str) -> UUID:
-    text = reader.text(name)
-    try:
-        return UUID(hex=text)
-    except ValueError as error:
-        raise reader.corrupt(f"has the impossible topic id {text!r}") from error
 
 
 @dataclass(slots=True)
@@ -56,7 +47,7 @@ class PartitionRate:
     def read(cls, reader: FactReader) -> PartitionRate:
         """Take it out of one JSON object. Raises DataCorrupt."""
         return cls(
-            _uuid(reader, "topic"),
+            reader.uuid("topic", "topic id"),
             reader.integer("partition", 0),
             reader.integer("bytes_per_s", 0),
             reader.rest(),
@@ -113,7 +104,7 @@ class MovedPartition:
     def read(cls, reader: FactReader) -> MovedPartition:
         """Take it out of one JSON object. Raises DataCorrupt."""
         return cls(
-            _uuid(reader, "topic"),
+            reader.uuid("topic", "topic id"),
             reader.integer("partition", 0),
             reader.integer("broker", 0),
             reader.integer("moved_ms", 0),

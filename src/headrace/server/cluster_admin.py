@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from uuid import UUID
 
+    from headrace.metadata.facts import PartitionKey
     from headrace.server.settings import ClusterSettings
     from headrace.storage.bookkeeper.ledger_store import LedgerRecord
 
 CONNECT_TIMEOUT_MS = 5_000
 POLL_S = 0.2
-PartitionKey = tuple["UUID", int]
 
 
 @dataclass(slots=True)

@@ -30,6 +30,11 @@ def rank(topic_id: UUID, partition: int, broker: int) -> bytes:
     return blake2b(key, digest_size=8).digest()
 
 
+def one_of(duty: UUID, brokers: Sequence[int]) -> int:
+    """The broker with a duty that only one may have; NOBODY where there are no brokers."""
+    return place(duty, 1, brokers, {})[0]
+
+
 def place(
     topic_id: UUID, partition_count: int, brokers: Sequence[int], pins: Mapping[int, int]
 ) -> list[int]:

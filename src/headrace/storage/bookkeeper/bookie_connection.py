@@ -113,8 +113,7 @@ class BookieConnection(asyncio.Protocol):
         """Connect, if it is not connected: requests will come soon."""
         is_due = self._transport is None and not self._is_connecting and not self._is_closed
         if is_due and self._loop.time() >= self._retry_at:
-            self._is_connecting = True
-            self._tasks.spawn(self._connect(), f"connect to bookie {self.bookie}")
+            self._begin_to_connect()
 
     def add(self, ledger: int, entry: int, frame: Buffer, answered: Answered, context: Any) -> None:
         """Send the frame of an add; it must not change until the answer."""
@@ -158,8 +157,7 @@ class BookieConnection(asyncio.Protocol):
             self._answer_soon(request, DISCONNECTED)
         else:
             self._unsent.append(request)
-            self._is_connecting = True
-            self._tasks.spawn(self._connect(), f"connect to bookie {self.bookie}")
+            self._begin_to_connect()
 
     def _answer_soon(self, request: _Request, code: int) -> None:
         self._loop.call_soon(request.answered, code, _NOTHING, request.context)
@@ -191,6 +189,10 @@ class BookieConnection(asyncio.Protocol):
             self._transport.writelines(outgoing)
 
     # --- the connection ----------------------------------------------------------------------
+
+    def _begin_to_connect(self) -> None:
+        self._is_connecting = True
+        self._tasks.spawn(self._connect(), f"connect to bookie {self.bookie}")
 
     async def _connect(self) -> None:
         try:

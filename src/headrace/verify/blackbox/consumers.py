@@ -130,6 +130,21 @@ def _commit(
     progress.committed(op, offsets, is_same=before == (identity(), progress.rebalances))
 
 
+def _python_settings(context: Context) -> dict[str, Any]:
+    """Of the two libraries in Python, which call them alike."""
+    return {
+        "bootstrap_servers": context.spec.bootstrap,
+        "group_id": context.spec.group,
+        "client_id": context.spec.name,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "session_timeout_ms": SESSION_TIMEOUT_MS,
+        "heartbeat_interval_ms": HEARTBEAT_MS,
+        "max_poll_interval_ms": 20_000,
+        "request_timeout_ms": 21_000,
+    }
+
+
 def run_kafka_python_member(context: Context) -> None:
     """kafka-python."""
     from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
@@ -138,18 +153,10 @@ def run_kafka_python_member(context: Context) -> None:
 
     progress = Progress(context)
     consumer = KafkaConsumer(
-        bootstrap_servers=context.spec.bootstrap,
-        group_id=context.spec.group,
-        client_id=context.spec.name,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        session_timeout_ms=SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        max_poll_interval_ms=20_000,
+        **_python_settings(context),
         bootstrap_timeout_ms=300_000,  # it may be started while the broker is away
         reconnect_backoff_ms=10,
         reconnect_backoff_max_ms=250,
-        request_timeout_ms=21_000,
     )
 
     def identity() -> tuple[str, int]:
@@ -215,15 +222,7 @@ async def _aiokafka(context: Context) -> None:
 
     def make() -> Any:
         return AIOKafkaConsumer(
-            bootstrap_servers=context.spec.bootstrap,
-            group_id=context.spec.group,
-            client_id=context.spec.name,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            max_poll_interval_ms=20_000,
-            request_timeout_ms=21_000,
+            **_python_settings(context),
             retry_backoff_ms=50,
             # What the group's other member offers: a coordinator that has read its log knows of a
             # member the chosen strategy alone, and refuses who does not offer that.
