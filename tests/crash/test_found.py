@@ -39,6 +39,15 @@ def closed(tmp_path_factory):
     return asyncio.run(build(2, folder, turns=6, is_closed=True))
 
 
+def after_power_loss(disk):
+    """What is left of it: what was synced, and nothing else."""
+    loss = PowerLoss(NEW_DISK, "posix-strict")
+    for operation in disk.operations:
+        loss.step(operation)
+    (state,) = loss.states(seeded(1), ("none",))
+    return state
+
+
 def flipped(folder, path, byte, bit):
     content = bytearray(folder.files()[path])
     content[byte] ^= 1 << bit
@@ -230,10 +239,7 @@ def test_the_name_of_a_data_folder_that_somebody_else_made_is_durable():
         disk = ModelDisk()
         disk.make_folder("/data")
         await abandon(await open_ledgers(disk, 12 << 10, 1 << 20))
-        loss = PowerLoss(NEW_DISK, "posix-strict")
-        for operation in disk.operations:
-            loss.step(operation)
-        (state,) = loss.states(seeded(1), ("none",))
+        state = after_power_loss(disk)
         assert "format" in state.names["data"]
 
     asyncio.run(main())
@@ -305,10 +311,7 @@ def test_a_footer_whose_sync_failed_is_written_again_from_the_wal():
             await store._maintenance._write_checkpoint(1)
         disk.fault = lambda action, path: None
         await store._maintenance._write_checkpoint(2)
-        loss = PowerLoss(NEW_DISK, "posix-strict")
-        for operation in disk.operations:
-            loss.step(operation)
-        (state,) = loss.states(seeded(1), ("none",))
+        state = after_power_loss(disk)
         await abandon(store)
         store = await open_ledgers(ModelDisk(state), 64 << 10, 1 << 20)
         assert (await store.recover(ledger)).footer == b"footer"
@@ -330,10 +333,7 @@ def test_what_a_killed_process_has_named_is_made_durable_by_the_next():
         store._segments.settle_all()
         await abandon(store)
         store = await open_ledgers(disk, 64 << 10, 1 << 20)
-        loss = PowerLoss(NEW_DISK, "posix-strict")
-        for operation in disk.operations:
-            loss.step(operation)
-        (state,) = loss.states(seeded(1), ("none",))
+        state = after_power_loss(disk)
         await abandon(store)
         store = await open_ledgers(ModelDisk(state), 64 << 10, 1 << 20)
         assert (await store.recover(ledger)).footer == b"footer"

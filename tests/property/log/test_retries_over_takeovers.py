@@ -8,19 +8,19 @@ before the one that failed.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.log.log_rig import NOW_MS, Rig, rig, settle
 
-from headrace.errors import HeadraceError, LedgerLost, NotOwner, StorageUnavailable
+from headrace.errors import HeadraceError, NotOwner, StorageUnavailable
 from headrace.log.log_config import LogConfig
 from headrace.log.producer_state import DUPLICATES_KEPT
 from headrace.log.reading import read
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, encode_batch
-from headrace.runtime.completion import Completion
 
 PRODUCERS = (7, 8)
 TRIES = 40
@@ -62,25 +62,8 @@ class Player:
 
     async def in_doubt(self, producer: int, *, is_stored: bool) -> None:
         """The next one, of which the answer never comes."""
-        store = self.owner.store
-        honest = store.append
-
-        def append(number, parts, size, flush_ms):
-            ledger = store._ledgers[number]
-            if is_stored:
-                ledger.data += b"".join(parts)
-                ledger.readable += size
-            lost = Completion()
-            asyncio.get_running_loop().call_soon(lost.fail, LedgerLost("no answer"))
-            return ledger.end, lost
-
-        store.append = append
-        try:
+        with self.owner.store.in_doubt(is_stored=is_stored), suppress(HeadraceError):
             await self.send(producer, self.next[producer])
-        except HeadraceError:
-            pass
-        finally:
-            store.append = honest
         await settle()
 
     async def ahead(self, producer: int) -> None:

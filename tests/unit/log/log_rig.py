@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from headrace.errors import StorageUnavailable
+from headrace.errors import LedgerLost, StorageUnavailable
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import Appended, PartitionLog
@@ -20,7 +20,7 @@ from headrace.runtime.tasks import Tasks
 from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from headrace.storage.ledger import LedgerId, LedgerInfo
 
@@ -49,6 +49,7 @@ class HeldStore(MemoryLedgerStore):
         self.is_held = False
         self.refuse_appends = False
         self.refuse_seals = False
+        self._is_doubt_stored: bool | None = None
         self.recover_errors: list[Exception] = []
         self.held: list = []
 
@@ -57,7 +58,27 @@ class HeldStore(MemoryLedgerStore):
             refused = Completion()
             refused.fail(StorageUnavailable("an outage"))
             return self._find(ledger).end, refused
+        if self._is_doubt_stored is not None:
+            if self._is_doubt_stored:
+                self._put(ledger, parts)
+            lost = Completion()
+            asyncio.get_running_loop().call_soon(lost.fail, LedgerLost("no answer"))
+            return self._find(ledger).end, lost
         return super().append(ledger, parts, size, flush_ms)
+
+    @contextmanager
+    def in_doubt(self, *, is_stored: bool) -> Iterator[None]:
+        """As over storage that a cluster shares: nobody is told whether an append was stored."""
+        self._is_doubt_stored = is_stored
+        try:
+            yield
+        finally:
+            self._is_doubt_stored = None
+
+    def _put(self, ledger: LedgerId, parts) -> None:
+        found = self._find(ledger)
+        found.data += b"".join(parts)
+        found.readable = len(found.data)
 
     async def seal(self, ledger: LedgerId, footer: bytes) -> None:
         if self.refuse_seals:
@@ -82,6 +103,15 @@ class HeldStore(MemoryLedgerStore):
         while self.held:
             self._group, self._pending = self.held.pop(0)
             super()._commit()
+
+    def lose_answers(self) -> None:
+        """What is held is stored, and nobody is told so."""
+        (_group, pending), *_ = self.held
+        self.held.clear()
+        for ledger, parts, completion in pending:
+            self._put(ledger, parts)
+            completion.fail(LedgerLost("in doubt"))
+        self.is_held = False
 
     def fail_newest(self) -> None:
         """The newest group that is held fails, while those before it are still under way."""

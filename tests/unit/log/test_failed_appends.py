@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from log_rig import rig, settle
 
-from headrace.errors import LedgerLost, StorageUnavailable
+from headrace.errors import StorageUnavailable
 from headrace.log.log_config import LogConfig
 from headrace.log.reading import offset_of_max_timestamp, read, read_now
 
@@ -196,13 +196,7 @@ def test_a_first_ledger_asked_for_twice_is_not_made_behind_one_whose_end_is_in_d
             assert in_doubt is not None
             await settle()
             store.recover_errors = [StorageUnavailable("only one bookie is there")]
-            (_group, pending), *_ = store.held
-            store.held.clear()
-            for ledger, parts, completion in pending:  # it is stored, and nobody is told so
-                store._find(ledger).data += b"".join(parts)
-                store._find(ledger).readable = len(store._find(ledger).data)
-                completion.fail(LedgerLost("in doubt"))
-            store.is_held = False
+            store.lose_answers()
             trimmed.set()
             await trim
             for _ in range(3):

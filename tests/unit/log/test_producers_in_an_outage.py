@@ -22,7 +22,6 @@ from headrace.errors import (
 from headrace.log.producer_state import RETRIES_MS, ProducerState
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
-from headrace.runtime.completion import Completion
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import Appended
@@ -164,21 +163,8 @@ def test_a_footer_keeps_what_is_safe_though_newer_batches_are_under_way() -> Non
 
 async def in_doubt(bench: Rig, sequence: int, *, is_stored: bool) -> None:
     """Over storage that a cluster shares: an append of which nobody knows whether it is stored."""
-    honest = bench.store.append
-
-    def append_in_doubt(number, parts, size, flush_ms):
-        ledger = bench.store._ledgers[number]
-        if is_stored:
-            ledger.data += b"".join(parts)
-            ledger.readable += size
-        lost = Completion()
-        asyncio.get_running_loop().call_soon(lost.fail, LedgerLost("no answer"))
-        return ledger.end, lost
-
-    bench.store.append = append_in_doubt
-    with pytest.raises(LedgerLost):
+    with bench.store.in_doubt(is_stored=is_stored), pytest.raises(LedgerLost):
         await append(bench, sequence)
-    bench.store.append = honest
 
 
 @pytest.mark.parametrize("before", [0, 3])

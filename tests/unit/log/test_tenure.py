@@ -13,7 +13,6 @@ from headrace.log.log_config import LogConfig
 from headrace.log.reading import read
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, encode_batch
-from headrace.runtime.completion import Completion
 
 
 async def taken_over(bench: Rig, leader_epoch: int = 1) -> Rig:
@@ -139,21 +138,10 @@ def test_an_append_in_doubt_is_settled_by_reading_again(is_stored: bool) -> None
         async with rig(leader_epoch=0) as bench:
             await bench.append(b"a")
             ledger = bench.log.segments[0].ledger
-            honest = bench.store.append
-
-            def in_doubt(number, parts, size, flush_ms):
-                if is_stored:
-                    bench.store._ledgers[number].data += b"".join(parts)
-                    bench.store._ledgers[number].readable += size
-                lost = Completion()
-                asyncio.get_running_loop().call_soon(lost.fail, LedgerLost("no answer"))
-                return bench.store._ledgers[number].end, lost
-
-            bench.store.append = in_doubt
-            doubtful = bench.begin(b"b")
-            assert doubtful is not None
-            await settle()
-            bench.store.append = honest
+            with bench.store.in_doubt(is_stored=is_stored):
+                doubtful = bench.begin(b"b")
+                assert doubtful is not None
+                await settle()
             assert isinstance(doubtful.completion.error, LedgerLost)
             assert await bench.append(b"c") == (2 if is_stored else 1)
             assert bench.log.segments[-1].ledger != ledger
@@ -168,26 +156,16 @@ def test_no_ledger_follows_one_in_doubt_before_it_has_been_read_again() -> None:
     async def scenario() -> None:
         async with rig(leader_epoch=0) as bench:
             await bench.append(b"a")
-            honest = bench.store.append
-
-            def in_doubt(number, parts, size, flush_ms):
-                ledger = bench.store._ledgers[number]
-                ledger.data += b"".join(parts)
-                ledger.readable += size
-                lost = Completion()
-                asyncio.get_running_loop().call_soon(lost.fail, LedgerLost("no answer"))
-                return ledger.end, lost
-
             get = bench.metadata.get
 
             async def away(_key):
                 raise MetadataUnavailable("an outage")
 
-            bench.store.append = in_doubt
             bench.metadata.get = away
-            assert bench.begin(b"b") is not None
-            await settle()
-            bench.store.append, bench.metadata.get = honest, get
+            with bench.store.in_doubt(is_stored=True):
+                assert bench.begin(b"b") is not None
+                await settle()
+            bench.metadata.get = get
             assert await bench.append(b"c") == 2
             assert await bench.offsets() == [0, 1, 2]
             await bench.reload()
@@ -209,16 +187,8 @@ def test_a_coordinator_reads_its_log_again_with_what_was_in_doubt() -> None:
                 await gate.wait()
                 return await recover(ledger)
 
-            def in_doubt(number, parts, size, flush_ms):
-                ledger = bench.store._ledgers[number]
-                ledger.data += b"".join(parts)
-                ledger.readable += size
-                lost = Completion()
-                asyncio.get_running_loop().call_soon(lost.fail, LedgerLost("no answer"))
-                return ledger.end, lost
-
-            bench.store.append, bench.store.recover = in_doubt, slow
-            with pytest.raises(LedgerLost):
+            bench.store.recover = slow
+            with bench.store.in_doubt(is_stored=True), pytest.raises(LedgerLost):
                 await internal.append([(b"k", b"2")]).wait()
             found: list[object] = []
 
