@@ -22,8 +22,8 @@ import psutil
 if TYPE_CHECKING:
     from pathlib import Path
 
-READY_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 40
+READY_TIMEOUT_S = 90
+STOP_TIMEOUT_S = 120
 
 RUNNING: list[Broker] = []
 """All that were started and not stopped, so that a failing test can show their logs."""

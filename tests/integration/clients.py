@@ -18,7 +18,7 @@ import cramjam
 import pytest
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-TIMEOUT_S = 30
+TIMEOUT_S = 90
 
 
 class Rec(NamedTuple):

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.integration.broker import wait_until
 
 from headrace.bench.processes import tree_of
 from headrace.bench.systems.registry import BY_NAME
@@ -122,7 +123,7 @@ def test_a_signal_ends_what_was_started_and_says_so(tmp_path):
         text = said.read_text()
         assert process.returncode == 128 + signal.SIGTERM, text
         assert "stopped by SIGTERM" in text
-        assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
+        wait_until(lambda: not [pid for pid in below if Path(f"/proc/{pid}").exists()])
         assert list((tmp_path / "data").iterdir()) == []
 
 
@@ -133,6 +134,7 @@ def test_a_server_that_vanishes_is_written_down_and_the_others_are_measured(tmp_
         out, _ = process.communicate(timeout=240)
         assert process.returncode == 0, said.read_text()
         entry = json.loads(out)["beside"]["loads"]["beside-latency-1000"]
-        assert list(entry["rounds"]) == ["headrace/unsynced"]
         (failure,) = entry["failures"]
-        assert failure.startswith("headrace/synced: ")
+        sides = ["headrace/synced", "headrace/unsynced"]
+        sides.remove(failure.split(": ")[0])  # the first, unless the machine was slow to kill
+        assert list(entry["rounds"]) == sides

@@ -227,7 +227,7 @@ def test_a_consumer_that_waits_gets_a_record_at_once(broker, name):
             producer.flush(TIMEOUT_S)
             message = consumer.poll(TIMEOUT_S)
             assert message.value() == str(number).encode()
-            assert time.monotonic() - started < 5, "the long poll was not answered early"
+            assert time.monotonic() - started < 20, "the long poll was not answered early"
     finally:
         consumer.close()
 
@@ -274,7 +274,7 @@ def aiokafka_fails(bootstrap: str, topic: str) -> None:
         from aiokafka import AIOKafkaProducer
 
         async with AIOKafkaProducer(
-            bootstrap_servers=bootstrap, request_timeout_ms=2_000
+            bootstrap_servers=bootstrap, request_timeout_ms=5_000
         ) as producer:
             with pytest.raises(Exception, match=r"Unknown|Timeout|does not exist"):
                 await producer.send_and_wait(topic, b"v")
@@ -289,7 +289,7 @@ def kafka_python_fails(bootstrap: str, topic: str) -> None:
     producer = KafkaProducer(bootstrap_servers=bootstrap, max_block_ms=1_500)
     try:
         with pytest.raises(KafkaError):
-            producer.send(topic, b"v").get(5)
+            producer.send(topic, b"v").get(60)
     finally:
         producer.close()
 

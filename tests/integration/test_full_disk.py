@@ -52,7 +52,7 @@ def bootstrap(tmp_path: Path) -> Iterator[str]:
         assert process.poll() is None, "the broker outlives a full disk"
     finally:
         process.terminate()
-        process.wait(40)
+        process.wait(120)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -91,7 +91,7 @@ def _produce_until_full(bootstrap: str, topic: str, most: int) -> tuple[dict[int
         producer.poll(0)
         if errors:
             break
-    producer.flush(20)
+    producer.flush(60)
     return stored, errors
 
 
@@ -101,7 +101,7 @@ def _read_all(bootstrap: str, topic: str) -> dict[int, bytes]:
         _low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
         consumer.assign([TopicPartition(topic, 0, 0)])
         found: dict[int, bytes] = {}
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(found) < high and time.monotonic() < deadline:
             for message in consumer.consume(500, 1.0):
                 if message.error():
@@ -115,7 +115,7 @@ def _read_all(bootstrap: str, topic: str) -> dict[int, bytes]:
 def test_a_full_disk_costs_nothing_that_was_acknowledged(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic("ballast", 1), NewTopic("kept", 1)]).values():
-        future.result(20)
+        future.result(90)
     ballast, _errors = _produce_until_full(bootstrap, "ballast", 300)
     assert ballast, "there is room at first"
     stored, errors = _produce_until_full(bootstrap, "kept", 2_000)
@@ -128,8 +128,8 @@ def test_a_full_disk_costs_nothing_that_was_acknowledged(bootstrap: str) -> None
     known = {_value(number) for number in range(2_001)}
     assert set(found.values()) <= known, "nothing that was not sent"
 
-    admin.delete_topics(["ballast"])["ballast"].result(20)
-    deadline = time.monotonic() + 40
+    admin.delete_topics(["ballast"])["ballast"].result(90)
+    deadline = time.monotonic() + 120
     again: dict[int, int] = {}
     while not again and time.monotonic() < deadline:
         again, _errors = _produce_until_full(bootstrap, "kept", 5)

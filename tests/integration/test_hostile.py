@@ -81,7 +81,8 @@ def test_a_malformed_request_closes_its_connection_with_one_line(broker, unharme
     with Raw(broker.address) as raw:
         raw.send(MALFORMED[what])
         assert raw.is_closed()
-    lines = broker.log_since(mark)
+    # What others have done before may come due just now, and be told as news.
+    lines = [line for line in broker.log_since(mark) if " INFO " not in line]
     assert len(lines) == 1, lines
     assert "closing its connection" in lines[0]
 
@@ -109,12 +110,12 @@ def test_noise_and_every_cut_of_good_requests_never_stop_the_broker(broker, unha
         requests += [request[:end] for end in range(1, len(request), 3)]
     for request in requests:
         with Raw(broker.address) as raw:
-            raw.send(request)
-            raw.socket.shutdown(socket.SHUT_WR)
-            raw.socket.settimeout(0.05)
-            try:
+            try:  # it may be closed before all is said
+                raw.send(request)
+                raw.socket.shutdown(socket.SHUT_WR)
+                raw.socket.settimeout(0.05)
                 raw.receive()
-            except (Closed, TimeoutError, ConnectionError):
+            except OSError:
                 pass
     assert broker.is_alive()
 
@@ -206,7 +207,7 @@ def test_claimed_sizes_take_no_memory(broker, unharmed):
     for raw in open_:
         raw.send(struct.pack(">i", 100 * MIB) + b"\x00\x00\x00\x07")
     assert error_codes(unharmed.call(18, 0)) == [0]
-    assert broker.memory_bytes() < before + 20 * MIB
+    wait_until(lambda: broker.memory_bytes() < before + 20 * MIB)
     for raw in open_:
         raw.socket.close()
 
@@ -247,7 +248,7 @@ def Confluent_large(bootstrap: str, topic: str, value: bytes, count: int) -> Non
     producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 20 * MIB})
     for _ in range(count):
         producer.produce(topic, value)
-        assert producer.flush(30) == 0
+        assert producer.flush(90) == 0
 
 
 def test_a_flood_of_small_requests_unread_takes_bounded_memory(broker, unharmed):

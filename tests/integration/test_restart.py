@@ -57,7 +57,9 @@ def test_everything_that_was_acknowledged_is_there_again(own_broker, how):
     change = ConfigEntry("flush.ms", "77", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource("TOPIC", "kept", incremental_configs=[change])
     client.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
-    client.delete_records([TopicPartition("kept", 0, 5)])[TopicPartition("kept", 0, 5)].result(30)
+    client.delete_records([TopicPartition("kept", 0, 5)])[TopicPartition("kept", 0, 5)].result(
+        TIMEOUT_S
+    )
     cluster = client.describe_cluster().result(TIMEOUT_S)
     consumer = Consumer({"bootstrap.servers": at, "group.id": "g"})
     offsets = [TopicPartition("kept", 0, 11, "métadonnées"), TopicPartition("kept", 1, 0)]
@@ -114,7 +116,7 @@ class Writer:
             "enable.idempotence": True,
             "linger.ms": 1,
             "reconnect.backoff.max.ms": 200,
-            "message.timeout.ms": 60_000,
+            "message.timeout.ms": 300_000,
             "log_level": 0,
         }
         self.producer = Producer(defaults | settings)
@@ -137,7 +139,7 @@ class Writer:
         """Send no more, and wait until all that was sent is acknowledged."""
         self._stop.set()
         self._thread.join(TIMEOUT_S)
-        assert self.producer.flush(60) == 0
+        assert self.producer.flush(240) == 0
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -183,7 +185,7 @@ def partition_values(bootstrap: str, topic: str, partition: int) -> list[int]:
         consumer.close()
 
 
-@pytest.mark.timeout(60 + 30 * CYCLES)
+@pytest.mark.timeout(600 + 60 * CYCLES)
 def test_an_idempotent_producer_writes_through_kills_without_loss_or_duplicate(own_broker):
     create_topic(own_broker.kafka, "through", 3)
     chance = random.Random(SEED)
@@ -191,7 +193,7 @@ def test_an_idempotent_producer_writes_through_kills_without_loss_or_duplicate(o
     try:
         for _ in range(CYCLES):
             before = writer.acknowledgements()
-            wait_until(lambda floor=before: writer.acknowledgements() > floor + 500, 60)
+            wait_until(lambda floor=before: writer.acknowledgements() > floor + 500, 120)
             time.sleep(chance.random() * 0.3)
             own_broker.crash()
     finally:
@@ -205,7 +207,7 @@ def test_an_idempotent_producer_writes_through_kills_without_loss_or_duplicate(o
         assert all(values[offset] == value for value, offset in acknowledged.items())
 
 
-@pytest.mark.timeout(60 + 30 * CYCLES)
+@pytest.mark.timeout(600 + 60 * CYCLES)
 def test_plain_producers_and_groups_under_kills_lose_nothing_that_was_acknowledged(own_broker):
     """Four plain producers, one of them with compression, and a committing group, killed under."""
     from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -260,11 +262,11 @@ def test_plain_producers_and_groups_under_kills_lose_nothing_that_was_acknowledg
         for _ in range(CYCLES):
             before = sum(writer.acknowledgements() for writer in writers)
             wait_until(
-                lambda floor=before: sum(w.acknowledgements() for w in writers) > floor + 500, 60
+                lambda floor=before: sum(w.acknowledgements() for w in writers) > floor + 500, 120
             )
             time.sleep(chance.random() * 0.3)
             own_broker.crash()
-        wait_until(lambda: len(commits) == 4, 60)
+        wait_until(lambda: len(commits) == 4, 120)
     finally:
         for writer in writers:
             writer.stop()
@@ -293,7 +295,7 @@ def test_a_group_goes_on_where_it_was_when_the_broker_comes_back(own_broker):
             "bootstrap.servers": own_broker.kafka,
             "group.id": "on",
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": 30_000,
+            "session.timeout.ms": 120_000,
             "heartbeat.interval.ms": 300,
             "reconnect.backoff.max.ms": 200,
             "log_level": 0,
@@ -342,4 +344,4 @@ def test_stopping_is_quick_with_clients_in_long_polls(own_broker):
         raw.send(frame(1, 4, fetch_values("polled", None, 0, min_bytes=1, max_wait=60_000)))
         started = time.monotonic()
         own_broker.stop()
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30

@@ -59,6 +59,34 @@ def first_value(broker: Broker, topic: str, offset: int) -> int:
         consumer.close()
 
 
+def first_kept(broker: Broker, topic: str) -> tuple[int, int]:
+    """(log start offset, value of the first record), of one moment: retention may be at work."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    settings = {"bootstrap.servers": broker.kafka, "group.id": "kept"}
+    consumer = Consumer(settings | {"auto.offset.reset": "earliest"})
+    try:
+        while True:
+            low, _ = watermarks(broker.kafka, topic)
+            consumer.assign([TopicPartition(topic, 0, low)])
+            message = consumer.poll(TIMEOUT_S)
+            assert message.error() is None
+            if watermarks(broker.kafka, topic)[0] == low:
+                assert message.offset() == low
+                return low, int(message.value())
+    finally:
+        consumer.close()
+
+
+def set_config(broker: Broker, topic: str, key: str, value: str) -> None:
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource("TOPIC", topic, incremental_configs=[entry])
+    client = admin(broker.kafka)
+    client.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+
+
 def files_bytes(broker: Broker) -> int:
     """What the records take for good; the write-ahead log beside them has room of its own."""
     return bytes_below(broker.data_dir / "ledgers")
@@ -68,16 +96,17 @@ def test_by_size_the_oldest_segments_go(broker, name):
     create_topic(broker.kafka, name, segment_bytes=10_000, retention_bytes=30_000)
     fill(broker, name, 100)
     wait_until(lambda: watermarks(broker.kafka, name)[0] >= 50)
-    low, high = watermarks(broker.kafka, name)
-    assert high == 100
-    assert low <= 71, "not more than a segment beyond what is allowed, nor less kept"
-    assert first_value(broker, name, low) == low
+    low, value = first_kept(broker, name)
+    assert watermarks(broker.kafka, name)[1] == 100
+    assert 50 <= low <= 71, "not more than a segment beyond what is allowed, nor less kept"
+    assert value == low
 
 
 def test_by_time_all_goes_and_offsets_go_on(broker, name):
     create_topic(broker.kafka, name, segment_ms=300, retention_ms=600)
     fill(broker, name, 20)
     wait_until(lambda: watermarks(broker.kafka, name) == (20, 20))
+    set_config(broker, name, "retention.ms", "-1")  # what comes now is there to be looked at
     Confluent.produce(broker.kafka, name, [Rec(None, b"7")])
     assert watermarks(broker.kafka, name)[1] == 21
     assert first_value(broker, name, 20) == 7
@@ -91,15 +120,10 @@ def test_old_records_of_a_topic_that_keeps_for_ever_stay(broker, name):
 
 
 def test_retention_set_later_takes_hold_and_survives_a_restart(broker, name):
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
-
     create_topic(broker.kafka, name, segment_bytes=10_000, retention_ms=-1)
     fill(broker, name, 50)
     assert watermarks(broker.kafka, name) == (0, 50)
-    entry = ConfigEntry("retention.bytes", "20000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource("TOPIC", name, incremental_configs=[entry])
-    client = admin(broker.kafka)
-    client.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+    set_config(broker, name, "retention.bytes", "20000")
     wait_until(lambda: watermarks(broker.kafka, name)[0] >= 20)
     low, high = watermarks(broker.kafka, name)
     broker.restart()
@@ -185,7 +209,7 @@ def test_a_deleted_topic_gives_its_room_back(broker, name):
     before = files_bytes(broker)
     create_topic(broker.kafka, name)
     fill(broker, name, 40, 200_000)
-    wait_until(lambda: files_bytes(broker) > before + 8_000_000)
+    wait_until(lambda: files_bytes(broker) > before + 7_000_000)  # others may shrink meanwhile
     delete_topic(broker.kafka, name)
     wait_until(lambda: files_bytes(broker) < before + 1_000_000)
 
@@ -195,13 +219,13 @@ def test_a_fetch_that_waits_is_told_when_its_topic_is_deleted(broker, name, vers
     create_topic(broker.kafka, name)
     with Raw(broker.address) as raw:
         topic_id = raw.call(3, 12, topics=[{"name": name}]).topics[0].topic_id
-        asks = fetch_values(name, topic_id, 0, min_bytes=1, max_wait=15_000)
+        asks = fetch_values(name, topic_id, 0, min_bytes=1, max_wait=55_000)
         raw.send(frame(1, version, asks))
         with Raw(broker.address) as other:
             assert error_codes(other.call(18, 0)) == [0]
         delete_topic(broker.kafka, name)
         started = time.monotonic()
         answer = parse(1, version, raw.receive())
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         unknown = {3} if version < 13 else {3, 100}  # by name, by id
         assert unknown & set(error_codes(answer))

@@ -49,7 +49,7 @@ def worker_processes(broker: Broker) -> dict[int, psutil.Process]:
 
 def kill_worker(broker: Broker, number: int) -> None:
     """Kill -9 one, and wait until there is another in its place."""
-    killed = worker_processes(broker)[number]
+    killed = wait_until(lambda: worker_processes(broker).get(number))
     killed.kill()
 
     def is_back() -> bool:
@@ -78,7 +78,7 @@ def produce(at: str, topic: str, values: list[bytes]) -> list[tuple[int, int, by
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=delivered)
         producer.poll(0)
-    producer.flush(60)
+    producer.flush(200)
     assert not errors
     assert len(acknowledged) == len(values)
     return acknowledged
@@ -119,10 +119,10 @@ def read_all(at: str, topic: str) -> list[tuple[int, int, bytes]]:
 
 def test_partitions_are_spread_and_any_worker_will_do_to_begin_with(workers):
     create_topic(workers.kafka, "spread", PARTITIONS)
-    assert sorted(leaders(workers.kafka, "spread")) == [0, 0, 0, 1, 1, 1]
+    wait_until(lambda: sorted(leaders(workers.kafka, "spread")) == [0, 0, 0, 1, 1, 1])
     values = [b"%d" % number for number in range(300)]
     for at in workers.kafka.split(","):
-        assert sorted(leaders(at, "spread")) == [0, 0, 0, 1, 1, 1]
+        wait_until(lambda at=at: sorted(leaders(at, "spread")) == [0, 0, 0, 1, 1, 1])
     acknowledged = produce(workers.kafka.split(",")[1], "spread", values)
     assert sorted(read_all(workers.kafka.split(",")[0], "spread")) == sorted(acknowledged)
 
@@ -166,7 +166,7 @@ def test_a_killed_worker_comes_back_with_all_that_was_acknowledged(workers):
     for number in (1, 0, 1):
         time.sleep(0.3)
         kill_worker(workers, number)
-    thread.join(90)
+    thread.join(300)
     assert not thread.is_alive()
     assert len(acknowledged) == len(values)
     found = read_all(workers.kafka, "killed")
@@ -188,7 +188,7 @@ def test_a_broker_that_was_alone_becomes_many_and_keeps_its_records(tmp_path):
         assert leaders(broker.kafka, "old") == [0] * PARTITIONS
         assert sorted(read_all(broker.kafka, "old")) == sorted(acknowledged)
         create_topic(broker.kafka, "new", PARTITIONS)
-        assert sorted(leaders(broker.kafka, "new")) == [0, 0, 1, 1, 2, 2]
+        wait_until(lambda: sorted(leaders(broker.kafka, "new")) == [0, 0, 1, 1, 2, 2])
         more = produce(broker.kafka, "new", [b"x"] * 60)
         client = admin(broker.kafka)
         client.delete_topics(["new"])["new"].result(TIMEOUT_S)
