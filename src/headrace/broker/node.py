@@ -295,6 +295,6 @@ class Node:
             return
         if not partition.is_loaded and partition.failure is None:
             await self.partition_ready(partition)
-        dropped = await enforce(partition, self.clock.now_ms())
+        dropped = await enforce(partition, self.clock.now_ms(), self.clock.now_ns())
         if dropped:
             log.info("%s: retention dropped %d records", partition.name, dropped)

@@ -1,7 +1,7 @@
 """One partition's producer sequence numbers (idempotence).
 
 Rules of the room: knows sequences and epochs, not records, not files. Never asks the time;
-expiry gets `now_ms`. State is rebuilt by `apply` alone, live and on replay alike.
+expiry gets both times. State is rebuilt by `apply` alone, live and on replay alike.
 How it works: the last five batches of each producer are kept, so a retry that crosses its
 acknowledgement is answered with the offset it already has (KIP-98, KIP-360). Five that are safe are
 kept behind those that are not, so that appends which fail, however many and however often, can be
@@ -30,6 +30,9 @@ SEQUENCE_END: Final = 2**31
 RETRIES_MS: Final = 15_000
 """How long batches that failed are awaited before those behind them, from when they can come: by
 then clients have an answer to what was under way, or have given it up."""
+EXPIRY_GRACE_NS: Final = 3600 * 10**9
+"""A producer is forgotten when it was found silent for so long by this process's own time, too: a
+calendar that was set, or another broker's, makes anybody's silence a long one."""
 _COUNT: Final = Struct(">I")
 _PRODUCER: Final = Struct(">qhqB")
 _BATCH: Final = Struct(">iiqq")
@@ -45,7 +48,7 @@ class AppendedBatch(NamedTuple):
 
 
 class _Producer:
-    __slots__ = ("batches", "epoch", "first_sequence", "seen_ms")
+    __slots__ = ("batches", "epoch", "first_sequence", "overdue_ns", "seen_ms")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -53,6 +56,8 @@ class _Producer:
         self.first_sequence = 0
         """What must come first while there are no batches: all that were appended have failed."""
         self.seen_ms = 0
+        self.overdue_ns: int | None = None
+        """Since when it is found silent for too long, each time anybody looks."""
 
 
 def sequence_after(sequence: int, count: int) -> int:
@@ -156,10 +161,14 @@ class ProducerState:
         state.truncate(end_offset)
         return state
 
-    def expire(self, before_ms: int) -> None:
-        """Forget the producers that were last seen before `before_ms`."""
-        for producer_id in list(self._producers):
-            if self._producers[producer_id].seen_ms < before_ms:
+    def expire(self, before_ms: int, now_ns: int) -> None:
+        """Forget the producers that were last seen before `before_ms`, and long since found so."""
+        for producer_id, producer in list(self._producers.items()):
+            if producer.seen_ms >= before_ms:
+                producer.overdue_ns = None
+            elif producer.overdue_ns is None:
+                producer.overdue_ns = now_ns
+            elif now_ns - producer.overdue_ns >= EXPIRY_GRACE_NS:
                 del self._producers[producer_id]
 
     def encode(self, bytes_max: int = 2**63) -> bytes:

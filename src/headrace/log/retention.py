@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
 
 PRODUCER_EXPIRY_MS = 24 * 3600 * 1000
-"""`producer.id.expiration.ms` of Kafka."""
+"""`producer.id.expiration.ms` of Kafka; see `EXPIRY_GRACE_NS` for a calendar that jumps."""
 
 
 def start_after_retention(log: PartitionLog, now_ms: int) -> int:
@@ -31,11 +31,14 @@ def start_after_retention(log: PartitionLog, now_ms: int) -> int:
     return min(start, log.high_watermark)
 
 
-async def enforce(log: PartitionLog, now_ms: int) -> int:
-    """Drop what the topic's configuration no longer keeps; the number of records dropped."""
+async def enforce(log: PartitionLog, now_ms: int, now_ns: int) -> int:
+    """Drop what the topic's configuration no longer keeps; the number of records dropped.
+
+    The calendar's time is for the records' age, the other for what must not hang on it.
+    """
     if not log.is_loaded or log.failure is not None or log.is_deleted:
         return 0
-    log.producers.expire(now_ms - PRODUCER_EXPIRY_MS)
+    log.producers.expire(now_ms - PRODUCER_EXPIRY_MS, now_ns)
     log.upkeep.seal_again()
     if not log.config.is_deleted_by_retention:
         return 0

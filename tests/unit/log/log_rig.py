@@ -11,6 +11,7 @@ from headrace.errors import LedgerLost, StorageUnavailable
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import Appended, PartitionLog
+from headrace.log.producer_state import EXPIRY_GRACE_NS, ProducerState
 from headrace.log.reading import read
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.batch import check_batch, iterate_headers
@@ -33,12 +34,20 @@ class StillClock:
 
     def __init__(self) -> None:
         self.ms = NOW_MS
+        self.skew_ms = 0
+        """What the calendar is wrong by."""
 
     def now_ms(self) -> int:
-        return self.ms
+        return self.ms + self.skew_ms
 
     def now_ns(self) -> int:
         return self.ms * 1_000_000
+
+
+def forget_before(producers: ProducerState, before_ms: int) -> None:
+    """As when nobody has heard of them for long, by any clock."""
+    producers.expire(before_ms, 0)
+    producers.expire(before_ms, EXPIRY_GRACE_NS)
 
 
 class HeldStore(MemoryLedgerStore):

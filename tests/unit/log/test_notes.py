@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from log_rig import Rig, rig, settle
+from log_rig import Rig, forget_before, rig, settle
 
 from headrace.log import segment as segment_module
 from headrace.log.reading import read
@@ -125,7 +125,7 @@ def test_a_note_that_nobody_is_left_brings_back_no_producer_that_was_forgotten()
             assert bench.log.append(batch, check_batch(batch)) is not None
             await bench.log.upkeep.roll_now()
             await settle()
-            bench.log.producers.expire(bench.clock.ms + 1)
+            forget_before(bench.log.producers, bench.clock.ms + 1)
             for _ in range(5):
                 await bench.append(b"b", size=5_000)
             assert len(bench.store._ledgers) == 2

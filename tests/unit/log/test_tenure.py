@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from log_rig import TOPIC_ID, Rig, rig, settle
+from log_rig import TOPIC_ID, Rig, forget_before, rig, settle
 
 from headrace.broker.internal_topics import InternalPartition
 from headrace.errors import HeadraceError, LedgerFenced, LedgerLost, MetadataUnavailable, NotOwner
@@ -269,7 +269,7 @@ def test_a_retry_is_recognised_however_often_the_partition_has_changed_hands(tak
                 await settle()
                 assert await append_of(owner, 8, epoch) == 2 + epoch
             assert await append_of(owner, 7, 1) == 1, "a retry is recognised"
-            owner.log.producers.expire(owner.clock.ms)
+            forget_before(owner.log.producers, owner.clock.ms)
             assert await append_of(owner, 7, 1) == 1, "it was seen lately"
             assert await append_of(owner, 7, 2) == 3 + takeovers
 

@@ -227,13 +227,13 @@ def test_a_seal_that_failed_is_tried_again_with_the_same_footer(is_in_doubt: boo
             await settle()
             first = bench.log.segments[0]
             assert not first.is_sealed
-            await enforce(bench.log, bench.clock.ms)
+            await enforce(bench.log, bench.clock.ms, bench.clock.now_ns())
             await settle()
             assert first.is_sealed
             assert footers == [footers[0]] * 2
             link = bench.log.upkeep.chain.fact.ledgers[0]
             assert (link.end_offset, link.size_bytes) == (first.end_offset, first.end_position)
-            await enforce(bench.log, bench.clock.ms)
+            await enforce(bench.log, bench.clock.ms, bench.clock.now_ns())
             await settle()
             assert len(footers) == 2
 
@@ -260,7 +260,7 @@ def test_a_ledger_that_its_writer_has_lost_over_the_seal_is_sealed_by_a_recovery
             await settle()
             first = bench.log.segments[0]
             assert not first.is_sealed
-            await enforce(bench.log, bench.clock.ms)
+            await enforce(bench.log, bench.clock.ms, bench.clock.now_ns())
             await settle()
             assert first.is_sealed
             assert bench.log.upkeep.chain.fact.ledgers[0].is_sealed

@@ -191,7 +191,7 @@ def _harm_disk(broker: SimulatedBroker, how: str, strength: float) -> Callable[[
 
 
 def _jump(broker: SimulatedBroker, strength: float) -> Callable[[], None]:
-    """The calendar is set: up to a day back, or some minutes forward."""
+    """The calendar is set, up to four days back or some minutes forward, and later put right."""
     if strength < 0.5:
         broker.clock.skew_ms = -int(DAY_MS * 2 * (0.5 - strength) * 4)
     else:

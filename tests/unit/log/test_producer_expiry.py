@@ -1,0 +1,90 @@
+"""Producers that were silent for a day are forgotten, but not because a calendar was set.
+
+Found by `headrace verify simulate`: a broker's calendar was three days behind and was put right;
+what producers had sent meanwhile was three days old, they were forgotten, and a retry was stored
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from log_rig import Rig, rig, settle
+
+from headrace.log.log_config import LogConfig
+from headrace.log.retention import PRODUCER_EXPIRY_MS, enforce
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch
+
+HOUR_MS = 3_600_000
+DAYS_MS = 3 * PRODUCER_EXPIRY_MS
+CONFIG = LogConfig(retention_ms=-1)
+
+
+async def append(bench: Rig, sequence: int) -> int:
+    batch = encode_batch(
+        [Record(0, bench.clock.now_ms(), None, b"%d" % sequence, [])],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=sequence,
+    )
+    while (appended := bench.log.append(batch, check_batch(batch))) is None:
+        await settle()
+    await appended.completion.wait()
+    return appended.base_offset
+
+
+async def look(bench: Rig) -> None:
+    await enforce(bench.log, bench.clock.now_ms(), bench.clock.now_ns())
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "behind_ms"), [(-DAYS_MS, 0), (0, DAYS_MS), (-DAYS_MS, DAYS_MS)]
+)
+def test_a_calendar_that_is_put_forward_makes_nobody_silent(before_ms: int, behind_ms: int) -> None:
+    async def scenario() -> None:
+        async with rig(CONFIG) as bench:
+            bench.clock.skew_ms = before_ms
+            assert await append(bench, 0) == 0
+            await look(bench)
+            bench.clock.skew_ms = behind_ms
+            for _ in range(5):
+                await look(bench)
+                bench.clock.ms += HOUR_MS // 6
+            assert await append(bench, 0) == 0, "a retry"
+            assert await append(bench, 1) == 1
+
+    asyncio.run(scenario())
+
+
+def test_the_next_owner_whose_calendar_is_ahead_knows_them_for_an_hour() -> None:
+    async def scenario() -> None:
+        async with rig(CONFIG) as bench:
+            assert await append(bench, 0) == 0
+            bench.clock.skew_ms = DAYS_MS
+            await bench.reload()
+            await look(bench)
+            assert await append(bench, 0) == 0, "a retry"
+
+    asyncio.run(scenario())
+
+
+def test_who_is_silent_for_a_day_and_an_hour_is_forgotten_and_who_is_not_is_not() -> None:
+    async def scenario() -> None:
+        async with rig(CONFIG) as bench:
+            assert await append(bench, 0) == 0
+            bench.clock.ms += PRODUCER_EXPIRY_MS + 1
+            await look(bench)
+            assert await append(bench, 1) == 1, "just in time"
+            bench.clock.ms += 2 * HOUR_MS
+            await look(bench)
+            assert 7 in bench.log.producers
+            bench.clock.ms += PRODUCER_EXPIRY_MS
+            await look(bench)
+            assert 7 in bench.log.producers
+            bench.clock.ms += HOUR_MS
+            await look(bench)
+            assert 7 not in bench.log.producers
+
+    asyncio.run(scenario())
