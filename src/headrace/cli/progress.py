@@ -1,7 +1,7 @@
-"""A progress line on stderr, for a terminal only.
+"""A progress line on stderr, for a terminal; a line a minute in the log of what takes hours.
 
-Rules of the room: in a pipe or with --quiet it does nothing and imports nothing. It is refreshed
-by time, never per record.
+Rules of the room: in a pipe or with --quiet it imports nothing. It is refreshed by time, never per
+record.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 REFRESH_NS = 100_000_000
+LINE_EVERY_NS = 60_000_000_000
 
 
 @contextmanager
@@ -47,12 +48,18 @@ class StatusLine:
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty()
+        self._next_ns = time.perf_counter_ns() + LINE_EVERY_NS
 
     def show(self, fraction: float, state: str) -> None:
-        """Say it."""
+        """Say it: in place on a terminal, elsewhere as a line of its own now and then."""
         if self._is_shown:
             sys.stderr.write(f"\r\x1b[K{fraction:4.0%}  {state}")
-            sys.stderr.flush()
+        elif time.perf_counter_ns() >= self._next_ns:
+            self._next_ns = time.perf_counter_ns() + LINE_EVERY_NS
+            sys.stderr.write(f"{fraction:4.0%}  {state}\n")
+        else:
+            return
+        sys.stderr.flush()
 
     def end(self) -> None:
         """Take it away."""

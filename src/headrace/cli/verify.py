@@ -15,6 +15,7 @@ import click
 from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, OK
 from headrace.cli.output import print_json, print_table, say
+from headrace.cli.progress import StatusLine
 from headrace.cli.verify_blackbox import blackbox
 from headrace.cli.verify_security import security
 from headrace.cli.verify_simulate import simulate
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 
 
 class _Line:
-    """What runs now, on stderr of a terminal. It has no thread, because attacks fork."""
+    """What runs now, on stderr. It has no thread, because attacks fork."""
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty()
         self._title = ""
+        self._elsewhere = StatusLine()
         self._progress: Any = None
         if self._is_shown:
             from rich.console import Console
@@ -59,14 +61,15 @@ class _Line:
 
     def show(self, task: Task) -> None:
         """Say how far it is."""
-        if not self._is_shown:
-            return
         done = task.fraction
         if task.runs_max:
             done = task.runs / task.runs_max
         state = f"{task.checked:,} checked, {task.violation_count} violations"
-        self._progress.update(self._task, completed=done, state=state)
-        self._progress.refresh()
+        if self._is_shown:
+            self._progress.update(self._task, completed=done, state=state)
+            self._progress.refresh()
+        else:
+            self._elsewhere.show(done, f"{self._title}: {state}")
 
     def end(self) -> None:
         """Take it away."""
