@@ -37,7 +37,7 @@ def main():
         enter("a")
         listener = socket.create_server((host, 9000))
         enter("b")
-        near = socket.create_connection((host, 9000), 10)
+        near = socket.create_connection((host, 9000), 60)
         far, _ = listener.accept()
         ctypes.CDLL(None).setns(home.fileno(), NET)
     edge = Edge(fabric, "a and b", [("b", "a")])

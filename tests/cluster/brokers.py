@@ -93,7 +93,7 @@ class Load:
                 "retry.backoff.ms": 20,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
-                "delivery.timeout.ms": 120_000,
+                "delivery.timeout.ms": 300_000,
                 "log_level": 0,
             }
         )
@@ -114,17 +114,28 @@ class Load:
                 self.sent[number].append(value)
                 producer.produce(self._topic, value, partition=number, on_delivery=delivered)
             producer.poll(self._pause_s)
-        self.left = producer.flush(90)
+        self.left = producer.flush(200)
 
     def wait_acked(self, more: int = 1) -> None:
-        """Wait until every partition has had `more` further acknowledgements."""
-        want = {number: len(acked) + more for number, acked in self.acked.items()}
-        wait_until(lambda: all(len(self.acked[n]) >= want[n] for n in want), 60)
+        """Wait until every partition has had `more` acknowledgements of what is sent from now on:
+        what was sent before may have been acknowledged before, and told late."""
+        want = {number: len(sent) + more for number, sent in self.sent.items()}
+        wait_until(lambda: all(len(self.acked[n]) >= want[n] for n in want), 90)
+
+    def is_served(self, within_s: float, more: int) -> bool:
+        """Whether so many that are sent from now on are acknowledged in time."""
+        want = {number: len(sent) + more for number, sent in self.sent.items()}
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            if all(len(self.acked[n]) >= want[n] for n in want):
+                return True
+            time.sleep(0.01)
+        return False
 
     def stop(self) -> None:
         """End it; all that was sent must have been acknowledged."""
         self._is_over.set()
-        self._thread.join(120)
+        self._thread.join(240)
         assert not self._thread.is_alive()
         assert not self.errors, self.errors[:3]
         assert self.left == 0
@@ -154,7 +165,7 @@ class Load:
         found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in self.sent}
         client.assign([TopicPartition(self._topic, number, 0) for number in self.sent])
         total = sum(map(len, self.acked.values()))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while sum(map(len, found.values())) < total:
             assert time.monotonic() < deadline, {n: len(f) for n, f in found.items()}
             for message in client.consume(5_000, 0.2):

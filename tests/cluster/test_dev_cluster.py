@@ -29,7 +29,7 @@ def wait_until(condition, timeout_s=60.0):
 def test_a_cluster_serves_and_its_servers_may_be_killed_suspended_and_restarted(make_cluster):
     cluster = make_cluster(bookie_count=1, bookie_session_timeout_ms=2_000)
     (bookie,) = cluster.bookies
-    assert cluster.available_bookies() == [bookie.address]
+    wait_until(lambda: cluster.available_bookies() == [bookie.address])
     assert cluster.ask_zookeeper("ruok") == "imok"
     for connection in psutil.Process(bookie.pid).net_connections():
         assert connection.status != "LISTEN" or connection.laddr.ip in {"127.0.0.1", "::1"}
@@ -42,13 +42,16 @@ def test_a_cluster_serves_and_its_servers_may_be_killed_suspended_and_restarted(
 
     address, pid = bookie.address, bookie.pid
     cluster.restart(bookie)
-    assert (bookie.address, cluster.available_bookies()) == (address, [address])
+    assert bookie.address == address
+    wait_until(lambda: cluster.available_bookies() == [address])
     assert bookie.pid != pid
 
     cluster.kill()
     assert not bookie.is_alive
     with DevCluster(cluster.folder, ClusterOptions(bookie_count=1), cluster.parts) as again:
-        assert again.available_bookies() == [address]  # a bookie's address is its identity
+        wait_until(
+            lambda: again.available_bookies() == [address]
+        )  # a bookie's address is its identity
         with pytest.raises(FolderInUse):
             DevCluster(cluster.folder, cluster.options, cluster.parts).start()
 
@@ -80,7 +83,7 @@ def test_a_server_that_ends_tells_what_its_log_says(tmp_path):
     )
     server.start()
     with pytest.raises(ProcessNotReady, match=r"it at 127.0.0.1:1 has ended(?s:.*)no room"):
-        server.wait_until(lambda: False, 10)
+        server.wait_until(lambda: False, 60)
     family.close()
 
 
@@ -111,5 +114,5 @@ def test_the_command_says_where_everything_is_and_stops_on_ctrl_c(cluster_parts,
             assert len(ready["bookies"]) == 1
         finally:
             os.kill(process.pid, signal.SIGINT)
-        assert process.wait(30) == 0
-        assert not any(child.is_running() for child in children)
+        assert process.wait(120) == 0
+        wait_until(lambda: not any(child.is_running() for child in children))

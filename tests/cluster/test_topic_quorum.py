@@ -23,6 +23,7 @@ def brokers(tmp_path, shared_cluster):
         shared_cluster.zookeeper.address,
         1,
         *("--zookeeper-root", f"/{tmp_path.name}", "--quorum", "3,2,1"),
+        *("--session-timeout-ms", "20000"),
     )
     yield made
     made.close()
@@ -96,5 +97,5 @@ def test_a_topics_quorum_is_that_of_its_ledgers_from_the_next_one_on(brokers, qu
         fill("wide", 1_000)
         return quorums("wide")[-1] == (2, 2, 2)
 
-    wait_until(rolled, 60)
+    wait_until(rolled, 120)
     assert quorums("wide")[0] == (4, 3, 2), "a ledger that is there stays as it is"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from bisect import bisect
 from itertools import pairwise
 from pathlib import Path
 
@@ -68,9 +69,9 @@ class WriterProcess:
         self.wait(lambda self: self.acked >= end)
 
     def wait_more(self, count: int) -> None:
-        """Wait for so many more acknowledgements."""
-        have = len(self.acked_at)
-        self.wait(lambda self: len(self.acked_at) >= have + count)
+        """Wait for so many more acknowledgements: of now, not those that were not read yet."""
+        since = time.monotonic_ns()
+        self.wait(lambda self: len(self.acked_at) - bisect(self.acked_at, since) >= count)
 
     def suspend(self) -> None:
         self.process.send_signal(signal.SIGSTOP)

@@ -77,7 +77,7 @@ def send(broker):
                 topic, b"%s-%d" % (value, number), b"key-%d" % (number % 10),
                 partition=number % partitions, **fields,
             )  # fmt: skip
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     return write
 

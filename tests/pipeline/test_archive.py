@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -56,8 +57,9 @@ def test_killed_again_and_again_it_goes_on_without_gap_or_duplicate(config, spar
             time.sleep(delay_s)
             tree = [*psutil.Process(process.pid).children(recursive=True), process]
             for each in tree:
-                each.kill()
-            psutil.wait_procs(tree[:-1], timeout=20)
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+            psutil.wait_procs(tree[:-1], timeout=60)
     archived = spark.table(f"headrace.{config.table}").count()
     assert 9_000 <= archived < 30_000
     report = run_archive(

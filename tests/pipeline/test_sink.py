@@ -21,7 +21,7 @@ def task(broker):
             for value in values:
                 delivery.send(Row(topic, -1, value[:5], value, [], 0))
             if dies:
-                delivery._producer.flush(10)
+                delivery._producer.flush(60)
                 return None
             return delivery.finish()
         finally:

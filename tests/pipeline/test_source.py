@@ -118,5 +118,5 @@ def test_available_now_is_one_batch_up_to_the_end_at_its_start(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
     assert spark.read.parquet(str(tmp_path / "out")).count() == 200

@@ -17,9 +17,9 @@ def test_a_broker_under_mixed_load_gives_back_what_it_takes_and_loses_nothing(tm
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["violations"] == []
     assert report["load"]["lost"] == []
-    assert report["load"]["read_again"] > 100
-    assert report["looks"] >= 6
-    assert report["probe_rounds"] > 10
+    assert report["load"]["read_again"] > 20
+    assert report["looks"] >= 3
+    assert report["probe_rounds"] > 2
     assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == report["looks"] + 2
     assert result.exit_code == 0
 

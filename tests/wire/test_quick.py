@@ -18,7 +18,7 @@ def test_hostile_clients_harm_nobody(tmp_path):
     violations = {one["case"]: one["violations"] for one in report["cases"] if one["violations"]}
     assert violations == {}
     assert report["good_client"]["lost"] == []
-    assert report["good_client"]["writes"] > 100
+    assert report["good_client"]["writes"] > 20
     assert {one["listener"] for one in report["cases"]} == {"kafka", "http"}
     assert result.exit_code == 0
 
