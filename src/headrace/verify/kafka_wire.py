@@ -50,7 +50,7 @@ def request_bytes(api: int, version: int, correlation_id: int, **values: Any) ->
 class KafkaWire:
     """One connection."""
 
-    def __init__(self, address: tuple[str, int], timeout_s: float = 10) -> None:
+    def __init__(self, address: tuple[str, int], timeout_s: float = 60) -> None:
         self.address = address
         self._socket = socket.create_connection(address, timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -42,7 +42,7 @@ INVALID_TOPIC = 17
 def _strange_files(abuse: Abuse) -> list[str]:
     """Names in and around the data folder that no part of the broker gives."""
     folder = abuse.broker.data_dir.parent
-    expected = {"data", "broker.log", "witness"}
+    expected = {"data", "broker.log", "witness", "control"}
     around = [path.name for path in folder.iterdir() if path.name not in expected]
     inside = [
         path.name

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LOOKS = 400
 LOOK_S_MIN, LOOK_S_MAX = 0.25, 5.0
-SETTLE_S = 20
+SETTLE_S = 45
 START_S = 120
 """For all clients to have done something."""
 END_S = 600
@@ -135,7 +135,7 @@ class _Soak:
             try:
                 return take(self._broker, self._at_s)
             except OSError:
-                if self._broker.has_ended or self._at_s > 30:
+                if self._broker.has_ended or self._at_s > START_S:
                     raise
                 pause(0.05)
 

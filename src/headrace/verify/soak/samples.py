@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.verify.real_broker import RealBroker
 
-HTTP_TIMEOUT_S = 10
+HTTP_TIMEOUT_S = 60
 
 
 class Sample(NamedTuple):

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SENT_KEPT_BYTES = 4096
 HEARD_KEPT_BYTES = 8 << 20
 AT_ONCE = 64
+PATIENCE_S = 10
+"""For an answer, or an end, that has to come: on a machine that is busy, too."""
 """Connections of one round of `Abuse.each`."""
 _CLOCK = SystemClock()
 
@@ -85,7 +87,7 @@ class Peer:
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
-    def receive(self, size: int, timeout_s: float = 5) -> bytes:
+    def receive(self, size: int, timeout_s: float = PATIENCE_S) -> bytes:
         """`size` bytes, or fewer if it is closed or time is over."""
         heard = bytearray()
         end_ns = _CLOCK.now_ns() + int(timeout_s * 1e9)
@@ -104,7 +106,7 @@ class Peer:
         self._abuse.hear(heard)
         return bytes(heard)
 
-    def answer(self, timeout_s: float = 5) -> bytes | None:
+    def answer(self, timeout_s: float = PATIENCE_S) -> bytes | None:
         """One answer of the Kafka port without its size; None if there is none."""
         size = self.receive(4, timeout_s)
         if len(size) < 4:
@@ -113,7 +115,7 @@ class Peer:
         body = self.receive(length, timeout_s)
         return body if len(body) == length else None
 
-    def is_closed(self, timeout_s: float = 5) -> bool:
+    def is_closed(self, timeout_s: float = PATIENCE_S) -> bool:
         """Whether the broker closes it within the time, whatever it says before."""
         end_ns = _CLOCK.now_ns() + int(timeout_s * 1e9)
         while (left_s := (end_ns - _CLOCK.now_ns()) / 1e9) > 0:
@@ -187,7 +189,7 @@ class Abuse:
         with self.open(is_http=is_http) as peer:
             peer.send(data)
             # After the first fault it is known, and a run should end.
-            timeout_s = 0.2 if self.faults else 5
+            timeout_s = 0.2 if self.faults else PATIENCE_S
             self.expect(peer.is_closed(timeout_s), f"{what}: the connection stays open")
 
     def each(self, requests: Iterable[bytes], *, is_http: bool = False, wait_s: float = 0.3) -> int:

@@ -9,7 +9,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from headrace.verify.kafka_wire import METADATA, PRODUCE, request_bytes
-from headrace.verify.wire.abuse import Case
+from headrace.verify.wire.abuse import PATIENCE_S, Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ def an_impossible_length_is_seen_whichever_way_its_bytes_arrive(abuse: Abuse) ->
             for byte in struct.pack(">i", length):
                 peer.send(bytes([byte]))
                 abuse.pause(0.01)
-            timeout_s = 0.2 if abuse.faults else 5
+            timeout_s = 0.2 if abuse.faults else PATIENCE_S
             is_closed = peer.is_closed(timeout_s)
             abuse.expect(is_closed, f"length {length}, byte by byte: it stays open")
         abuse.must_close(_ask() + struct.pack(">i", length), f"length {length} behind a request")

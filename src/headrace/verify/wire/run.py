@@ -19,6 +19,7 @@ from headrace.verify.real_broker import RealBroker, die_with_us
 from headrace.verify.self_proof import spoiled_launch
 from headrace.verify.wire import batches, crowds, frames, grammar, web
 from headrace.verify.wire.abuse import Abuse, Case, pause
+from headrace.verify.wire.control import Control
 from headrace.verify.wire.verdict import Judge
 from headrace.verify.wire.witness import Witnessed, percentile_ms, what_was_lost
 
@@ -36,7 +37,7 @@ GOOD_TOPIC = "wire-good"
 SHARE_S_MIN = 0.3
 LONG_S = 10
 """A shorter run leaves out the cases that take long."""
-START_S = 20
+START_S = 120
 
 
 class Plan(NamedTuple):
@@ -116,7 +117,7 @@ def run_wire(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
 def _abuse(
     plan: Plan, broker: RealBroker, folder: Path, on_progress: Callable[[float, str], None]
 ) -> Outcome:
-    wire = KafkaWire(broker.address)
+    wire = KafkaWire(broker.address, START_S)
     wire.create_topic(GOOD_TOPIC, 1, {})
     configs = {"compression.type": "uncompressed", "max.message.bytes": str(32 << 20)}
     wire.create_topic(batches.TOPIC, 1, configs)
@@ -127,13 +128,15 @@ def _abuse(
     witness = _start_witness(broker, folder / "witness")
     try:
         _wait_for(witnessed)
-        judge = Judge(broker, witnessed, [secret.encode() for _name, secret in plan.canaries])
-        results = _run_cases(plan, broker, judge, on_progress)
+        with Control(folder / "control") as control:
+            secrets = [secret.encode() for _name, secret in plan.canaries]
+            judge = Judge(broker, witnessed, control, secrets)
+            results = _run_cases(plan, broker, judge, on_progress)
     finally:
         assert witness.stdin is not None
         witness.stdin.close()
         try:
-            witness.wait(30)
+            witness.wait(90)
         except subprocess.TimeoutExpired:
             witness.kill()
             witness.wait()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PAUSE_S = 0.004
-TIMEOUT_S = 15
+TIMEOUT_S = 90
 
 
 class Write(NamedTuple):
