@@ -22,7 +22,7 @@ import pytest
 from headrace.bench.kafka_parts import java, kafka_classpath
 
 SOURCES = Path(__file__).with_name("java")
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 JVM_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 

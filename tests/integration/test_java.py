@@ -87,7 +87,7 @@ def test_console_producer_consumer_offsets_records_and_groups(tool, name, tmp_pa
     tool("ConsoleProducer", "--topic", name, *flags, text="\n".join(lines) + "\n")
     shown = ["print.key=true", "print.headers=true", "print.offset=true"]
     flags = [flag for item in shown for flag in ("--formatter-property", item)]
-    consume = ["--topic", name, "--from-beginning", "--group", f"g-{name}", "--timeout-ms", "20000"]
+    consume = ["--topic", name, "--from-beginning", "--group", f"g-{name}", "--timeout-ms", "90000"]
     out = tool("consumer.ConsoleConsumer", *consume, "--max-messages", "10", *flags)
     assert "Offset:3\th1:v1,h2:v2\tk3\tvalue 3" in out
 
@@ -122,7 +122,7 @@ def test_performance_and_verifiable_tools(tool, broker, name):
     sizes = ["--num-records", "20000", "--record-size", "100", "--throughput", "-1"]
     out = tool("ProducerPerformance", "--topic", name, *sizes)
     assert "20000 records sent" in out
-    flags = ["--num-records", "20000", "--timeout", "30000", "--hide-header"]
+    flags = ["--num-records", "20000", "--timeout", "90000", "--hide-header"]
     out = tool("ConsumerPerformance", "--topic", name, *flags)
     read = [line.split(",") for line in out.splitlines() if line.count(",") >= 9]
     assert int(read[-1][4]) >= 20_000

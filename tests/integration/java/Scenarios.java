@@ -118,7 +118,7 @@ public final class Scenarios {
 
     static List<ConsumerRecord<byte[], byte[]>> read(KafkaConsumer<byte[], byte[]> consumer, int n) {
         List<ConsumerRecord<byte[], byte[]>> found = new ArrayList<>();
-        long deadline = System.nanoTime() + 30_000_000_000L;
+        long deadline = System.nanoTime() + 90_000_000_000L;
         while (found.size() < n) {
             check(System.nanoTime() < deadline, found.size() + " of " + n + " records came");
             consumer.poll(Duration.ofMillis(200)).forEach(found::add);
@@ -127,7 +127,7 @@ public final class Scenarios {
     }
 
     static void waitUntil(Supplier<Boolean> isTrue, String what) {
-        long deadline = System.nanoTime() + 30_000_000_000L;
+        long deadline = System.nanoTime() + 90_000_000_000L;
         while (!isTrue.get()) {
             check(System.nanoTime() < deadline, "waited in vain for " + what);
         }
@@ -480,7 +480,7 @@ public final class Scenarios {
     }
 
     static void settle(List<Member> members, int partitions) {
-        long deadline = System.nanoTime() + 40_000_000_000L;
+        long deadline = System.nanoTime() + 120_000_000_000L;
         for (int quiet = 0; quiet < 5; ) {
             members.forEach(Member::poll);
             int assigned = 0;
