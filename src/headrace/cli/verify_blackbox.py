@@ -89,6 +89,8 @@ def blackbox(
     if planted is not None:
         ctx.exit(_prove(planted, seed))
     plan = Plan(seconds, seed, quick, None, only, target, with_archive, load)
+    if not quick:
+        _make_programs_ready()
     if wants_network(target) and not _in_own_network():
         from headrace.verify.blackbox import fabric
 
@@ -106,6 +108,17 @@ def _as_arguments(plan: Any, report: Path | None, *, as_json: bool) -> list[str]
     arguments += ["--quick"] * plan.is_quick + ["--with-archive"] * plan.with_archive
     arguments += ["--json"] * as_json + ["--load", f"{plan.load:g}"]
     return arguments + (["--report", str(report)] if report is not None else [])
+
+
+def _make_programs_ready() -> None:
+    """Fetch and build clients in other languages: in a network of its own nothing is fetched."""
+    from headrace.verify.blackbox.crew import LANGUAGES, find_program
+
+    line = StatusLine()
+    for language in LANGUAGES:
+        line.show(0, f"clients in {language} are made ready")
+        find_program(language)
+    line.end()
 
 
 def _in_own_network() -> bool:

@@ -8,6 +8,7 @@ meanwhile may have sent it with either, so that is `info`.
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.verify.blackbox.context import Context, Progress, now_ns
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 SESSION_TIMEOUT_MS = 6_000
 HEARTBEAT_MS = 500
 COMMIT_CHANCE = 0.3
-_GENERATION_AT = slice(7, 11)  # "CGMDv2:", then a 32-bit number: librdkafka's own encoding
+Found = dict[str, list[tuple[int, int, bytes | None]]]
+"""Topic -> what a poll brought of it, as (partition, offset, bytes)."""
+_GENERATION_AT = slice(
+    7, 11
+)  # "CGMDv2:", then a 32-bit number as it lies in memory: librdkafka's own
 
 
 def run_librdkafka_member(context: Context) -> None:
@@ -31,7 +36,7 @@ def run_librdkafka_member(context: Context) -> None:
 
     def generation() -> int:
         metadata = consumer.consumer_group_metadata()
-        return int.from_bytes(metadata[_GENERATION_AT], "big", signed=True)
+        return int.from_bytes(metadata[_GENERATION_AT], sys.byteorder, signed=True)
 
     def assigned(_consumer: Any, parts: list[Any]) -> None:
         progress.assigned(_pairs(parts), consumer.memberid() or "", generation())
@@ -47,13 +52,13 @@ def run_librdkafka_member(context: Context) -> None:
         try:
             done = consumer.commit(offsets=listed, asynchronous=False)
         except KafkaException as error:
-            raise _Uncommitted(str(error)) from error
+            raise Uncommitted(str(error)) from error
         for one in done:
             if one.error is not None:
-                raise _Uncommitted(str(one.error))
+                raise Uncommitted(str(one.error))
 
-    def poll() -> dict[str, list[tuple[int, int, bytes | None]]]:
-        found: dict[str, list[tuple[int, int, bytes | None]]] = {}
+    def poll() -> Found:
+        found: Found = {}
         message: Any
         for message in consumer.consume(200, 0.1):
             if message.error() is None:
@@ -66,9 +71,9 @@ def run_librdkafka_member(context: Context) -> None:
     )
     while not context.over.is_set():
         since_ns = now_ns()
-        _note_polled(context, progress, since_ns, poll())
+        note_polled(context, progress, since_ns, poll())
         if progress.ends and context.chance.random() < COMMIT_CHANCE:
-            _commit(progress, commit, lambda: (consumer.memberid() or "", generation()))
+            commit_all(progress, commit, lambda: (consumer.memberid() or "", generation()))
     consumer.close()
 
 
@@ -94,7 +99,7 @@ def _librdkafka_consumer(context: Context) -> Any:
     )
 
 
-class _Uncommitted(Exception):
+class Uncommitted(Exception):
     """A commit was refused, or nobody knows: a library may have tried more than once."""
 
 
@@ -102,29 +107,31 @@ def _pairs(parts: Any) -> list[tuple[str, int]]:
     return [(part.topic, part.partition) for part in parts]
 
 
-def _note_polled(
+def note_polled(
     context: Context,
     progress: Progress,
     since_ns: int,
-    by_topic: dict[str, list[tuple[int, int, bytes | None]]],
+    by_topic: Found,
 ) -> None:
+    """Write down what a poll brought, and how far the member has read with it."""
     for topic, found in by_topic.items():
         context.polled(since_ns, topic, found, group=context.spec.group)
         for part, offset, _ in found:
             progress.read(topic, part, offset)
 
 
-def _commit(
+def commit_all(
     progress: Progress,
     commit: Callable[[dict[tuple[str, int], int]], None],
     identity: Callable[[], tuple[str, int]],
 ) -> None:
+    """Commit all that was read; `commit` raises Uncommitted. `identity`: member, generation."""
     offsets = dict(progress.ends)
     before = identity(), progress.rebalances
     op = progress.begin_commit(offsets, *before[0])
     try:
         commit(offsets)
-    except _Uncommitted as error:
+    except Uncommitted as error:
         progress.end_commit(op, INFO, error=str(error)[:200])
         return
     progress.committed(op, offsets, is_same=before == (identity(), progress.rebalances))
@@ -178,7 +185,7 @@ def run_kafka_python_member(context: Context) -> None:
         try:
             consumer.commit(listed, timeout_ms=10_000)
         except KafkaError as error:
-            raise _Uncommitted(repr(error)) from error
+            raise Uncommitted(repr(error)) from error
 
     consumer.subscribe(list(context.spec.topics), listener=Listener())
     failed = False
@@ -194,9 +201,9 @@ def run_kafka_python_member(context: Context) -> None:
             context.note("poll failed", error=repr(error)[:200])
             context.pause(0.1)
             continue
-        _note_polled(context, progress, since_ns, _by_topic(polled))
+        note_polled(context, progress, since_ns, _by_topic(polled))
         if progress.ends and context.chance.random() < COMMIT_CHANCE:
-            _commit(progress, commit, identity)
+            commit_all(progress, commit, identity)
     consumer.close(autocommit=False)
 
 
@@ -259,7 +266,7 @@ async def _aiokafka(context: Context) -> None:
             context.note("poll failed", error=repr(error)[:200])
             await asyncio.sleep(0.1)
             continue
-        _note_polled(context, progress, since_ns, _by_topic(polled))
+        note_polled(context, progress, since_ns, _by_topic(polled))
         if progress.ends and context.chance.random() < COMMIT_CHANCE:
             await _commit_aiokafka(progress, consumer, identity)
     await _stop(consumer)
@@ -292,9 +299,9 @@ async def _commit_aiokafka(
     progress.committed(op, offsets, is_same=before == (identity(), progress.rebalances))
 
 
-def _by_topic(polled: Any) -> dict[str, list[tuple[int, int, bytes | None]]]:
+def _by_topic(polled: Any) -> Found:
     """What the Python libraries bring, as (partition, offset, bytes) of each topic."""
-    found: dict[str, list[tuple[int, int, bytes | None]]] = {}
+    found: Found = {}
     for place, messages in polled.items():
         records = [(place.partition, message.offset, message.value) for message in messages]
         found.setdefault(place.topic, []).extend(records)

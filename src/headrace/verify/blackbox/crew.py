@@ -14,10 +14,13 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from functools import cache
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.errors import HeadraceError
 from headrace.verify.blackbox.context import Spec
+from headrace.verify.blackbox.languages import go, java
 from headrace.verify.chance import seeded
 from headrace.verify.real_broker import die_with_us
 
@@ -42,6 +45,8 @@ class Role(NamedTuple):
     """A package that must be installed."""
     is_quick: bool = True
     """Whether the quick profile has it, too."""
+    language: str | None = None
+    """What it is written in, if that is not Python."""
 
 
 ROLES = (
@@ -55,6 +60,11 @@ ROLES = (
     Role("librdkafka-member-b", "librdkafka-member", 0, LIBRARY_GROUP),
     Role("aiokafka-member", "aiokafka-member", 0, PYTHON_GROUP, "aiokafka", is_quick=False),
     Role("kafka-python-member", "kafka-python-member", 0, PYTHON_GROUP, "kafka", is_quick=False),
+    Role("java-idempotent", "java-producer", 40, None, is_quick=False, language="java"),
+    Role("java-compressed", "java-producer", 30, None, is_quick=False, language="java"),
+    Role("java-member", "java-member", 0, LIBRARY_GROUP, is_quick=False, language="java"),
+    Role("go-idempotent", "go-producer", 40, None, is_quick=False, language="go"),
+    Role("go-member", "go-member", 0, LIBRARY_GROUP, is_quick=False, language="go"),
     Role("raw-reader", "raw-reader"),
     Role("observer", "observer"),
     Role("churn", "churn"),
@@ -67,8 +77,20 @@ def is_installed(library: str | None) -> bool:
     return library is None or importlib.util.find_spec(library) is not None
 
 
+LANGUAGES = {"java": java.find_command, "go": go.find_command}
+
+
+@cache
+def find_program(language: str) -> list[str] | str:
+    """The command that starts a language's program, made ready first; or why there is none."""
+    try:
+        return LANGUAGES[language]()
+    except HeadraceError as error:
+        return str(error)
+
+
 class Client:
-    """One client's process."""
+    """One client's process, and whatever it has started."""
 
     def __init__(self, spec: Spec, folder: Path) -> None:
         self.spec = spec
@@ -83,6 +105,7 @@ class Client:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 preexec_fn=die_with_us(),  # noqa: PLW1509 - one call of libc
+                process_group=0,  # what it starts is frozen and killed with it
             )
 
     @property
@@ -91,9 +114,9 @@ class Client:
         return self.process.poll() is None
 
     def signal(self, number: int) -> None:
-        """Send it a signal, if it runs."""
+        """Send it a signal, and whatever it has started, if it runs."""
         if self.is_running:
-            os.kill(self.process.pid, number)
+            os.killpg(self.process.pid, number)
 
     def ask_to_end(self) -> None:
         """No more operations, please."""
@@ -113,7 +136,7 @@ class Client:
         """kill -9."""
         self.ask_to_end()
         if self.is_running:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
@@ -138,11 +161,27 @@ class Crew:
         self.skipped: dict[str, str] = {}
         self.groups: set[str] = set()
         self._roles = []
+        self._commands: dict[str, list[str]] = {}
+        """Language -> what starts its program."""
         for role in ROLES:
-            if not is_installed(role.library):
-                self.skipped[role.name] = f"{role.library} is not installed"
-            elif role.is_quick or not is_quick:
+            is_wanted = role.is_quick or not is_quick
+            why = self._why_not(role, is_wanted=is_wanted)
+            if why is not None:
+                self.skipped[role.name] = why
+            elif is_wanted:
                 self._roles.append(role)
+
+    def _why_not(self, role: Role, *, is_wanted: bool) -> str | None:
+        """Why this client cannot be had here, None if it can."""
+        if not is_installed(role.library):
+            return f"{role.library} is not installed"
+        if role.language is None or not is_wanted:
+            return None  # it takes a while to find out
+        found = find_program(role.language)
+        if isinstance(found, str):
+            return found
+        self._commands[role.language] = found
+        return None
 
     def start(self) -> None:
         """Start everybody."""
@@ -150,11 +189,14 @@ class Crew:
         self.groups = {group for group in members if group is not None}
         cooperative = seeded(f"strategy {self._seed}").random() < 0.5
         for role in self._roles:
-            options = {
+            options: dict[str, Any] = {
                 "idempotent": role.name.endswith("idempotent"),
                 "strategy": "cooperative-sticky" if cooperative else "range",
                 "groups": sorted(self.groups),
             }
+            if role.language is not None:
+                options["command"] = self._commands[role.language]
+                options["compressed"] = role.name.endswith("compressed")
             spec = Spec(
                 role.name, role.kind, 0, self._seed, self._bootstrap, TOPICS,
                 ceil(role.rate_per_s * self._load), role.group, options,

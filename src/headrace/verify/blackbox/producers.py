@@ -19,7 +19,7 @@ TICK_S = 0.02
 IN_FLIGHT_MAX = 300
 PATIENCE_S = 45
 """For what is in flight when the run ends: longer than any fault."""
-_REFUSED = {10, 18, 87}
+REFUSED = {10, 18, 87}
 """MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD."""
 
 
@@ -71,7 +71,7 @@ def run_librdkafka_producer(context: Context) -> None:
             offset = message.offset()
             context.end_send(OK, topic, part, value, offset=-1 if offset is None else offset)
         else:
-            kind = FAIL if error.code() in _REFUSED else INFO
+            kind = FAIL if error.code() in REFUSED else INFO
             context.end_send(kind, topic, part, value, error=str(error))
 
     while not context.over.is_set():

@@ -18,6 +18,8 @@ from headrace.verify.blackbox.consumers import (
     run_librdkafka_member,
 )
 from headrace.verify.blackbox.context import Context, Spec
+from headrace.verify.blackbox.languages.go import run_go_member, run_go_producer
+from headrace.verify.blackbox.languages.java import run_java_member, run_java_producer
 from headrace.verify.blackbox.producers import (
     run_aiokafka_producer,
     run_kafka_python_producer,
@@ -42,6 +44,10 @@ KINDS: dict[str, Callable[[Context], None]] = {
     "librdkafka-member": run_librdkafka_member,
     "kafka-python-member": run_kafka_python_member,
     "aiokafka-member": run_aiokafka_member,
+    "java-producer": run_java_producer,
+    "java-member": run_java_member,
+    "go-producer": run_go_producer,
+    "go-member": run_go_member,
     "raw-producer": run_raw_producer,
     "raw-reader": run_raw_reader,
     "observer": run_observer,
