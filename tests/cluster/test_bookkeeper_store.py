@@ -66,7 +66,7 @@ def test_a_burst_larger_than_what_may_be_under_way_waits_in_line(with_store):
 
     # What a single bookie may owe is left as it is: the slowest of three falls behind the two that
     # acknowledge, and how far is a matter of the machine.
-    with_store(scenario, in_flight_bytes_max=200_000)
+    with_store(scenario, in_flight_bytes_max=200_000, entry_bytes_target=128 << 10)
 
 
 def test_sealed_ledgers_beyond_the_memory_for_them_are_opened_anew(with_store):

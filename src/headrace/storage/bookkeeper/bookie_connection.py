@@ -16,11 +16,12 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.storage.bookkeeper.secure_channel import open_channel
 from headrace.storage.bookkeeper.wire import (
     ADD,
+    ADD_RESPONSE_SIZE,
     BATCH_READ,
     DISCONNECTED,
     FRAME_BYTES_MAX,
@@ -28,10 +29,12 @@ from headrace.storage.bookkeeper.wire import (
     READ,
     TIMED_OUT,
     MalformedFrame,
+    add_response,
     batch_read_frame,
     batch_request_id,
     decode_response,
     fencing_read_frame,
+    is_add_response,
     read_frame,
 )
 
@@ -48,9 +51,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_S = 3.0
-BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 2.0
-_NOTHING = memoryview(b"")
+CONNECT_TIMEOUT_S: Final = 3.0
+BACKOFF_FIRST_S: Final = 0.05
+BACKOFF_MAX_S: Final = 2.0
+_NOTHING: Final = memoryview(b"")
 
 
 class _Request:
@@ -68,8 +72,11 @@ class _Request:
         self.next: _Request | None = None
 
 
-class BookieConnection(asyncio.Protocol):
-    """The connection to one bookie; it opens when there is something to send."""
+class BookieConnection:
+    """The connection to one bookie; it opens when there is something to send.
+
+    An asyncio.Protocol by its methods: inheriting would slow a compiled one.
+    """
 
     def __init__(
         self,
@@ -198,7 +205,8 @@ class BookieConnection(asyncio.Protocol):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 address = await self._resolve(self.bookie)
-                await open_channel(self, address.host, address.port, self._tls)
+                protocol = cast("asyncio.Protocol", self)
+                await open_channel(protocol, address.host, address.port, self._tls)
         except (OSError, TimeoutError) as error:
             level = logging.WARNING if isinstance(error, ssl.SSLError) else logging.INFO
             log.log(level, "bookie %s cannot be reached: %s", self.bookie, repr(error))
@@ -235,6 +243,15 @@ class BookieConnection(asyncio.Protocol):
         self._outgoing = []
         self._back_off()
         self._fail_all()
+
+    def eof_received(self) -> None:
+        """The bookie says nothing more: the transport closes itself."""
+
+    def pause_writing(self) -> None:
+        """What a bookie may owe is bounded by `bytes_max`, and the transport holds no more."""
+
+    def resume_writing(self) -> None:
+        """See `pause_writing`."""
 
     def _back_off(self) -> None:
         self._retry_at = self._loop.time() + self._backoff_s
@@ -301,6 +318,11 @@ class BookieConnection(asyncio.Protocol):
         self._wanted = 4
         try:
             while end - at >= 4:
+                if is_add_response(data, at):
+                    code, ledger, entry = add_response(data, at)
+                    at += ADD_RESPONSE_SIZE
+                    self._answered((ADD, ledger, entry), code, _NOTHING)
+                    continue
                 size = int.from_bytes(view[at : at + 4], "big")
                 if size > FRAME_BYTES_MAX:
                     raise MalformedFrame(f"a response of {size} bytes")
@@ -321,13 +343,16 @@ class BookieConnection(asyncio.Protocol):
         operation, code, ledger, entry, body = decode_response(frame)
         if operation == BATCH_READ:
             entry = batch_request_id(body)
-        request = self._pending.pop((operation, ledger, entry), None)
+        self._answered((operation, ledger, entry), code, body)
+
+    def _answered(self, key: Key, code: int, body: memoryview) -> None:
+        request = self._pending.pop(key, None)
         if request is None:
-            raise MalformedFrame(f"an answer to nothing: operation {operation}, {ledger}, {entry}")
+            raise MalformedFrame("an answer to nothing: operation {}, {}, {}".format(*key))
         self.in_flight_bytes -= request.size
         self._backoff_s = BACKOFF_FIRST_S
-        follower = request.next
-        if follower is not None:
+        if request.next is not None:
+            follower = request.next
             follower.sent_at = self._heard_at
             self._pending[follower.key] = follower
             self._write(follower)

@@ -18,20 +18,25 @@ import sys
 from array import array
 from bisect import bisect_right
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import DataCorrupt, FormatUnsupported
 
 if TYPE_CHECKING:
     from headrace.storage.ledger import Buffer
 
-MAGIC = b"Hr"
-VERSION = 1
-DATA, FRAGMENT, TRAILER, TAIL, NOTE_PART, NOTE = 1, 2, 3, 4, 5, 6
-HEAD = Struct(">2sBBqq")
-_TAIL = Struct(">qII")
-_NOTE = Struct(">qq")
-INDEX_INTERVAL_BYTES = 64 << 10
+MAGIC: Final = b"Hr"
+VERSION: Final = 1
+DATA: Final = 1
+FRAGMENT: Final = 2
+TRAILER: Final = 3
+TAIL: Final = 4
+NOTE_PART: Final = 5
+NOTE: Final = 6
+HEAD: Final = Struct(">2sBBqq")
+_TAIL: Final = Struct(">qII")
+_NOTE: Final = Struct(">qq")
+INDEX_INTERVAL_BYTES: Final = 64 << 10
 
 
 class Head(NamedTuple):

@@ -8,7 +8,7 @@ that the cache keeps.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.runtime.completion import Completion
 from headrace.storage.bookkeeper.entries import DATA, FRAGMENT, HEAD, MAGIC, VERSION
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from headrace.storage.ledger import Buffer
 
-DATA_AT = PAYLOAD_AT + HEAD.size
+DATA_AT: Final = PAYLOAD_AT + HEAD.size
 """Where the bytes of the ledger begin in the frame of an entry."""
-_EMPTY = bytearray()
-_HEAD_SPACE = bytes(DATA_AT)
+_EMPTY: Final = bytearray()
+_HEAD_SPACE: Final = bytes(DATA_AT)
 
 
 class BuiltEntry:

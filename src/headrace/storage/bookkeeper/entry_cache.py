@@ -7,12 +7,12 @@ acknowledged is here as well (it was just written): the caller knows how far it 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from headrace.storage.ledger import Buffer
 
-ENTRY_OVERHEAD_BYTES = 400
+ENTRY_OVERHEAD_BYTES: Final = 400
 """Of dictionaries, lists and views, for each entry."""
 
 

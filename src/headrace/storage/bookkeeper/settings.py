@@ -58,8 +58,7 @@ class BookKeeperSettings:
     opened_bytes_max: int = 64 << 20
     """Memory for indexes and footers of sealed ledgers; the oldest are read anew when needed."""
     entry_bytes_max: int = ENTRY_BYTES_MAX
-    entry_bytes_target: int = 128 << 10
-    """Appends are gathered up to this size: larger entries bring no more throughput, and wait
-    longer."""
+    entry_bytes_target: int = 256 << 10
+    """Appends are gathered up to this size while others are under way (see docs/BOOKKEEPER.md)."""
     eager_entries: int = 4
     """So many entries of a ledger may be under way before appends are gathered."""

@@ -14,52 +14,74 @@ from __future__ import annotations
 
 import hashlib
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
 if TYPE_CHECKING:
     from headrace.storage.ledger import Buffer
 
-VERSION = 2
-ADD, READ, BATCH_READ = 1, 2, 7
+View = memoryview
+"""As fields of values name it: a compiled module looks for their types among its own names."""
 
-FLAG_FENCE, FLAG_RECOVERY_ADD, FLAG_HIGH_PRIORITY = 1, 2, 4
+VERSION: Final = 2
+ADD: Final = 1
+READ: Final = 2
+BATCH_READ: Final = 7
 
-OK, NO_LEDGER, NO_ENTRY = 0, 1, 2
-BAD_REQUEST, IO_ERROR, UNAUTHORIZED, BAD_VERSION, FENCED, READ_ONLY = 100, 101, 102, 103, 104, 105
-TOO_MANY_REQUESTS, UNKNOWN_LEDGER_STATE = 106, 107
+FLAG_FENCE: Final = 1
+FLAG_RECOVERY_ADD: Final = 2
+FLAG_HIGH_PRIORITY: Final = 4
+
+OK: Final = 0
+NO_LEDGER: Final = 1
+NO_ENTRY: Final = 2
+BAD_REQUEST: Final = 100
+IO_ERROR: Final = 101
+UNAUTHORIZED: Final = 102
+BAD_VERSION: Final = 103
+FENCED: Final = 104
+READ_ONLY: Final = 105
+TOO_MANY_REQUESTS: Final = 106
+UNKNOWN_LEDGER_STATE: Final = 107
 # Ours: what a request that was never answered ends with.
-TIMED_OUT, DISCONNECTED, OVERLOADED, DAMAGED = -1, -2, -3, -4
+TIMED_OUT: Final = -1
+DISCONNECTED: Final = -2
+OVERLOADED: Final = -3
+DAMAGED: Final = -4
 
-LAST_ADD_CONFIRMED = -1
+LAST_ADD_CONFIRMED: Final = -1
 """The entry id that asks a bookie for the last entry it has."""
 
-ENTRY_OVERHEAD = 36
+ENTRY_OVERHEAD: Final = 36
 """Bytes before the payload in an entry: four int64 and the digest."""
-PAYLOAD_AT = 4 + 4 + 20 + ENTRY_OVERHEAD
+PAYLOAD_AT: Final = 4 + 4 + 20 + ENTRY_OVERHEAD
 """Where the payload begins in the frame of an add."""
-FRAME_BYTES_MAX = 64 << 20
+FRAME_BYTES_MAX: Final = 64 << 20
 """No bookie sends more in one response: its own frames are limited to 5 MiB by default."""
 
-_LENGTH = Struct(">I")
-_ADD_HEAD = Struct(">iI20sqqqq")
-_ENTRY = Struct(">qqqqI")
-_READ = Struct(">iIqq")
-_FENCING_READ = Struct(">iIqq20s")
-_BATCH_READ = Struct(">iIqqqiq")
-_RESPONSE = Struct(">Iiqq")
-_RESPONSE_HEAD_SIZE = _RESPONSE.size
-_REQUEST_ID = Struct(">q")
-_ENTRY_AT = 28
-_DIGEST_AT = 60
+_LENGTH: Final = Struct(">I")
+_ADD_HEAD: Final = Struct(">iI20sqqqq")
+_ENTRY: Final = Struct(">qqqqI")
+_READ: Final = Struct(">iIqq")
+_FENCING_READ: Final = Struct(">iIqq20s")
+_BATCH_READ: Final = Struct(">iIqqqiq")
+_RESPONSE: Final = Struct(">Iiqq")
+_RESPONSE_HEAD_SIZE: Final = 24
+ADD_RESPONSE_SIZE: Final = 4 + 24
+_ADD_RESPONSE_BEGIN: Final = Struct(">II").pack(24, VERSION << 24 | ADD << 16)
+_ADD_RESPONSE: Final = Struct(">iqq")
+_REQUEST_ID: Final = Struct(">q")
+_ENTRY_AT: Final = 28
+_DIGEST_AT: Final = 60
 
 
 START_TLS_FRAME = bytes.fromhex("0000000b 0a06 0803 1009 1801 d20600")
 """A request of version 3, in protobuf: header (version 3, operation 9, request 1), StartTLSRequest.
 Do not change: on the wire."""
-STATUS_OK = 0
-_HEADER_TAG, _STATUS_TAG = 0x0A, 0x10
+STATUS_OK: Final = 0
+_HEADER_TAG: Final = 0x0A
+_STATUS_TAG: Final = 0x10
 
 
 class MalformedFrame(Exception):
@@ -72,7 +94,7 @@ class Entry(NamedTuple):
     entry: int
     last_add_confirmed: int
     length: int
-    payload: memoryview
+    payload: View
 
 
 def master_key(password: bytes) -> bytes:
@@ -129,7 +151,7 @@ class Response(NamedTuple):
     code: int
     ledger: int
     entry: int
-    body: memoryview
+    body: View
 
 
 def start_tls_status(frame: memoryview) -> int:
@@ -161,6 +183,17 @@ def decode_response(frame: memoryview) -> Response:
     if header >> 24 != VERSION:
         raise MalformedFrame(f"a response of protocol version {header >> 24}")
     return Response(header >> 16 & 0xFF, code, ledger, entry, frame[_RESPONSE_HEAD_SIZE:])
+
+
+def is_add_response(data: bytes, at: int) -> bool:
+    """Whether a whole response to an add, its length included, begins at `at`."""
+    return data.startswith(_ADD_RESPONSE_BEGIN, at) and len(data) - at >= ADD_RESPONSE_SIZE
+
+
+def add_response(data: bytes, at: int) -> tuple[int, int, int]:
+    """(code, ledger, entry) of the response to an add that begins at `at`."""
+    found: tuple[int, int, int] = _ADD_RESPONSE.unpack_from(data, at + 8)
+    return found
 
 
 def batch_request_id(body: memoryview) -> int:

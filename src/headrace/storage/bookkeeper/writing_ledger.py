@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import (
     HeadraceError,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SPARES_RETRY_S = 2.0
+SPARES_RETRY_S: Final = 2.0
 
 
 class WritingLedger:

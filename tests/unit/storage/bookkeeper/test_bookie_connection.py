@@ -14,8 +14,10 @@ from headrace.runtime.tasks import Tasks
 from headrace.storage.bookkeeper.bookie_connection import BookieConnection
 from headrace.storage.bookkeeper.ledger_metadata import BookieAddress
 from headrace.storage.bookkeeper.wire import (
+    ADD,
     BATCH_READ,
     DISCONNECTED,
+    FENCED,
     NO_ENTRY,
     OK,
     OVERLOADED,
@@ -126,6 +128,46 @@ def test_answers_find_their_requests_in_any_order_and_in_any_pieces(play):
         assert await third == (OK, b"third")
         assert await first == (NO_ENTRY, b"")
         assert await second == (OK, b"second" * 50_000)
+        assert connection.in_flight_bytes == 0
+
+    play(scenario)
+
+
+def test_answers_to_adds_are_told_apart_wherever_the_stream_is_cut(play):
+    """Among answers to reads, in one piece, byte by byte, and with every cut in two."""
+    answers = b"".join(
+        struct.pack(">IIiqq", 24 + len(body), 2 << 24 | operation << 16, code, 1, entry) + body
+        for operation, entry, code, body in (
+            (ADD, 1, OK, b""),
+            (READ, 1, OK, b"one"),
+            (ADD, 2, FENCED, b""),
+            (ADD, 3, OK, b""),
+            (READ, 3, NO_ENTRY, b""),
+        )
+    )
+    expected = [(ADD, 1, OK), (READ, 1, OK), (ADD, 2, FENCED), (ADD, 3, OK), (READ, 3, NO_ENTRY)]
+
+    async def scenario(server, connection, told):
+        def answered(code, _body, context):
+            told.append((*context, code))
+
+        def ask():
+            told.clear()
+            for entry in (1, 2, 3):
+                connection.add(1, entry, b"frame %d" % entry, answered, (ADD, entry))
+            for entry in (1, 3):
+                connection.read(1, entry, answered, (READ, entry))
+
+        ask()
+        while connection._transport is None:
+            await asyncio.sleep(0)
+        connection.data_received(answers)
+        assert told == expected
+        for size in (1, *range(2, len(answers))):
+            ask()
+            for at in range(0, len(answers), size):
+                connection.data_received(answers[at : at + size])
+            assert told == expected, size
         assert connection.in_flight_bytes == 0
 
     play(scenario)
