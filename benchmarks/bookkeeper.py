@@ -5,26 +5,33 @@
 A ZooKeeper and three bookies as they are shipped (journal synced), E=W=3, A=2, on one machine. Each
 round writes the same appends with both clients, each in a process of its own that is warmed first.
 "gathered" is the store as brokers use it, which puts several appends into one entry; "one by one"
-makes every append an entry, as the Java client does.
+makes every append an entry, as the Java client does. Ours is the compiled core where `make fast`
+has built it, as a broker is; HEADRACE_COMPILED=0 keeps to the plain modules.
 """
 
 from __future__ import annotations
 
 import asyncio
 import resource
+import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
 
 from tests.cluster.fixtures import cluster
-from tests.cluster.oracle import oracle, stream
+from tests.cluster.oracle import Oracle, oracle, stream
 
+from headrace.runtime import compiled
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.server.dev_cluster.parts import find_parts
-from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
-from headrace.storage.bookkeeper.settings import BookKeeperSettings
+
+if TYPE_CHECKING:
+    from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 
 LOADS = ((200, 256, 40_000), (16 << 10, 32, 8_000), (128 << 10, 16, 1_500))
 """(bytes, outstanding, count)"""
@@ -51,9 +58,15 @@ async def write(store: BookKeeperLedgerStore, size: int, outstanding: int, count
 
 
 async def child(address: str, target: int) -> None:
-    """Do what the parent says, a line each: size, outstanding, count."""
+    """Do what the parent says, a line each: size, outstanding, count. `target` 0: the default."""
+    print(f"ours: {compiled.use()}", file=sys.stderr, flush=True)
+    from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+    from headrace.storage.bookkeeper.settings import BookKeeperSettings
+
     zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
-    settings = BookKeeperSettings(entry_bytes_target=target, add_timeout_ms=20_000)
+    settings = BookKeeperSettings(add_timeout_ms=20_000)
+    if target:
+        settings = replace(settings, entry_bytes_target=target)
     store = await BookKeeperLedgerStore.open(zookeeper, settings, SystemClock())
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -79,38 +92,59 @@ def report(name: str, size: int, outstanding: int, count: int, words: list[str])
     )
 
 
+def sum_up(size: int, outstanding: int, rows: dict[str, list[list[str]]]) -> None:
+    """Medians of a load beside those of Java."""
+    elapsed = {name: median(int(words[0]) for words in found) for name, found in rows.items()}
+    cpu = {name: median(int(words[1]) for words in found) for name, found in rows.items()}
+    for name in rows:
+        if name != "Java":
+            print(
+                f"{size:>7} B x{outstanding:<4} {name:<12} medians, of Java's:"
+                f" CPU {cpu[name] / cpu['Java']:.2f}, rate {elapsed['Java'] / elapsed[name]:.2f}",
+                flush=True,
+            )
+
+
+def measure(side: subprocess.Popen[str] | Oracle, load: tuple[int, int, int]) -> list[str]:
+    """[nanoseconds, nanoseconds of CPU, ...] of one load on one side."""
+    if isinstance(side, Oracle):
+        return side.ask("measure", 3, 3, 2, *load)
+    assert side.stdin is not None
+    assert side.stdout is not None
+    print(*load, file=side.stdin, flush=True)
+    return side.stdout.readline().split()
+
+
 def main(rounds: int) -> None:
     """Print the table."""
-    import subprocess
-
     parts = find_parts()
     with (
         cluster(parts, bookie_count=3) as servers,
         tempfile.TemporaryDirectory() as folder,
         oracle(parts, Path(folder), servers.zookeeper.address, heap_mb=512, is_warm=True) as java,
     ):
-        address = servers.zookeeper.address
-        command = [sys.executable, "-m", "benchmarks.bookkeeper", "child", address]
-        ours = {
+        command = [sys.executable, "-m", "benchmarks.bookkeeper", "child"]
+        command.append(servers.zookeeper.address)
+        sides: dict[str, subprocess.Popen[str] | Oracle] = {
             name: subprocess.Popen(
-                [*command, target], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                [*command, str(gathered)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
-            for name, target in (("gathered", str(128 << 10)), ("one by one", "1"))
+            for name, gathered in (("gathered", 0), ("one by one", 1))
         }
-        for size, outstanding, count in LOADS:
+        sides["Java"] = java
+        for load in LOADS:
+            rows: dict[str, list[list[str]]] = {name: [] for name in sides}
             for number in range(rounds + 1):
-                for name, process in ours.items():
-                    assert process.stdin is not None
-                    assert process.stdout is not None
-                    print(size, outstanding, count, file=process.stdin, flush=True)
-                    words = process.stdout.readline().split()
-                    if number:
-                        report(name, size, outstanding, count, words)
-                words = java.ask("measure", 3, 3, 2, size, outstanding, count)
-                if number:  # the first round warms
-                    report("Java", size, outstanding, count, words)
-        for process in ours.values():
-            process.communicate()
+                # The other way round each time: who comes behind whom makes a difference.
+                for name in list(sides)[:: -1 if number % 2 else 1]:
+                    words = measure(sides[name], load)
+                    if number:  # the first round warms
+                        report(name, *load, words)
+                        rows[name].append(words)
+            sum_up(*load[:2], rows)
+        for side in sides.values():
+            if not isinstance(side, Oracle):
+                side.communicate()
 
 
 if __name__ == "__main__":
