@@ -12,19 +12,18 @@ import resource
 import shutil
 import signal
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from headrace.errors import Fatal
+from headrace.verify.blackbox.fake_clock import FakeClock, why_no_clock
 from headrace.verify.real_broker import RealBroker
 from headrace.verify.self_proof import spoiled_launch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from headrace.verify.blackbox.link import Network
-
-FAKETIME_PLACES = ("/usr/lib", "/usr/local/lib", "/lib")
 
 
 class Breakable(Protocol):
@@ -148,47 +147,6 @@ class HasBookies(Protocol):
         ...
 
 
-def find_faketime() -> str | None:
-    """The library that libfaketime preloads: HEADRACE_FAKETIME's, or the installed one, or None."""
-    named = os.environ.get("HEADRACE_FAKETIME")
-    if named:
-        return named
-    for place in FAKETIME_PLACES:
-        for path in sorted(Path(place).glob("**/faketime/libfaketimeMT.so.1")):
-            return str(path)
-    return None
-
-
-NO_FAKETIME = "libfaketime is not installed: the broker's clock does not jump"
-
-
-class FakeClock:
-    """A wall clock that jumps, for the processes that get its environment."""
-
-    def __init__(self, library: str, path: Path) -> None:
-        self._path = path
-        self.environment = {
-            "LD_PRELOAD": library,
-            "FAKETIME_TIMESTAMP_FILE": str(path),
-            "FAKETIME_CACHE_DURATION": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.jump(0.0)
-
-    @classmethod
-    def find(cls, path: Path) -> FakeClock | None:
-        """One whose offset is kept in `path`; None where libfaketime is not installed."""
-        library = find_faketime()
-        return None if library is None else cls(library, path)
-
-    def jump(self, offset_s: float) -> None:
-        """Be so far off from now on. Replaced at once: libfaketime reads it at any moment."""
-        fresh = self._path.with_suffix(".new")
-        fresh.write_text(f"{offset_s:+.3f}\n")
-        fresh.replace(self._path)
-
-
 class SingleBroker:
     """One broker of one machine."""
 
@@ -269,7 +227,7 @@ class SingleBroker:
         """See Cluster."""
         found = {}
         if self._clock is None:
-            found["clock"] = NO_FAKETIME
+            found["clock"] = why_no_clock()
         if not hasattr(resource, "prlimit"):
             found["disk"] = "no prlimit here: the disk does not fill up"
         return found

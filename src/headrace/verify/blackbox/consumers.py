@@ -1,4 +1,4 @@
-"""Members of consumer groups, of three libraries, which commit what they have polled.
+"""Members of consumer groups, of three libraries in Python, which commit what they have polled.
 
 Rules of the room: a commit is synchronous and names partitions that the member owns. It is `ok`
 only if the member's generation was the same before and after; a library that has joined anew

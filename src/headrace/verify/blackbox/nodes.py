@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.server.dev_cluster.processes import ServerProcess
-    from headrace.verify.blackbox.cluster import FakeClock
+    from headrace.verify.blackbox.fake_clock import FakeClock
     from headrace.verify.real_broker import RealBroker
 
 START_TIMEOUT_S = 240.0

@@ -1,4 +1,4 @@
-"""Producers of three libraries, each as its users run it.
+"""Producers of three libraries in Python, each as its users run it.
 
 Rules of the room: an error is `fail` only where the broker has refused the record for good; all
 else is `info`. A producer that tries again without sequences marks its values with `again`.

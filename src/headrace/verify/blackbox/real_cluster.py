@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.server.dev_cluster.cluster import DevCluster
 from headrace.server.dev_cluster.settings import ClusterOptions, Place
-from headrace.verify.blackbox.cluster import NO_FAKETIME, Breakable, FakeClock
 from headrace.verify.blackbox.fabric import CLIENTS, Edge
+from headrace.verify.blackbox.fake_clock import FakeClock, why_no_clock
 from headrace.verify.blackbox.nodes import BrokerNode, Node, ServerNode, SlowAnswers, SmallDisk
 from headrace.verify.blackbox.schedule import BOOKIE_FAULTS
 from headrace.verify.real_broker import RealBroker
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from headrace.verify.blackbox.cluster import Breakable
     from headrace.verify.blackbox.fabric import Fabric
     from headrace.verify.blackbox.link import Network
 
@@ -267,7 +268,7 @@ class RealCluster:
             why = "no mount namespace here: the disks of bookies do not fill up"
             found |= {"disk": why, "journal": why}
         if self._brokers[0].clock is None:
-            found["clock"] = NO_FAKETIME
+            found["clock"] = why_no_clock()
         return found
 
     # --- what is seen of them ----------------------------------------------------------------

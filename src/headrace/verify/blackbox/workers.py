@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import Fatal
-from headrace.verify.blackbox.cluster import NO_FAKETIME, Breakable, FakeClock
 from headrace.verify.blackbox.fabric import CLIENTS, Edge
+from headrace.verify.blackbox.fake_clock import FakeClock, why_no_clock
 from headrace.verify.blackbox.nodes import RETRY_S, BrokerNode, Deadline
 from headrace.verify.chance import seeded
 from headrace.verify.real_broker import RealBroker
@@ -27,6 +27,7 @@ from headrace.verify.self_proof import spoiled_launch
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from headrace.verify.blackbox.cluster import Breakable
     from headrace.verify.blackbox.fabric import Fabric
 
 WORKERS = 3
@@ -140,7 +141,7 @@ class Workers:
         """See Cluster."""
         found = {}
         if self._all.clock is None:
-            found["clock"] = NO_FAKETIME
+            found["clock"] = why_no_clock()
         if not hasattr(resource, "prlimit"):
             found["disk"] = "no prlimit here: the disk does not fill up"
         if not self._has_network:

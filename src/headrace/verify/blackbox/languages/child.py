@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 POLL_TIMEOUT_MS = 100
 END_TIMEOUT_S = 10
+CODECS = ("gzip", "lz4", "zstd")
+"""Not snappy: kafka-python, which has no library for it here, stops at its first batch for good."""
 Answer = dict[str, Any]
 
 

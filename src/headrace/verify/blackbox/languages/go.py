@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import Rejected, Retriable
 from headrace.runtime.jars import cache_folder
 from headrace.verify.blackbox.consumers import HEARTBEAT_MS, SESSION_TIMEOUT_MS
-from headrace.verify.blackbox.languages.child import consume, produce
+from headrace.verify.blackbox.languages.child import CODECS, consume, produce
 
 if TYPE_CHECKING:
     from headrace.verify.blackbox.context import Context
@@ -78,7 +78,7 @@ def run_go_producer(context: Context) -> None:
     """Idempotent, as franz-go is by default."""
     settings: dict[str, object] = {
         "linger_ms": context.chance.choice((0, 1, 20)),
-        "compression": context.chance.choice(("none", "gzip", "snappy", "lz4", "zstd")),
+        "compression": context.chance.choice(("none", *CODECS)),
     }
     produce(context, _command(context, "producer", settings))
 

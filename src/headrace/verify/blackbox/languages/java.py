@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.runtime.jars import Jar, cache_folder, ensure_jars
 from headrace.runtime.java import find_java_home
 from headrace.verify.blackbox.consumers import HEARTBEAT_MS, SESSION_TIMEOUT_MS
-from headrace.verify.blackbox.languages.child import consume, produce
+from headrace.verify.blackbox.languages.child import CODECS, consume, produce
 
 if TYPE_CHECKING:
     from headrace.verify.blackbox.context import Context
@@ -31,7 +31,6 @@ _ASSIGNORS = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
     "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 }
-_CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 
 def find_command() -> list[str]:
@@ -54,7 +53,7 @@ def run_java_producer(context: Context) -> None:
         "acks": "all",
         "enable.idempotence": "true",
         "linger.ms": context.chance.choice((0, 1, 20)),
-        "compression.type": context.chance.choice(_CODECS) if is_compressed else "none",
+        "compression.type": context.chance.choice(CODECS) if is_compressed else "none",
         "request.timeout.ms": 5_000,
         "delivery.timeout.ms": 3_600_000,
         "max.block.ms": 10_000,

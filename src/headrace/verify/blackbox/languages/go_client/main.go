@@ -94,11 +94,10 @@ func main() {
 // --- a producer ------------------------------------------------------------------------------
 
 var codecs = map[string]kgo.CompressionCodec{
-	"none":   kgo.NoCompression(),
-	"gzip":   kgo.GzipCompression(),
-	"snappy": kgo.SnappyCompression(),
-	"lz4":    kgo.Lz4Compression(),
-	"zstd":   kgo.ZstdCompression(),
+	"none": kgo.NoCompression(),
+	"gzip": kgo.GzipCompression(),
+	"lz4":  kgo.Lz4Compression(),
+	"zstd": kgo.ZstdCompression(),
 }
 
 func produce(settings map[string]string, options []kgo.Opt) error {
