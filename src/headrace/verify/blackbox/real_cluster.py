@@ -47,6 +47,9 @@ BOOKIE_SESSION_MS = 10_000
 """Longer than anybody waits for an answer: a slow bookie is still taken for a living one."""
 KAFKA_PORT, HTTP_PORT = 9092, 9180
 LEDGER_DISK_BYTES = 96 << 20
+"""What a bookie has for `_LOAD_S` seconds of the whole load, or less: one that is full for good
+serves nobody, and does not come back while its journal does not fit into its ledgers."""
+_LOAD_S = 240.0
 JOURNAL_DISK_BYTES = 192 << 20
 _BOOKIE_SETTINGS = {
     "diskCheckInterval": "1000",
@@ -71,8 +74,11 @@ class RealCluster:
         fabric: Fabric | None,
         size: Size = WHOLE,
         bug: str | None = None,
+        load_s: float = 0.0,
     ) -> None:
+        """`load_s`: for how long there will be the whole load, or how much longer half of it."""
         self._folder = folder
+        self._ledger_disk_bytes = int(LEDGER_DISK_BYTES * max(1.0, load_s / _LOAD_S))
         self._size = size
         self._fabric = fabric
         self._launch: tuple[str, ...] = ()
@@ -111,7 +117,7 @@ class RealCluster:
             name = f"bookie-{number}"
             places[name] = Place(fabric.add(name), "eth0", fabric.launch(name))
             folder = self._folder / "servers" / name
-            self._disks.append(SmallDisk(folder / "ledgers", LEDGER_DISK_BYTES))
+            self._disks.append(SmallDisk(folder / "ledgers", self._ledger_disk_bytes))
             self._journals.append(SmallDisk(folder / "journal", JOURNAL_DISK_BYTES))
         for number in range(1, self._size.zookeepers + 1):
             name = "zookeeper" if number == 1 else f"zookeeper-{number}"

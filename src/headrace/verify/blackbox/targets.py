@@ -44,5 +44,6 @@ def make_target(plan: Plan, folder: Path, network: Network) -> Cluster:
         from headrace.verify.blackbox.real_cluster import SMALL, WHOLE, RealCluster
 
         size = SMALL if plan.is_quick else WHOLE
-        return RealCluster(folder / "cluster", network, own_network, size, bug)
+        load_s = plan.seconds * plan.load
+        return RealCluster(folder / "cluster", network, own_network, size, bug, load_s)
     return SingleBroker(folder / "broker", network, bug)
