@@ -13,8 +13,10 @@ import time
 import psutil
 import pytest
 
+from headrace.verify.blackbox import crew
 from headrace.verify.blackbox.context import Context, Spec
 from headrace.verify.blackbox.crew import Client
+from headrace.verify.blackbox.languages import go
 from headrace.verify.blackbox.languages.child import ChildGone, consume, produce
 from headrace.verify.blackbox.payload import value_bytes, value_number
 from headrace.verify.history import History, read_history
@@ -263,3 +265,29 @@ def wait_until(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_a_language_that_is_not_there_is_left_out_and_named_and_quick_runs_do_not_ask(
+    tmp_path, monkeypatch
+):
+    asked = []
+
+    def find(language):
+        asked.append(language)
+        return f"no {language} here"
+
+    monkeypatch.setattr(crew, "find_program", find)
+    crew.Crew(1, "", tmp_path, is_quick=True)
+    assert not asked
+    skipped = crew.Crew(1, "", tmp_path, is_quick=False).skipped
+    roles = {role.name: role.language for role in crew.ROLES if role.language is not None}
+    assert set(roles.values()) == {"java", "go"}
+    assert {name: skipped.get(name) for name in roles} == {
+        name: f"no {language} here" for name, language in roles.items()
+    }
+
+
+def test_without_a_compiler_for_go_the_next_step_is_told(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(go.GoMissing, match="install one"):
+        go.find_command()
