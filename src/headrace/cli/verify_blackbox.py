@@ -89,8 +89,7 @@ def blackbox(
     if planted is not None:
         ctx.exit(_prove(planted, seed))
     plan = Plan(seconds, seed, quick, None, only, target, with_archive, load)
-    if not quick:
-        _make_programs_ready()
+    _make_ready(plan)
     if wants_network(target) and not _in_own_network():
         from headrace.verify.blackbox import fabric
 
@@ -110,12 +109,28 @@ def _as_arguments(plan: Any, report: Path | None, *, as_json: bool) -> list[str]
     return arguments + (["--report", str(report)] if report is not None else [])
 
 
-def _make_programs_ready() -> None:
-    """Fetch and build clients in other languages: in a network of its own nothing is fetched."""
+def _make_ready(plan: Any) -> None:
+    """Fetch and build what the run starts: in a network of its own nothing can be fetched.
+
+    Raises JavaMissing, JarUnavailable, JarCorrupt for what it cannot do without.
+    """
     from headrace.verify.blackbox.crew import LANGUAGES, find_program
+    from headrace.verify.blackbox.targets import CLUSTER
 
     line = StatusLine()
-    for language in LANGUAGES:
+    if plan.target == CLUSTER:
+        from headrace.server.dev_cluster.parts import find_parts
+
+        line.show(0, "BookKeeper and ZooKeeper are made ready")
+        find_parts()
+    if plan.with_archive:
+        from headrace.pipeline.jars import PINNED
+        from headrace.runtime.jars import cache_folder, ensure_jars
+        from headrace.runtime.java import find_java_home
+
+        line.show(0, "Spark's jars are made ready")
+        ensure_jars(find_java_home(cache_folder()), PINNED)
+    for language in () if plan.is_quick else LANGUAGES:
         line.show(0, f"clients in {language} are made ready")
         find_program(language)
     line.end()
