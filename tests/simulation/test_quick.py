@@ -15,7 +15,7 @@ pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]
 
 from headrace.cli.main import cli
 from headrace.verify.simulation.bugs import BUGS, chosen, find
-from headrace.verify.simulation.explore import shrink
+from headrace.verify.simulation.explore import Limits, explore, shrink
 from headrace.verify.simulation.run import draw_scenario, simulate
 from headrace.verify.simulation.schedule import DISK_FAULTS, KINDS, draw_schedule
 
@@ -35,6 +35,12 @@ def test_simulated_clusters_hold_whatever_happens_to_them(tmp_path):
     assert report["broker_hours"] > 0.3
     assert len(report["faults"]) > 10
     assert result.exit_code == 0
+
+
+def test_a_campaign_that_is_told_to_end_tells_what_it_has_done():
+    ends = iter([False, True])
+    outcome = explore(1, Limits(hours=100.0), lambda *_: None, is_over=lambda: next(ends))
+    assert outcome.runs == 1
 
 
 def test_a_seed_gives_the_same_run_in_every_process():

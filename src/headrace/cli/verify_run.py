@@ -5,6 +5,8 @@ Rules of the room: a mode gives its run, its report and its tables; nothing here
 
 from __future__ import annotations
 
+import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -15,7 +17,7 @@ from headrace.cli.progress import StatusLine
 from headrace.verify.self_proof import choose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     Progress = Callable[[float, str], None]
@@ -37,6 +39,32 @@ class ReportPart(Protocol):
 
     def write_report(self, folder: Path, outcome: Any, report: dict[str, Any], /) -> Sequence[str]:
         """Write the folder; the names of its files."""
+
+
+@contextmanager
+def told_to_end() -> Iterator[Callable[[], bool]]:
+    """Yields what says whether Ctrl-C or SIGTERM came: what was done until then is reported.
+
+    The second time, they do what they always do.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    came: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        came.append(number)
+        say("told to end: finishing what has begun")
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        restore()
 
 
 def run_shown(

@@ -14,7 +14,7 @@ from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, OK
 from headrace.cli.output import print_table, say
 from headrace.cli.progress import StatusLine
-from headrace.cli.verify_run import run_shown
+from headrace.cli.verify_run import run_shown, told_to_end
 
 QUICK_RUNS = 8
 
@@ -82,13 +82,14 @@ def _run(seed: int, limits: Any, folder: Path | None, *, as_json: bool) -> int:
         if folder is not None:  # at once: the run may last for hours
             reports.write_failure(folder, failure)
 
-    return run_shown(
-        lambda show: explore(seed, Limits(*limits), show, keep),
-        reports,
-        _show,
-        folder,
-        as_json=as_json,
-    )
+    with told_to_end() as is_over:
+        return run_shown(
+            lambda show: explore(seed, Limits(*limits), show, keep, is_over),
+            reports,
+            _show,
+            folder,
+            as_json=as_json,
+        )
 
 
 def _show(report: dict[str, Any]) -> None:

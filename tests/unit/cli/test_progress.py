@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 from headrace.cli import progress
+from headrace.cli.verify_run import told_to_end
 
 
 def test_a_log_gets_a_line_a_minute_and_short_work_none(monkeypatch, capsys) -> None:
@@ -14,3 +18,13 @@ def test_a_log_gets_a_line_a_minute_and_short_work_none(monkeypatch, capsys) -> 
         line.show(second / 150, f"{second} runs")
     line.end()
     assert capsys.readouterr().err == " 40%  60 runs\n 80%  120 runs\n"
+
+
+def test_who_is_told_to_end_hears_so_once_and_can_be_ended_the_second_time(capsys) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with told_to_end() as is_over:
+        assert not is_over()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert is_over()
+        assert signal.getsignal(signal.SIGTERM) is before
+    assert "finishing" in capsys.readouterr().err

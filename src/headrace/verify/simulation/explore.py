@@ -100,12 +100,16 @@ def explore(
     limits: Limits,
     on_progress: Callable[[float, str], None],
     on_failure: Callable[[Failure], None] = lambda _failure: None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run seeds from `seed` on until a limit is met. `on_failure` is told of each at once."""
+    """Run seeds from `seed` on until a limit is met, or `is_over` between two of them.
+
+    `on_failure` is told of each at once.
+    """
     clock = SystemClock()
     begun_ns = clock.now_ns()
     outcome = Outcome(seed)
-    while len(outcome.failures) < limits.failures:
+    while len(outcome.failures) < limits.failures and not is_over():
         outcome.real_s = (clock.now_ns() - begun_ns) / 1e9
         part = limits.part(outcome)
         if part >= 1:
