@@ -81,9 +81,8 @@ def wait_until(condition):
     "language",
     [
         pytest.param("java", marks=pytest.mark.java),
-        pytest.param(
-            "go", marks=pytest.mark.long
-        ),  # half a minute of CPU time where it is to build
+        # Half a minute of CPU time where it is to build.
+        pytest.param("go", marks=pytest.mark.long),
     ],
 )
 def test_a_client_in_another_language_works_with_others_and_is_judged_like_them(start, language):

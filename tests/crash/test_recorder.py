@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli.main import cli
-from headrace.verify import recorder
+from headrace.verify import native
 from headrace.verify.exploration import NEW_DISK
 from headrace.verify.recorder import RecordReader, RecordUnsound, compile_recorder, recording
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_recorded_is_refused(shared_object, tmp_path, call):
 
 
 def test_without_a_compiler_the_attack_is_skipped_and_says_so(monkeypatch):
-    monkeypatch.setattr(recorder.shutil, "which", lambda _name: None)
+    monkeypatch.setattr(native.shutil, "which", lambda _name: None)
     result = CliRunner().invoke(
         cli, ["verify", "crash", "--only", "power-files", "--runs", "1", "--json"]
     )

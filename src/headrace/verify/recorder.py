@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import Fatal
 from headrace.verify.model_disk import Image, split, truncate, write_into
+from headrace.verify.native import COMPILERS, compile_library, find_compiler
 
 HEAD = struct.Struct("<IiqIBBH")  # as `struct record` of recorder.c
 SOURCE = Path(__file__).with_name("recorder.c")
-COMPILERS = ("cc", "gcc", "clang")
 _NOT_KEPT = ("-shm",)
 """SQLite's index of its journal, in shared memory: whoever opens the file first makes it anew."""
 
@@ -35,17 +33,12 @@ def compile_recorder(folder: Path) -> Path | str:
     """The shared object, or why there is none."""
     if not sys.platform.startswith("linux"):
         return "the recorder of real processes needs Linux (LD_PRELOAD)"
-    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    compiler = find_compiler()
     if compiler is None:
         return f"no C compiler here ({', '.join(COMPILERS)}): real processes are not recorded"
     built = folder / "recorder.so"
-    command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(built), str(SOURCE)]
-    done = subprocess.run(  # noqa: S603 - a compiler that was looked up, on our own source
-        [*command, "-ldl", "-lpthread"], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        return f"{compiler} does not compile the recorder: {done.stderr.strip()[-300:]}"
-    return built
+    wrong = compile_library(compiler, SOURCE, built, "-ldl", "-lpthread")
+    return built if wrong is None else f"{compiler} does not compile the recorder: {wrong}"
 
 
 def recording(recorder: Path, root: Path, record: Path) -> dict[str, str]:

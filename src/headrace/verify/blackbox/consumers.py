@@ -22,9 +22,8 @@ HEARTBEAT_MS = 500
 COMMIT_CHANCE = 0.3
 Found = dict[str, list[tuple[int, int, bytes | None]]]
 """Topic -> what a poll brought of it, as (partition, offset, bytes)."""
-_GENERATION_AT = slice(
-    7, 11
-)  # "CGMDv2:", then a 32-bit number as it lies in memory: librdkafka's own
+_GENERATION_AT = slice(7, 11)
+"""Behind "CGMDv2:", a 32-bit number as it lies in memory: librdkafka's own encoding."""
 
 
 def run_librdkafka_member(context: Context) -> None:

@@ -161,8 +161,6 @@ class Crew:
         self.skipped: dict[str, str] = {}
         self.groups: set[str] = set()
         self._roles = []
-        self._commands: dict[str, list[str]] = {}
-        """Language -> what starts its program."""
         for role in ROLES:
             is_wanted = role.is_quick or not is_quick
             why = self._why_not(role, is_wanted=is_wanted)
@@ -178,10 +176,7 @@ class Crew:
         if role.language is None or not is_wanted:
             return None  # it takes a while to find out
         found = find_program(role.language)
-        if isinstance(found, str):
-            return found
-        self._commands[role.language] = found
-        return None
+        return found if isinstance(found, str) else None
 
     def start(self) -> None:
         """Start everybody."""
@@ -195,7 +190,7 @@ class Crew:
                 "groups": sorted(self.groups),
             }
             if role.language is not None:
-                options["command"] = self._commands[role.language]
+                options["command"] = find_program(role.language)
                 options["compressed"] = role.name.endswith("compressed")
             spec = Spec(
                 role.name, role.kind, 0, self._seed, self._bootstrap, TOPICS,

@@ -7,12 +7,13 @@ a process could do without the library it can do with it: that is tried before a
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+
+from headrace.verify.native import compile_library, find_compiler
 
 FAKETIME_PLACES = ("/usr/lib", "/usr/local/lib", "/lib")
 _SLEEPER = Path(__file__).with_name("plain_sleep.c")
@@ -43,16 +44,15 @@ class FakeClock:
     def __init__(self, libraries: str, path: Path) -> None:
         self._path = path
         self.environment = _environment(libraries, path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.jump(0.0)
 
     @classmethod
     def find(cls, path: Path) -> FakeClock | None:
         """One whose offset is kept in `path`; None where libfaketime cannot be had."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         library = find_faketime()
         if library is None:
             return None
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not _can_sleep(library):
             sleeper = _build_sleeper(path.with_name("plain_sleep.so"))
             if sleeper is None:
@@ -83,22 +83,21 @@ def _can_sleep(library: str) -> bool:
         path = Path(folder) / "clock"
         path.write_text("+0.000\n")
         command = [sys.executable, "-I", "-c", "import time; time.sleep(0.001)"]
-        return _run(command, os.environ | _environment(library, path))
+        try:
+            done = subprocess.run(  # noqa: S603 - our own command
+                command,
+                env=os.environ | _environment(library, path),
+                capture_output=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return done.returncode == 0
 
 
 def _build_sleeper(target: Path) -> Path | None:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
+    compiler = find_compiler()
+    if compiler is None or compile_library(compiler, _SLEEPER, target) is not None:
         return None
-    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(target), str(_SLEEPER)]
-    return target if _run(command, dict(os.environ)) else None
-
-
-def _run(command: list[str], environment: dict[str, str]) -> bool:
-    try:
-        done = subprocess.run(  # noqa: S603 - our own command
-            command, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return target

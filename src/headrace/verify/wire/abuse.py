@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 SENT_KEPT_BYTES = 4096
 HEARD_KEPT_BYTES = 8 << 20
 AT_ONCE = 64
+"""Connections of one round of `Abuse.each`."""
 PATIENCE_S = 10
 """For an answer, or an end, that has to come: on a machine that is busy, too."""
-"""Connections of one round of `Abuse.each`."""
 _CLOCK = SystemClock()
 
 

@@ -45,6 +45,12 @@ CODECS = ("gzip", "lz4", "zstd")
 Answer = dict[str, Any]
 
 
+def command_of(context: Context, settings: dict[str, object], *words: str) -> list[str]:
+    """What starts the client's program as this kind, with its settings behind it."""
+    listed = [f"{name}={value}" for name, value in settings.items()]
+    return [*context.spec.options["command"], *words, *listed]
+
+
 class ChildGone(Exception):
     """The program has ended, though nobody had asked it to."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import Rejected, Retriable
 from headrace.runtime.jars import cache_folder
 from headrace.verify.blackbox.consumers import HEARTBEAT_MS, SESSION_TIMEOUT_MS
-from headrace.verify.blackbox.languages.child import CODECS, consume, produce
+from headrace.verify.blackbox.languages.child import CODECS, command_of, consume, produce
 
 if TYPE_CHECKING:
     from headrace.verify.blackbox.context import Context
@@ -96,6 +96,5 @@ def run_go_member(context: Context) -> None:
 
 
 def _command(context: Context, kind: str, settings: dict[str, object]) -> list[str]:
-    words = settings | {"bootstrap": context.spec.bootstrap, "client": context.spec.name}
-    listed = [f"{name}={value}" for name, value in words.items()]
-    return [*context.spec.options["command"], kind, *listed]
+    shared = {"bootstrap": context.spec.bootstrap, "client": context.spec.name}
+    return command_of(context, settings | shared, kind)

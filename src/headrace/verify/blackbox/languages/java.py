@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.runtime.jars import Jar, cache_folder, ensure_jars
 from headrace.runtime.java import find_java_home
 from headrace.verify.blackbox.consumers import HEARTBEAT_MS, SESSION_TIMEOUT_MS
-from headrace.verify.blackbox.languages.child import CODECS, consume, produce
+from headrace.verify.blackbox.languages.child import CODECS, command_of, consume, produce
 
 if TYPE_CHECKING:
     from headrace.verify.blackbox.context import Context
@@ -58,7 +58,7 @@ def run_java_producer(context: Context) -> None:
         "delivery.timeout.ms": 3_600_000,
         "max.block.ms": 10_000,
     }
-    produce(context, [*context.spec.options["command"], "producer", *_words(settings)])
+    produce(context, command_of(context, settings, "producer"))
 
 
 def run_java_member(context: Context) -> None:
@@ -75,7 +75,7 @@ def run_java_member(context: Context) -> None:
         "request.timeout.ms": 11_000,
     }
     topics = ",".join(context.spec.topics)
-    consume(context, [*context.spec.options["command"], "member", topics, *_words(settings)])
+    consume(context, command_of(context, settings, "member", topics))
 
 
 def _settings(context: Context) -> dict[str, object]:
@@ -89,7 +89,3 @@ def _settings(context: Context) -> dict[str, object]:
         "retry.backoff.max.ms": 200,
         "socket.connection.setup.timeout.ms": 4_000,
     }
-
-
-def _words(settings: dict[str, object]) -> list[str]:
-    return [f"{name}={value}" for name, value in settings.items()]

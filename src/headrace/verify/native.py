@@ -1,0 +1,34 @@
+"""Small C sources of ours, compiled on the spot for LD_PRELOAD.
+
+Rules of the room: knows compilers, not what a library is for. Where none is installed, what needs
+one is left out and named.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMPILERS = ("cc", "gcc", "clang")
+_TIMEOUT_S = 120
+
+
+def find_compiler() -> str | None:
+    """The path of a C compiler; None if none of COMPILERS is installed."""
+    return next((found for name in COMPILERS if (found := shutil.which(name))), None)
+
+
+def compile_library(compiler: str, source: Path, target: Path, *libraries: str) -> str | None:
+    """Make a shared object of a source: None if that went well, else what was wrong."""
+    command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(target), str(source), *libraries]
+    try:
+        done = subprocess.run(  # noqa: S603 - a compiler that was looked up, on our own source
+            command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stderr.strip()[-300:] if done.returncode else None
