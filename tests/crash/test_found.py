@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Executor, Future
+from functools import partial
 
 import pytest
 from crc32c import crc32c
@@ -338,6 +340,100 @@ def test_what_a_killed_process_has_named_is_made_durable_by_the_next():
         store = await open_ledgers(ModelDisk(state), 64 << 10, 1 << 20)
         assert (await store.recover(ledger)).footer == b"footer"
         assert bytes(await store.read(ledger, 0, 50_000)) == bytes(50_000)
+        await abandon(store)
+
+    asyncio.run(main())
+
+
+class HeldThread(Executor):
+    """A thread that gets no processor for a while: before it begins, or before it is heard of."""
+
+    def __init__(self, *, begins_at_once):
+        self.begins_at_once = begins_at_once
+        self.is_held = False
+        self.held = []
+
+    def submit(self, function, /, *arguments, **options):
+        future = Future()
+
+        def begin():
+            if not future.set_running_or_notify_cancel():
+                return lambda: None
+            try:
+                return partial(future.set_result, function(*arguments, **options))
+            except BaseException as error:
+                return partial(future.set_exception, error)
+
+        if not self.is_held:
+            begin()()
+        else:
+            self.held.append(begin() if self.begins_at_once else lambda: begin()())
+        return future
+
+    def release(self):
+        self.is_held = False
+        for go_on in self.held:
+            go_on()
+
+
+class DiskWithHeldThread(ModelDisk):
+    def __init__(self, thread):
+        super().__init__()
+        self.thread = thread
+
+    def threads(self, name, count, /):
+        return self.thread if name == "headrace-checkpoint" else super().threads(name, count)
+
+
+async def wait_until(is_so, turns=10_000):
+    while not is_so():
+        turns -= 1
+        assert turns, "it never comes to that"
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("begins_at_once", [False, True], ids=["not begun", "failed, not heard of"])
+@pytest.mark.parametrize("fails", [".ledger", ".wal"], ids=["checkpoint", "end of an outage"])
+def test_a_close_vouches_for_nothing_that_a_checkpoint_under_way_has_not_made_durable(
+    begins_at_once, fails
+):
+    """What the checkpoint should have synced is unsynced as long as it has not succeeded."""
+
+    async def main() -> None:
+        thread = HeldThread(begins_at_once=begins_at_once)
+        disk = DiskWithHeldThread(thread)
+        disk.are_failed_syncs_dropped = True
+        store = await open_ledgers(disk, 64 << 10, 1 << 20)
+        ledger = await store.create()
+        _, completion = store.append(ledger, [bytes([7]) * 20_000], 20_000, None)
+        await completion.wait()
+        thread.is_held = True
+        failing = [fails, ".ledger"] if fails == ".wal" else [fails]
+
+        def fail(action, path):
+            if action == "sync" and failing and path.endswith(failing[0]):
+                failing.pop(0)
+                raise OSError(5, "no", path)
+
+        if begins_at_once or fails == ".wal":
+            disk.fault = fail
+        if fails == ".wal":
+            _, completion = store.append(ledger, [b"refused"], 7, None)
+            with pytest.raises(StorageUnavailable):
+                await completion.wait()
+            if not begins_at_once:
+                failing.clear()
+        else:
+            store._commit.checkpoint_bytes = 0
+            store._commit.attention.set()
+        await wait_until(lambda: thread.held)
+        closing = asyncio.create_task(store.close())
+        for _ in range(200):
+            await asyncio.sleep(0)
+        thread.release()
+        await closing
+        store = await open_ledgers(ModelDisk(after_power_loss(disk)), 64 << 10, 1 << 20)
+        assert bytes(await store.read(ledger, 0, 30_000)) == bytes([7]) * 20_000
         await abandon(store)
 
     asyncio.run(main())

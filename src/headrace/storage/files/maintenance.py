@@ -1,6 +1,8 @@
 """What the store does beside the appends: checkpoints, spare WAL files, the way out of an outage.
 
 Rules of the room: one task; all that blocks happens in one thread of its own, while appends go on.
+It is never cut short in the midst of a step: nobody else knows what a checkpoint that is under way
+should have made durable, and the next one would vouch for it.
 An outage ends only when a checkpoint that leaves out everything unacknowledged is durable and the
 WAL goes on in a file that no failed frame has touched: until then no position is reused, so bytes
 that linger in the old files never come back.
@@ -55,6 +57,7 @@ class Maintenance:
         self._writer = writer
         self._retry_ms = retry_ms
         self._thread = disk.threads("headrace-checkpoint", 1)
+        self._ending = asyncio.Event()
 
     async def start(self, sequence: int, old_numbers: list[int]) -> None:
         """Checkpoint what recovery has found, and begin the WAL. Raises OSError.
@@ -73,24 +76,20 @@ class Maintenance:
             commit.fail(error, "making a WAL file")
 
     async def run(self) -> None:
-        """Keep the folder until cancelled."""
-        commit, wal = self._commit, self._wal
+        """Keep the folder until `end`; the step that is under way then is done to its end."""
+        commit = self._commit
         commit.attention.set()  # the first spare is due
         while True:
             await commit.attention.wait()
             commit.attention.clear()
+            if self._ending.is_set():
+                return
             try:
-                if commit.outage is not None:
-                    await self._end_outage()
-                elif self._is_checkpoint_due():
-                    await self.checkpoint()
-                if not wal.spares and commit.outage is None:
-                    await self._make_spare()
+                await self._step()
             except OSError as error:
                 commit.counters.errors += 1
                 log.warning("storage maintenance failed, trying again: %s", error)
-                await asyncio.sleep(self._retry_ms / 1000)
-                commit.attention.set()
+                await self._pause()
             except DataCorrupt as error:
                 # A segment's sync failed, and the WAL that has its bytes is damaged as well. What
                 # comes now could not be recovered: only reading goes on.
@@ -98,8 +97,30 @@ class Maintenance:
                 log.error("%s", error)  # noqa: TRY400 - it says where; a traceback adds nothing
                 if commit.outage is None:
                     commit.fail(OSError(errno.EIO, str(error)), "reading the WAL again")
-                await asyncio.sleep(self._retry_ms / 1000)
-                commit.attention.set()
+                await self._pause()
+
+    def end(self) -> None:
+        """Begin nothing more: `run` returns as soon as what is under way is done."""
+        self._ending.set()
+        self._commit.attention.set()
+
+    async def _step(self) -> None:
+        commit = self._commit
+        if commit.outage is not None:
+            await self._end_outage()
+        elif self._is_checkpoint_due():
+            await self.checkpoint()
+        is_wanted = not self._wal.spares and commit.outage is None
+        if is_wanted and not self._ending.is_set():
+            await self._make_spare()
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(self._retry_ms / 1000):
+                await self._ending.wait()
+        except TimeoutError:
+            pass
+        self._commit.attention.set()
 
     async def checkpoint(self) -> None:
         """Make the segments durable as far as the WAL is, and recycle WAL files. Raises OSError."""
@@ -123,14 +144,17 @@ class Maintenance:
         covered_bytes, commit.bytes_since_checkpoint = commit.bytes_since_checkpoint, 0
         try:
             await self._run(lambda: self._writer.write(snapshot))
-        except (OSError, DataCorrupt):
+        except BaseException:  # whatever has ended it: nobody knows what is durable
             snapshot.give_back(segments)
             commit.bytes_since_checkpoint += covered_bytes
             raise
         commit.counters.checkpoints += 1
 
     async def close(self) -> None:
-        """Checkpoint what is acknowledged, so that the next open has nothing to replay."""
+        """Checkpoint what is acknowledged, so that the next open has nothing to replay.
+
+        Only when `run` has ended: it would not know of this checkpoint, nor this one of its own.
+        """
         try:
             if self._commit.outage is None:
                 # No frame follows, so recovery need not look at any file that is there.
@@ -175,7 +199,7 @@ class Maintenance:
 
         try:
             fresh = await self._run(write)
-        except (OSError, DataCorrupt):
+        except BaseException:  # as above
             snapshot.give_back(segments)
             raise
         commit.counters.checkpoints += 1

@@ -70,6 +70,7 @@ class FileLedgerStore:
         self._threads = threads
         self._release = release
         self._tasks = Tasks()
+        self._upkeep = self._tasks.start(maintenance.run(), "storage maintenance")
         self._closed: LedgerUnknown | None = None
         self.counters = commit.counters
         """What has been done since the store was opened, for metrics."""
@@ -136,17 +137,16 @@ class FileLedgerStore:
                     cause=str(error),
                 ) from error
             raise
-        store = cls(segments, commit, found.catalog, maintenance, threads, release)
-        _ = store._tasks.start(maintenance.run(), "storage maintenance")
-        return store
+        return cls(segments, commit, found.catalog, maintenance, threads, release)
 
     async def close(self) -> None:
         """Sync and checkpoint what was appended, and give the folder back."""
         if self._closed is not None:
             return
         self._closed = LedgerUnknown("the ledger store is closed: open it again")
+        self._maintenance.end()
         await self._commit.close()
-        await self._tasks.close()
+        await asyncio.wait([self._upkeep])
         await self._maintenance.close()
         self._release()
 
