@@ -369,6 +369,25 @@ def test_a_version_goes_on_when_a_key_changes_its_owner(house):
     asyncio.run(run())
 
 
+def test_a_store_closes_while_ephemeral_keys_of_its_own_are_deleted(house):
+    """It had asked for all of them, and was told of more than it had left."""
+
+    async def run():
+        async with house:
+            mine, other = await house.open(), await house.open()
+            for number in range(4):
+                await mine.put(f"/brokers/{number}", b"me", ABSENT, ephemeral=True)
+
+            async def delete(number: int) -> None:
+                with contextlib.suppress(MetadataUnavailable):  # closed before it was its turn
+                    await mine.delete(f"/brokers/{number}", ANY)
+
+            await asyncio.gather(*map(delete, range(4)), mine.close())
+            assert await other.list("/brokers/") == []
+
+    asyncio.run(run())
+
+
 def test_a_session_says_how_long_it_is_safe(house):
     async def run():
         async with house:

@@ -131,8 +131,9 @@ class ZooKeeperMetadataStore:
         await self._tasks.close()
         self._watches.close()
         try:
-            states = await self._zookeeper.get_many([self._path(key) for key in self._mine])
-            for key, state in zip(self._mine, states, strict=True):
+            mine = list(self._mine)  # a change that is under way may end meanwhile
+            states = await self._zookeeper.get_many([self._path(key) for key in mine])
+            for key, state in zip(mine, states, strict=True):
                 if state is not None and state.owner == self._zookeeper.session_id:
                     await self._zookeeper.delete(self._path(key), state.version)
         except (MetadataUnavailable, VersionConflict) as error:

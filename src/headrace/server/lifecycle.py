@@ -22,16 +22,21 @@ class Broker:
         self.kafka = ("", 0)
         self.http = ("", 0)
         self._closers: list[Callable[[], Awaitable[None]]] = [close_store]
+        self._stop = asyncio.Lock()
 
     def on_stop(self, close: Callable[[], Awaitable[None]]) -> None:
         """Call `close` when the broker stops, before all that was opened earlier."""
         self._closers.append(close)
 
     async def stop(self) -> None:
-        """Close everything."""
-        while self._closers:
-            close = self._closers.pop()
-            try:
-                await asyncio.wait_for(close(), STOP_TIMEOUT_S)
-            except Exception:
-                log.exception("a part of the broker did not stop cleanly")
+        """Close everything. Whoever asks again meanwhile waits until that is done.
+
+        One part after another, whoever asks: what was opened first is still in use by the rest.
+        """
+        async with self._stop:
+            while self._closers:
+                close = self._closers.pop()
+                try:
+                    await asyncio.wait_for(close(), STOP_TIMEOUT_S)
+                except Exception:
+                    log.exception("a part of the broker did not stop cleanly")

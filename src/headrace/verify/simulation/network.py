@@ -12,72 +12,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headrace.verify.simulation.loop import HOST, Host, SimulatedLoop, context_of
+from headrace.verify.simulation.pipe import Pipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from random import Random  # noqa: TID251 - a type
 
 DELAY_MIN_S, DELAY_MAX_S = 0.000_05, 0.000_6
 SLOW_CHANCE, SLOW_MAX_S = 0.01, 0.02
 """Now and then a message takes much longer than others."""
-HELD_UP_MAX_S = 3.0
-"""What `send_late` may hold back."""
-WINDOW_BYTES = 1 << 20
-"""Bytes under way on a pipe beyond which its writer is asked to pause."""
-
-
-class Pipe:
-    """One direction of one connection."""
-
-    __slots__ = ("_network", "held", "is_closed", "last_s", "link", "size")
-
-    def __init__(self, network: Network, source: str, target: str) -> None:
-        self._network = network
-        self.link = (source, target)
-        self.last_s = 0.0
-        self.held: list[tuple[Callable[..., None], tuple[Any, ...], Host | None]] = []
-        self.is_closed = False
-        self.size = 0
-
-    def send(self, host: Host | None, deliver: Callable[..., None], *arguments: Any) -> None:
-        """Have `deliver` called at the other end, by `host`, behind all that was sent before."""
-        if self.is_closed:
-            return
-        if self.held or self._network.is_blocked(self.link):
-            if not self.held:
-                self._network.holding.append(self)
-            self.held.append((deliver, arguments, host))
-            return
-        self._post(deliver, arguments, host)
-
-    def send_late(
-        self, point: str, host: Host | None, deliver: Callable[..., None], *arguments: Any
-    ) -> None:
-        """As `send`; where there is mischief at the point, all that follows waits with it."""
-        mischief = self._network.loop.mischief
-        if mischief.does(point):
-            late_s = mischief.strength(point) * HELD_UP_MAX_S
-            self.last_s = max(self.last_s, self._network.loop.now_s + late_s)
-        self.send(host, deliver, *arguments)
-
-    def _post(
-        self, deliver: Callable[..., None], arguments: tuple[Any, ...], host: Host | None
-    ) -> None:
-        network = self._network
-        at_s = max(self.last_s, network.loop.now_s + network.delay_s(self.link))
-        self.last_s = at_s
-        network.messages += 1
-        network.loop.deliver_at(at_s, self._arrive, deliver, arguments, context=context_of(host))
-
-    def _arrive(self, deliver: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if not self.is_closed:
-            deliver(*arguments)
-
-    def release(self) -> None:
-        """The link has healed."""
-        held, self.held = self.held, []
-        for deliver, arguments, host in held:
-            self._post(deliver, arguments, host)
 
 
 class Transport(asyncio.Transport):
@@ -95,6 +38,8 @@ class Transport(asyncio.Transport):
         self._is_closing = False
         self._is_lost = False
         self._is_reading_paused = False
+        self._is_read = False
+        """Whether what comes is handed on; before, it waits as in a socket that nobody reads."""
         self._received: list[bytes | None] = []
         self.has_vanished = False
 
@@ -147,9 +92,7 @@ class Transport(asyncio.Transport):
     def resume_reading(self) -> None:
         """See asyncio."""
         self._is_reading_paused = False
-        received, self._received = self._received, []
-        for data in received:
-            self.deliver(data)
+        self._hand_on()
 
     def is_reading(self) -> bool:
         """See asyncio."""
@@ -191,11 +134,31 @@ class Transport(asyncio.Transport):
         self._is_lost = self._is_closing = True
         self._tell_reset()
 
+    def begin(self, protocol: Any) -> None:
+        """Tell whoever is to read here of the connection; what has come already follows."""
+        self.protocol = protocol
+        protocol.connection_made(self)
+        # A turn later, as asyncio does; where nothing waits there is nothing to be later.
+        if self._received:
+            self._network.loop.call_soon(self._begin_reading, context=context_of(self.host))
+        else:
+            self._is_read = True
+
+    def _begin_reading(self) -> None:
+        self._is_read = True
+        if not self._is_reading_paused:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        received, self._received = self._received, []
+        for data in received:
+            self.deliver(data)
+
     def deliver(self, data: bytes | None) -> None:
         """Bytes have come; None: the other side sends no more."""
         if self._is_lost:
             return
-        if self._is_reading_paused:
+        if self._is_reading_paused or not self._is_read:
             self._received.append(data)
         elif data is not None:
             if not self._is_closing:
@@ -378,8 +341,7 @@ class Network:
             self._transports[theirs] = None
             theirs.protocol = server.factory()
             # The kernel takes it, even where the process is stopped.
-            made = theirs.protocol.connection_made
-            self.loop.call_soon(made, theirs, context=context_of(server.host))
+            self.loop.call_soon(theirs.begin, theirs.protocol, context=context_of(server.host))
             back.send(host, reply, True)
 
         there.send(None, arrive)
@@ -387,7 +349,7 @@ class Network:
             raise ConnectionRefusedError(f"nobody listens at {name}:{port}")
         if mine.is_closing():
             raise ConnectionResetError(f"{name}:{port} has reset the connection at once")
-        protocol = mine.protocol = factory()
+        protocol = factory()
         self._transports[mine] = None
-        protocol.connection_made(mine)
+        mine.begin(protocol)
         return mine, protocol

@@ -18,7 +18,7 @@ from headrace.runtime.zookeeper import Node, Written
 from headrace.runtime.zookeeper_link import NodeConflict
 from headrace.verify.simulation.ensemble import ANY_VERSION, Conflict
 from headrace.verify.simulation.loop import HOST
-from headrace.verify.simulation.network import Pipe
+from headrace.verify.simulation.pipe import Pipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
