@@ -53,6 +53,10 @@ class FaultyDisk(SystemDisk):
         self.fault("allocate", self._paths[fd])
         super().allocate(fd, size)
 
+    def sync_folder(self, path: str, /) -> None:
+        self.fault("sync folder", path)
+        super().sync_folder(path)
+
     def pread(self, fd: int, size: int, position: int, /) -> bytes:
         limit = self.fault("read", self._paths[fd])
         return os.pread(fd, size if limit is None else min(size, limit), position)
@@ -223,6 +227,34 @@ def test_during_an_outage_appends_fail_at_once_and_readers_go_on(tmp_path):
         store = await open_store(tmp_path / "data")
         assert await content(store, ledger) == b"safe"
         await append(store, ledger, b" and sound")
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_an_outage_ends_though_the_name_of_the_next_log_was_not_synced_at_first(tmp_path):
+    async def main() -> None:
+        disk = FaultyDisk()
+        store = await open_store(tmp_path / "data", disk)
+        ledger = await store.create()
+        await append(store, ledger, b"safe ")
+        await spare_is_made(store)
+        faults = [
+            raising(errno.EIO, "sync", ".wal", times=1),
+            raising(errno.EIO, "sync folder", "/wal", times=2),
+        ]
+
+        def fail(action: str, path: str) -> None:
+            for fault in faults:
+                fault(action, path)
+
+        disk.fault = fail
+        with pytest.raises(StorageUnavailable):
+            await append(store, ledger, b"lost")
+        assert await append_at_last(store, ledger, b"sound") == 5
+        await store.close()
+        store = await open_store(tmp_path / "data")
+        assert await content(store, ledger) == b"safe sound"
         await store.close()
 
     asyncio.run(main())

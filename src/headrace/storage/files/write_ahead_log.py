@@ -194,6 +194,7 @@ class WriteAheadLog:
         """Give a file that no recovery needs its new number; for any thread. Raises OSError."""
         path = wal_path(self._folder, number)
         self._disk.rename(old.path, path)
+        old.path = path  # at once: where the sync fails, this is the name that it has
         self._disk.sync_folder(f"{self._folder}/wal")
         return WalFile(number, path, old.fd, old.size)
 
