@@ -62,6 +62,10 @@ class Ownership(Protocol):
         """Wait, within reason, until each partition of a new topic has an owner."""
         ...
 
+    async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
+        """Wait until no other living broker serves a deleted topic; whether it was in time."""
+        ...
+
 
 class SoleOwnership:
     """Of a broker that is alone: it serves everything."""
@@ -100,3 +104,7 @@ class SoleOwnership:
 
     async def wait_served(self, topic: Topic) -> None:
         """See Ownership."""
+
+    async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
+        """See Ownership."""
+        return True

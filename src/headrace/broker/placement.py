@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.coordination.placement.rendezvous import place
+from headrace.metadata.facts import OwnerFact, owner_key
+from headrace.metadata.store import ABSENT, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.cluster_view import ClusterView
     from headrace.broker.topic import Topic
+    from headrace.metadata.facts import TopicFact
 
 
 class Placement:
@@ -53,6 +56,16 @@ class Placement:
         """The broker for each partition of a topic."""
         brokers = self._slots or [b for b in self._view.brokers if self._may_own(b)]
         return place(topic_id, count, brokers, self._view.pins.get(topic_id, {}))
+
+    def first_owners(self, fact: TopicFact) -> list[Operation]:
+        """See Ownership: of a topic that is to be made."""
+        operations: list[Operation] = []
+        for number, broker_id in enumerate(self.place(fact.id, fact.partition_count)):
+            broker = self._view.brokers.get(broker_id)
+            if broker is not None and broker.incarnation is not None:
+                owner = OwnerFact(broker_id, broker.incarnation, 0)
+                operations.append(Operation(owner_key(fact.id, number), owner.encode(), ABSENT))
+        return operations
 
     def _may_own(self, broker: int) -> bool:
         return broker not in self._view.draining and broker != self.without

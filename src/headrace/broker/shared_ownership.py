@@ -25,6 +25,7 @@ from headrace.broker.ownership import NO_LEADER, Leader
 from headrace.broker.peers import Peers
 from headrace.broker.placement import Placement
 from headrace.broker.session_guard import guard_session
+from headrace.broker.settling import Settling
 from headrace.coordination.placement.rendezvous import NOBODY
 from headrace.errors import (
     HeadraceError,
@@ -33,7 +34,7 @@ from headrace.errors import (
 )
 from headrace.metadata.facts import OwnerFact, owner_key, partition_key
 from headrace.metadata.load_facts import MOVES_VERSION
-from headrace.metadata.store import ABSENT, Operation
+from headrace.metadata.store import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics import Topics
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.facts import BrokerFact, PartitionKey, TopicFact
-    from headrace.metadata.store import MetadataStore
+    from headrace.metadata.store import MetadataStore, Operation
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
 
@@ -51,7 +52,6 @@ log = logging.getLogger(__name__)
 
 CHANGES_AT_ONCE = 64
 HAND_OVERS_AT_ONCE = 16
-SERVED_WAIT_S = 2.0
 RETRY_S = 0.2
 LOADS_AT_ONCE = 64
 
@@ -86,6 +86,7 @@ class SharedOwnership:
         self._slots = slots
         self._wake = asyncio.Event()
         self.view = ClusterView(metadata, tasks, self._wake.set)
+        self._settling = Settling(self.view, self._me)
         self._is_all_due = True
         """Whether all partitions have to be looked at; else those that the view calls dirty."""
         self._peers = Peers(self._me, metadata, tasks)
@@ -105,7 +106,6 @@ class SharedOwnership:
         self._claims = asyncio.Semaphore(CHANGES_AT_ONCE)
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
         self._hand_overs = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
-        self._served = asyncio.Event()
         self._is_leaving = False
         self._is_safe = True
         """Whether no other broker can hold this one for dead yet."""
@@ -141,26 +141,15 @@ class SharedOwnership:
 
     def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
         """See Ownership."""
-        operations: list[Operation] = []
-        for number, broker_id in enumerate(self.placement.place(fact.id, fact.partition_count)):
-            broker = self.view.brokers.get(broker_id)
-            if broker is not None and broker.incarnation is not None:
-                owner = OwnerFact(broker_id, broker.incarnation, 0)
-                operations.append(Operation(owner_key(fact.id, number), owner.encode(), ABSENT))
-        return operations
+        return self.placement.first_owners(fact)
 
     async def wait_served(self, topic: Topic) -> None:
         """See Ownership."""
-        try:
-            async with asyncio.timeout(SERVED_WAIT_S):
-                while any(
-                    self.leader(topic, number).broker == NO_LEADER
-                    for number in range(len(topic.partitions))
-                ):
-                    self._served.clear()
-                    await self._served.wait()
-        except TimeoutError:
-            log.warning("topic %s has partitions without an owner yet", topic.name)
+        await self._settling.wait_served(topic)
+
+    async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
+        """See Ownership."""
+        return await self._settling.wait_ended(topic, timeout_s)
 
     # --- coming and going --------------------------------------------------------------------
 
@@ -190,23 +179,27 @@ class SharedOwnership:
         except TimeoutError:
             log.warning("%d partitions were not handed over in time", len(self._mine))
         finally:
-            for topic in list(self._topics.by_id.values()):
-                for number in range(len(topic.partitions)):
-                    if (topic.id, number) in self._mine:
-                        self._end(topic, number, "this broker stops")
+            self._end_all("this broker stops")
             if self._membership is not None:
                 await self._membership.leave()
 
     async def _hand_over_all(self) -> None:
         moves = [
             self._hand_over(topic, number, self.placement.target(topic, number))
-            for topic in list(self._topics.by_id.values())
-            for number in range(len(topic.partitions))
-            if (topic.id, number) in self._mine
+            for topic, number in self._all_mine()
         ]
         for result in await asyncio.gather(*moves, return_exceptions=True):
             if isinstance(result, Exception):
                 log.warning("a partition was not handed over: %s", result)
+
+    def _all_mine(self) -> list[tuple[Topic, int]]:
+        topics = list(self._topics.by_id.values())
+        every = ((topic, number) for topic in topics for number in range(len(topic.partitions)))
+        return [(topic, number) for topic, number in every if (topic.id, number) in self._mine]
+
+    def _end_all(self, why: str) -> None:
+        for topic, number in self._all_mine():
+            self._end(topic, number, why)
 
     # --- what is, and what should be ---------------------------------------------------------
 
@@ -242,10 +235,7 @@ class SharedOwnership:
     def _step_down(self) -> None:
         """The session may end before long: serve nothing, so that no client is led here."""
         self._is_safe = False
-        for topic in list(self._topics.by_id.values()):
-            for number in range(len(topic.partitions)):
-                if (topic.id, number) in self._mine:
-                    self._end(topic, number, "the session with the metadata store is over")
+        self._end_all("the session with the metadata store is over")
 
     def _step_up(self) -> None:
         self._is_safe = True
@@ -266,17 +256,27 @@ class SharedOwnership:
                 found = self._topics.by_id.get(topic_id)
                 if found is not None and number < len(found.partitions):
                     self._settle(found, number, is_moving=is_moving)
-        self._served.set()
+        self._settling.told()
 
     def _drop_deleted(self) -> None:
         known = self._topics.by_id
-        for key in [key for key in self._mine if key[0] not in known]:
-            deleted = self._mine.pop(key)
+        for key in [key for key in {**self._mine, **self._ended} if key[0] not in known]:
             self._ended.pop(key, None)
-            if self._slots:  # over shared storage the sweep of orphans does it
-                clearing = self._topics.clear([deleted], [partition_key(*key)])
-                self._tasks.spawn(clearing, f"delete {deleted.name}")
+            served = self._mine.pop(key, None)
+            self._tasks.spawn(self._let_go(key, served), f"let go of deleted {key[0]}-{key[1]}")
         self.placement.forget_all_but(known)
+
+    async def _let_go(self, key: PartitionKey, served: PartitionLog | None) -> None:
+        """Own a partition of a deleted topic no longer, for who waits to see that."""
+        if served is not None and self._slots:  # over shared storage the sweep of orphans does it
+            await self._topics.clear([served], [partition_key(*key)])
+        owner = self.view.owners.get(key)
+        if owner is None or owner.fact.incarnation != self._incarnation:
+            return
+        try:
+            await self._metadata.delete(owner_key(*key), owner.version)
+        except HeadraceError as error:
+            log.debug("the owner of a deleted partition stays for now: %s", error)
 
     def _settle(self, topic: Topic, number: int, *, is_moving: bool) -> None:
         key = (topic.id, number)

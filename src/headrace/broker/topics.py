@@ -14,6 +14,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace.broker.deletion import await_end, clear
 from headrace.broker.topic import Topic
 from headrace.broker.topic_config import check_config, check_quorum, check_tiering, log_config
 from headrace.errors import (
@@ -31,7 +32,7 @@ from headrace.errors import (
 )
 from headrace.log.partition_log import PartitionLog
 from headrace.metadata.facts import TOPICS, TopicFact, partition_key, topic_key, topic_of_key
-from headrace.metadata.store import ABSENT, ANY, Operation
+from headrace.metadata.store import ABSENT, Operation
 from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, is_topic_name
 
 if TYPE_CHECKING:
@@ -306,12 +307,15 @@ class Topics:
         return self.by_name[name]
 
     async def delete(self, topic: Topic) -> None:
-        """Remove the topic and all its records."""
+        """Remove the topic and all its records; on return nobody takes any for it.
+
+        Raises StorageUnavailable where it is gone, but that cannot be made sure of.
+        """
         if topic.is_internal:
             raise PolicyViolation(f"{topic.name} is internal: it holds the groups' progress")
         async with self._changing:
             self._check_current(topic)
-            keys = [partition_key(topic.id, n) for n in range(len(topic.partitions))]
+            numbers = range(topic.fact.partition_count)
             await self._put(topic, None)
             if self.by_id.get(topic.id) is topic:  # the store's own news may have been faster
                 self._remove(topic)
@@ -324,18 +328,17 @@ class Topics:
                     error,
                 )
         log.info("deleted topic %s", topic.name)
-        if not self._is_alone:
-            return  # the sweep of orphans deletes ledgers when nobody can write to them any more
-        # Behind the answer's back. A crash leaves the rest to the next start's `collect_orphans`.
-        self._environment.tasks.spawn(self.clear(topic.partitions, keys), f"delete {topic.name}")
+        if self._is_alone:
+            # Behind the answer's back; a crash leaves it to the next start's `collect_orphans`.
+            clearing = self.clear(topic.partitions, [partition_key(topic.id, n) for n in numbers])
+            self._environment.tasks.spawn(clearing, f"delete {topic.name}")
+        else:  # the sweep of orphans deletes ledgers when nobody can write to them any more
+            self.ownership.topics_changed()
+            await await_end(self._environment, self.ownership, topic)
 
     async def clear(self, partitions: Sequence[PartitionLog], keys: Sequence[str]) -> None:
         """Delete the ledgers of partitions whose topic is gone, then what says which these are."""
-        for partition in partitions:
-            await partition.upkeep.delete()
-        for key in keys:
-            if await self._environment.metadata.get(key) is not None:
-                await self._environment.metadata.delete(key, ANY)
+        await clear(self._environment, partitions, keys)
 
     async def add_partitions(
         self, topic: Topic, count: int, *, is_validated_only: bool = False

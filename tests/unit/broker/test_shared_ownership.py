@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from headrace.broker import deletion
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.broker.ownership import NO_LEADER
@@ -17,7 +18,13 @@ from headrace.coordination.groups.commands import (
     FetchOffsetsCommand,
     OffsetToCommit,
 )
-from headrace.errors import BrokerIdInUse, HeadraceError, NotOwner, TopicUnknown
+from headrace.errors import (
+    BrokerIdInUse,
+    HeadraceError,
+    NotOwner,
+    StorageUnavailable,
+    TopicUnknown,
+)
 from headrace.log.reading import read
 from headrace.log.upkeep import Upkeep
 from headrace.metadata.facts import (
@@ -39,9 +46,11 @@ from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headrace.broker.topic import Topic
+    from headrace.metadata.store import Entry
+    from headrace.storage.ledger import LedgerId, LedgerInfo
 
 
 class Cluster:
@@ -52,16 +61,18 @@ class Cluster:
         self.ledgers = MemoryLedgerStore()
         self.nodes: dict[int, Node] = {}
 
-    async def start(self, broker_id: int, kafka_port: int = 1) -> Node:
+    async def start(self, broker_id: int, kafka_port: int = 1, slots: Sequence[int] = ()) -> Node:
+        """`slots`: see Node; then each broker has ledgers of its own."""
         config = BrokerConfig(broker_id=broker_id, rebalance_delay_ms=20, join_timeout_ms=300)
-        ledgers = self.ledgers.beside()
+        ledgers = MemoryLedgerStore() if slots else self.ledgers.beside()
         node = Node(
             config,
             ledgers,
             MemoryMetadataStore(self.metadata),
             SystemClock(),
             SystemRandomness(),
-            shared_ledgers=ledgers,
+            shared_ledgers=None if slots else ledgers,
+            slots=slots,
         )
         await node.open()
         await node.register(("127.0.0.1", kafka_port), ("127.0.0.1", 0))
@@ -309,6 +320,108 @@ def test_topics_made_changed_and_deleted_elsewhere_are_seen() -> None:
         await one.topics.create("t", 1)
         await until(lambda: cluster.agree("t", {1, 2}))
         assert await cluster.append("t", 0, b"new") == 0
+
+    run(scenario)
+
+
+def deaf_to_topics(node: Node) -> None:
+    """As if the news of topics that are changed from now on took very long to come."""
+    node.topics.apply = lambda _key, _entry: None  # type: ignore[method-assign]
+
+
+def test_a_broker_that_has_not_heard_of_a_deletion_takes_no_record_once_it_is_answered(
+    monkeypatch,
+) -> None:
+    """Clients that name topics (Produce before v13) may be led to it for the next topic's sake."""
+
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.create("t", 4)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        topic = two.topics.get("t")
+        served = [number for number in range(4) if two.ownership.is_mine(topic, number)]
+        for number in served[:-1]:  # one stays without a ledger
+            await append_at(two, topic, number, b"old")
+        deaf_to_topics(two)
+        monkeypatch.setattr(deletion, "HEARD_WAIT_S", 0.05)
+        await one.topics.delete(one.topics.get("t"))
+        await one.topics.create("t", 4)
+        assert two.topics.get("t") is topic
+        for number in served:
+            for _ in range(3):  # whatever it does to get the partition back meanwhile
+                with pytest.raises(HeadraceError):
+                    await append_at(two, topic, number, b"late")
+
+    run(scenario)
+
+
+def test_a_broker_that_has_not_heard_of_a_deletion_cannot_take_over_what_was_deleted(
+    monkeypatch,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for broker_id in (1, 2, 3):
+            await cluster.start(broker_id)
+        one, two = cluster.nodes[1], cluster.nodes[2]
+        await one.metadata.put(draining_key(1), b"{}", ANY)  # so that the other takes over all
+        await one.topics.create("t", 6)
+        await until(lambda: cluster.agree("t", {2, 3}))
+        topic = two.topics.get("t")
+        deaf_to_topics(two)
+        monkeypatch.setattr(deletion, "HEARD_WAIT_S", 0.05)
+        await one.topics.delete(one.topics.get("t"))
+        await cluster.kill(3)
+        await until(lambda: all(two.ownership.is_mine(topic, number) for number in range(6)))
+        for number in range(6):
+            with pytest.raises(HeadraceError):
+                await append_at(two, topic, number, b"late")
+
+    run(scenario)
+
+
+def test_a_deletion_is_answered_when_the_worker_that_serves_the_topic_has_heard_of_it() -> None:
+    """Ledgers of its own can be taken from it by nobody."""
+
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1, slots=(1, 2)), await cluster.start(2, slots=(1, 2))
+        await one.topics.create("t", 4)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        topic = two.topics.get("t")
+        served = next(number for number in range(4) if two.ownership.is_mine(topic, number))
+        await append_at(two, topic, served, b"old")
+        missed: list[tuple[str, Entry | None]] = []
+        hear, two.topics.apply = two.topics.apply, lambda *news: missed.append(news)  # type: ignore[method-assign]
+        deleting = asyncio.ensure_future(one.topics.delete(one.topics.get("t")))
+        await until(lambda: bool(missed))
+        await append_at(two, topic, served, b"late, and gone with the rest")
+        await asyncio.sleep(0.05)
+        assert not deleting.done()
+        two.topics.apply = hear  # type: ignore[method-assign]
+        hear(*missed[0])
+        two.ownership.topics_changed()
+        await deleting
+        with pytest.raises(HeadraceError):
+            await append_at(two, topic, served, b"late")
+
+    run(scenario)
+
+
+def test_a_deletion_of_which_nobody_can_be_sure_says_so(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        monkeypatch.setattr(deletion, "SHUT_OUT_WAIT_S", 0.05)
+        one, _two = await cluster.start(1), await cluster.start(2)
+        await one.topics.create("t", 2)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        for number in range(2):
+            await cluster.append("t", number, b"old")
+
+        async def out_of_reach(ledger: LedgerId) -> LedgerInfo:
+            raise StorageUnavailable(f"no bookie answers for ledger {ledger}")
+
+        one.store.recover = out_of_reach  # type: ignore[method-assign]
+        monkeypatch.setattr(deletion, "RETRY_S", 0.01)
+        with pytest.raises(StorageUnavailable, match=r"'t' is deleted, but .*no bookie"):
+            await one.topics.delete(one.topics.get("t"))
+        assert "t" not in one.topics.by_name
 
     run(scenario)
 

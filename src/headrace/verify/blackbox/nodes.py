@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 400.0
 RETRY_S = 0.3
 _BALLAST_CHUNK = 1 << 20
+_LOG_TAIL_BYTES = 1 << 22
+_LOST_JOURNAL = re.compile(rb"Recovery log \d+ is missing")
 _AWAKE_S = 0.05
 """What a slow process has between two times of standing still, to answer what has come."""
 
@@ -174,7 +177,8 @@ class ServerNode:
         """See Node: a bookie that finds no ZooKeeper ends, and is started again.
 
         One whose former session still lives gives up without ending (BookKeeper 4.17): whoever
-        runs it has a probe that sees so, and kills it.
+        runs it has a probe that sees so, and kills it. One that could not write a new file of its
+        journal asks for that file ever after: see `_forget_lost_journal`.
         """
         deadline = Deadline()
         while True:
@@ -186,6 +190,7 @@ class ServerNode:
                 if deadline.is_over:
                     raise Fatal(f"{self.name} does not come back: {error}") from error
                 self.kill()
+                _forget_lost_journal(self.log_path)
                 time.sleep(RETRY_S)
 
     def stop(self) -> int:
@@ -204,6 +209,19 @@ class ServerNode:
                 self._server.suspend()
             else:
                 os.kill(self._server.pid, number)
+
+
+def _forget_lost_journal(log_path: Path) -> None:
+    """Remove a bookie's mark where that names a file of the journal which was never made.
+
+    BookKeeper 4.17 marks the next file of its journal before it makes it; on a full disk it never
+    does, and does not start again without it. Without a mark it replays every file that it has.
+    """
+    with log_path.open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+        is_lost = _LOST_JOURNAL.search(log.read()) is not None
+    if is_lost:
+        (log_path.parent / "ledgers" / "current" / "lastMark").unlink(missing_ok=True)
 
 
 class SlowAnswers:

@@ -13,7 +13,7 @@ import asyncio
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.broker import shared_ownership
+from headrace.broker import shared_ownership, topics
 from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from headrace.coordination.groups import classic
 from headrace.coordination.groups.commands import HeartbeatReply
@@ -187,6 +187,13 @@ def forget_that_a_footers_sync_failed(patch: Patch) -> None:
     patch(checkpoint.CheckpointWriter, "_rewrite_footers", lambda self, wanted: None)
 
 
+def answer_a_deletion_before_writers_are_shut_out(patch: Patch) -> None:
+    async def hasty(*_: Any) -> None:
+        return
+
+    patch(topics, "await_end", hasty)
+
+
 BUGS = (
     Bug(39, take_over_without_a_fence, ("pause", "cut-session", "cut-session-half", "expire")),
     Bug(15, stop_a_recovery_at_what_was_confirmed, ("crash", "power", "expire")),
@@ -215,6 +222,12 @@ BUGS = (
     Bug(8, forget_that_a_footers_sync_failed, ("power", "disk-sync"), is_lone=True),
     Bug(9, store_bugs.take_a_torn_write_for_a_whole_one, ("power", "disk-full"), is_lone=True),
     Bug(28, take_a_calendar_that_was_set_back_for_age, ("clock",)),
+    Bug(
+        35,
+        answer_a_deletion_before_writers_are_shut_out,
+        roles=("churn",) * 4,
+        points=("watch late",),
+    ),
 )
 
 

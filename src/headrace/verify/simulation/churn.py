@@ -1,11 +1,13 @@
-"""Topics that come, are written and read, and go.
+"""Topics that come, are written and read, go, and come again under their old names.
 
-Rules of the room: as in `workload`.
+Rules of the room: as in `workload`. A name is left alone once an answer of its life was lost: what
+comes late would land in the next topic of that name, which is no fault of the brokers. Histories
+tell the lives apart: `name#life`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.verify.history import INFO, OK
 from headrace.verify.kafka_wire import CREATE_TOPICS, DELETE_TOPICS, Refused
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 TOPIC_EXISTS, TOPIC_UNKNOWN = 36, 3
 OVERTAKEN, TIMED_OUT = -1, 7
+NEVER_STORED = {TOPIC_UNKNOWN}
 
 
 async def create_topic(wire: Wire, name: str, partitions: int) -> None:
@@ -57,15 +60,21 @@ async def make_topic(context: Context, routes: Routes, name: str, partitions: in
     async def make(wire: Wire) -> None:
         await create_topic(wire, name, partitions)
 
-    return await until_done(context, routes, make, TOPIC_EXISTS)
+    return await until_done(context, routes, make, TOPIC_EXISTS) is not None
 
 
 async def until_done(
     context: Context, routes: Routes, ask: Callable[[Wire], Coroutine[Any, Any, None]], known: int
-) -> bool:
-    """Make or delete a topic; `known` says that an earlier try has done it. False: the end."""
+) -> bool | None:
+    """Make or delete a topic: whether the first answer came; None at the end of the run.
+
+    `known` says that an earlier try has done it.
+    """
+    tries = 0
 
     async def one(wire: Wire) -> bool:
+        nonlocal tries
+        tries += 1
         try:
             await ask(wire)
         except Refused as error:
@@ -75,43 +84,68 @@ async def until_done(
                 raise Refused(TIMED_OUT) from None  # a change that others overtook: once more
         return True
 
-    return bool(await until_answered(context, routes, None, one))
+    return tries == 1 if await until_answered(context, routes, None, one) else None
 
 
 async def run_churn(context: Context) -> None:
-    """Topics that come, are written and read, and go."""
+    """Topics that come, are written and read, go, and come again."""
     routes, sender = context.routes(), Sender(context)
-    life = 0
+    number, life = 1, 0
     while not context.over.is_set():
         life += 1
-        name = f"{context.name}-{life}"
+        topic = _Life(f"{context.name}-{number}", f"{context.name}-{number}#{life}")
         try:
-            if not await make_topic(context, routes, name, 2):
-                break
-            await _use(context, routes, sender, name)
-            await until_done(context, routes, _deletion_of(name), TOPIC_UNKNOWN)
+            is_sure = await _live(context, routes, sender, topic)
         except Refused as error:
-            context.journal.problem(f"{context.name}: topic {name}: {error}")
+            context.journal.problem(f"{context.name}: topic {topic.label}: {error}")
             break
-        await context.pause(4 / context.rate_per_s)
+        if not is_sure or context.chance.random() < 0.2:
+            number += 1
+        if context.chance.random() < 0.5:  # else again at once, while not all brokers have heard
+            await context.pause(8 / context.rate_per_s)
     routes.drop()
 
 
-async def _use(context: Context, routes: Routes, sender: Sender, name: str) -> None:
+class _Life(NamedTuple):
+    """One topic of a name, and what the history calls it."""
+
+    name: str
+    label: str
+
+
+async def _live(context: Context, routes: Routes, sender: Sender, topic: _Life) -> bool:
+    """Make, use and delete it: whether every answer came. Raises Refused."""
+
+    async def make(wire: Wire) -> None:
+        await create_topic(wire, topic.name, 2)
+
+    is_made = await until_done(context, routes, make, TOPIC_EXISTS)
+    if is_made is None:
+        return False
+    is_used = await _use(context, routes, sender, topic)
+    is_gone = await until_done(context, routes, _deletion_of(topic.name), TOPIC_UNKNOWN)
+    return is_made and is_used and bool(is_gone)
+
+
+async def _use(context: Context, routes: Routes, sender: Sender, topic: _Life) -> bool:
+    """Write and read: whether every answer came."""
+    name, label = topic
+    is_sure = True
     written: dict[int, int] = {}
     for _ in range(context.chance.randint(1, 4)):
         part = context.chance.randrange(2)
-        values = sender.begin(name, part, 1)
+        values = sender.begin(label, part, 1)
         try:
             wire = await routes.wire(Leader(name, part))
             batch = encoded(context, values, (-1, -1), -1)
             offset = await produce(wire, name, part, batch)
         except (OSError, TimeoutError) as error:
-            sender.end(INFO, name, part, values)
+            sender.end(INFO, label, part, values)
+            is_sure &= isinstance(error, Refused) and error.code in NEVER_STORED
             routes.failed(error)
             await context.pause(RETRY_S)
         else:
-            sender.end(OK, name, part, values, offset)
+            sender.end(OK, label, part, values, offset)
             written[part] = max(written.get(part, 0), offset + 1)
     for part, end in written.items():
         position = 0
@@ -126,4 +160,5 @@ async def _use(context: Context, routes: Routes, sender: Sender, name: str) -> N
                 continue
             if records:
                 position = records[-1][0] + 1
-                note_poll(context, since_ns, name, part, records)
+                note_poll(context, since_ns, label, part, records)
+    return is_sure

@@ -1,13 +1,15 @@
 /* Apache Kafka's own client in Java as the child of a black box's worker: see languages/child.py.
  *
- * Rules of the room: it knows the lines of its parent and Kafka's public classes, no broker and no
- * history. It ends when its standard input does. Janino compiles it, so there are no lambdas, and
+ * Rules of the room: it knows the lines of its parent and Kafka's public classes (and one private
+ * fact: a member's generation), no broker and no history. It ends when its standard input does. Janino compiles it, so there are no lambdas, and
  * what a generic method returns is cast by hand.
  */
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -18,7 +20,6 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
-import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
@@ -199,9 +200,47 @@ public final class KafkaClient {
         }
     }
 
+    /** As a commit would send it: `groupMetadata` tells the former one until the next poll. */
     private static String identity(KafkaConsumer consumer) {
-        ConsumerGroupMetadata known = consumer.groupMetadata();
-        return ",\"member\":\"" + known.memberId() + "\",\"generation\":" + known.generationId();
+        try {
+            Object generation = call(field(field(consumer, "delegate"), "coordinator"), "generation");
+            return ",\"member\":\"" + field(generation, "memberId")
+                + "\",\"generation\":" + field(generation, "generationId");
+        } catch (ReflectiveOperationException error) {
+            throw new KafkaException("another kafka-clients than the pinned one?", error);
+        }
+    }
+
+    private static Object field(Object of, String name) throws ReflectiveOperationException {
+        Class at = of.getClass();
+        while (true) {
+            try {
+                Field found = at.getDeclaredField(name);
+                found.setAccessible(true);
+                return found.get(of);
+            } catch (NoSuchFieldException error) {
+                at = at.getSuperclass();
+                if (at == null) {
+                    throw error;
+                }
+            }
+        }
+    }
+
+    private static Object call(Object of, String name) throws ReflectiveOperationException {
+        Class at = of.getClass();
+        while (true) {
+            try {
+                Method found = at.getDeclaredMethod(name, new Class[0]);
+                found.setAccessible(true);
+                return found.invoke(of, new Object[0]);
+            } catch (NoSuchMethodException error) {
+                at = at.getSuperclass();
+                if (at == null) {
+                    throw error;
+                }
+            }
+        }
     }
 
     // --- lines --------------------------------------------------------------------------------
