@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import BrokerIdInUse, MetadataUnavailable, VersionConflict
 from headrace.metadata.facts import broker_key
 from headrace.metadata.store import ABSENT, ANY
+from headrace.runtime.session import SessionState
 
 if TYPE_CHECKING:
     from headrace.metadata.facts import BrokerFact
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 JOIN_POLL_S = 0.1
+LEAVE_PATIENCE_S = 2.0
+SILENT_PATIENCE_S = 0.5
+"""Where the connection is broken: it may be back soon, and else the key goes with the session."""
 
 
 class Membership:
@@ -62,7 +66,9 @@ class Membership:
 
     async def leave(self) -> None:
         """Be no more: at once, or when the session ends if nobody can be told now."""
+        is_connected = self._metadata.session.state is SessionState.CONNECTED
         try:
-            await self._metadata.delete(self._key, ANY)
-        except MetadataUnavailable as error:
-            log.info("the cluster will miss this broker when its session ends: %s", error)
+            async with asyncio.timeout(LEAVE_PATIENCE_S if is_connected else SILENT_PATIENCE_S):
+                await self._metadata.delete(self._key, ANY)
+        except (MetadataUnavailable, TimeoutError) as error:
+            log.info("the cluster will miss this broker when its session ends: %r", error)

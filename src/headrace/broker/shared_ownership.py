@@ -27,11 +27,7 @@ from headrace.broker.placement import Placement
 from headrace.broker.session_guard import guard_session
 from headrace.broker.settling import Settling
 from headrace.coordination.placement.rendezvous import NOBODY
-from headrace.errors import (
-    HeadraceError,
-    NotOwner,
-    VersionConflict,
-)
+from headrace.errors import HeadraceError, NotOwner, VersionConflict
 from headrace.metadata.facts import OwnerFact, owner_key, partition_key
 from headrace.metadata.load_facts import MOVES_VERSION
 from headrace.metadata.store import ABSENT
@@ -94,8 +90,7 @@ class SharedOwnership:
         self._mine: dict[PartitionKey, PartitionLog] = {}
         self._ended: dict[PartitionKey, int] = {}
         """The epochs of tenures that ended here: none is begun twice in one life, since steps of
-        the log that served it may still be under way, and would take the new log's facts for
-        their own."""
+        its log may still be under way, and would take the new log's facts for their own."""
         self._busy: set[PartitionKey] = set()
         self._idle = asyncio.Event()
         self.placement = Placement(self.view, slots)
@@ -107,6 +102,7 @@ class SharedOwnership:
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
         self._hand_overs = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
         self._is_leaving = False
+        self._leaving: asyncio.Timeout | None = None  # while all is handed over
         self._is_safe = True
         """Whether no other broker can hold this one for dead yet."""
 
@@ -171,14 +167,16 @@ class SharedOwnership:
         if self._slots:
             return
         try:
-            async with asyncio.timeout(self._config.hand_over_timeout_ms / 1000):
-                while self._busy:  # one change of a partition at a time
+            async with asyncio.timeout(self._config.hand_over_timeout_ms / 1000) as self._leaving:
+                while self._busy and self._is_safe:  # one change of a partition at a time
                     self._idle.clear()
                     await self._idle.wait()
                 await self._hand_over_all()
         except TimeoutError:
-            log.warning("%d partitions were not handed over in time", len(self._mine))
+            if self._mine:
+                log.warning("%d partitions were not handed over in time", len(self._mine))
         finally:
+            self._leaving = None
             self._end_all("this broker stops")
             if self._membership is not None:
                 await self._membership.leave()
@@ -236,6 +234,8 @@ class SharedOwnership:
         """The session may end before long: serve nothing, so that no client is led here."""
         self._is_safe = False
         self._end_all("the session with the metadata store is over")
+        if self._leaving is not None and not self._leaving.expired():
+            self._leaving.reschedule(asyncio.get_running_loop().time())
 
     def _step_up(self) -> None:
         self._is_safe = True

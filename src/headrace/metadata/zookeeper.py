@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 ROOT = "/headrace"
 _ATTEMPTS_MAX = 100  # of a change that others overtake: each loss means that a rival won
 _RETRY_S = 0.2
+_CLOSE_PATIENCE_S = 5.0
+_SILENT_PATIENCE_S = 0.5
+"""For the end of ephemeral keys: while the connection is broken, they go with the session."""
 _NO_SESSION = -1  # there is none at the moment: nothing can belong to it
 
 
@@ -130,14 +133,19 @@ class ZooKeeperMetadataStore:
         self._is_closed = True
         await self._tasks.close()
         self._watches.close()
+        is_connected = self.session.state is SessionState.CONNECTED
         try:
-            mine = list(self._mine)  # a change that is under way may end meanwhile
-            states = await self._zookeeper.get_many([self._path(key) for key in mine])
-            for key, state in zip(mine, states, strict=True):
-                if state is not None and state.owner == self._zookeeper.session_id:
-                    await self._zookeeper.delete(self._path(key), state.version)
-        except (MetadataUnavailable, VersionConflict) as error:
-            log.info("ephemeral keys will go with the session only: %s", error)
+            async with asyncio.timeout(_CLOSE_PATIENCE_S if is_connected else _SILENT_PATIENCE_S):
+                await self._delete_mine()
+        except (MetadataUnavailable, VersionConflict, TimeoutError) as error:
+            log.info("ephemeral keys will go with the session only: %r", error)
+
+    async def _delete_mine(self) -> None:
+        mine = list(self._mine)  # a change that is under way may end meanwhile
+        states = await self._zookeeper.get_many([self._path(key) for key in mine])
+        for key, state in zip(mine, states, strict=True):
+            if state is not None and state.owner == self._zookeeper.session_id:
+                await self._zookeeper.delete(self._path(key), state.version)
 
     # --- reading -----------------------------------------------------------------------------
 

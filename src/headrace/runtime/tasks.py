@@ -1,7 +1,8 @@
 """Background tasks with an owner.
 
-Rules of the room: every task belongs to a Tasks; closing it cancels and awaits them all, so no
-task outlives its owner. A task that fails is logged with its name, never lost in silence.
+Rules of the room: every task belongs to a Tasks; closing it cancels and awaits them all, those
+too that others begin as they end, so no task outlives its owner. A task that fails is logged with
+its name, never lost in silence.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ class Tasks:
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in order, so that a run can be replayed
+        self._is_closed = False
 
     def start(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run `coroutine` until it ends or the owner closes."""
+        """Run `coroutine` until it ends or the owner closes; behind that it is not begun."""
         task = asyncio.create_task(coroutine, name=name)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
+        if self._is_closed:
+            task.cancel()
         return task
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
@@ -39,8 +43,10 @@ class Tasks:
             log.error("task %s failed", task.get_name(), exc_info=task.exception())
 
     async def close(self) -> None:
-        """Cancel all tasks and wait until they have ended."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancel all tasks and wait until they have ended. Whoever waits is cancelled with them."""
+        self._is_closed = True
+        while self._tasks:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import ssl
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.storage.bookkeeper.secure_channel import open_channel
@@ -372,27 +373,27 @@ class Bookies:
         bytes_max: int,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._resolve = resolve
-        self._tasks = tasks
-        self._timeout_ms = timeout_ms
-        self._bytes_max = bytes_max
-        self._tls = tls
+        self._make = partial(
+            BookieConnection,
+            resolve=resolve,
+            tasks=tasks,
+            timeout_ms=timeout_ms,
+            bytes_max=bytes_max,
+            tls=tls,
+        )
         self._connections: dict[str, BookieConnection] = {}
+        self._is_closed = False
 
     def __getitem__(self, bookie: str) -> BookieConnection:
         connection = self._connections.get(bookie)
         if connection is None:
-            connection = self._connections[bookie] = BookieConnection(
-                bookie,
-                self._resolve,
-                self._tasks,
-                timeout_ms=self._timeout_ms,
-                bytes_max=self._bytes_max,
-                tls=self._tls,
-            )
+            connection = self._connections[bookie] = self._make(bookie)
+            if self._is_closed:
+                connection.close()
         return connection
 
     def close(self) -> None:
-        """End all connections."""
+        """End all connections, and make no others."""
+        self._is_closed = True
         for connection in self._connections.values():
             connection.close()

@@ -123,6 +123,7 @@ class BookKeeperLedgerStore:
         """Sealed ledgers among those opened, and the bytes that each takes, oldest first."""
         self._kept_bytes = 0
         self._opening: dict[tuple[int, bool], asyncio.Future[OpenLedger]] = {}
+        self._is_closed = False
 
     @classmethod
     async def open(
@@ -144,6 +145,7 @@ class BookKeeperLedgerStore:
 
     async def close(self) -> None:
         """Stop at once: appends that were not acknowledged are in doubt, as after a crash."""
+        self._is_closed = True
         for ledger, writing in self._writing.items():
             writing.end(LedgerLost(f"ledger {ledger}: this store was closed", ledger=ledger))
         self._cluster.bookies.close()
@@ -294,6 +296,10 @@ class BookKeeperLedgerStore:
             return opened
         opening = self._opening.get((ledger, fence))
         if opening is None:
+            if self._is_closed:
+                raise StorageUnavailable(
+                    f"ledger {ledger} cannot be opened: this store was closed; use another"
+                )
             opening = self._opening[ledger, fence] = asyncio.get_running_loop().create_future()
             self._tasks.spawn(self._open_for_all(ledger, fence, opening), f"open ledger {ledger}")
         # Others wait for it as well: one that gives up does not stop it.

@@ -231,6 +231,8 @@ class WritingLedger:
             return
         self.error = error
         log.info("%s", error)
+        # Where the reason is not the handle's own: what bookies still answer decides nothing more.
+        _ = self.handle.change_failed(is_fenced=False, reason=str(error))
         sent, self._sent = self._sent, {}
         for one in sent.values():
             self._cluster.room.release(len(one.frame))

@@ -200,11 +200,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         asyncio._set_running_loop(self)  # noqa: SLF001 - for what asks at its end
         try:
             for host in hosts:
-                for task in host.tasks:
+                while host.tasks:  # its end may begin others, which are the host's, too
+                    task = host.tasks.pop(0)
                     if not task.done():
                         task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001
-                        _close(task.get_coro())
-                host.tasks.clear()
+                        host.run(_close, task.get_coro())
                 host.held.clear()
         finally:
             asyncio._set_running_loop(None)  # noqa: SLF001

@@ -1,0 +1,106 @@
+"""A ledger store that is closed while appends are under way, over simulated bookies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("kazoo", reason="a cluster needs headrace[cluster]")
+pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
+
+from headrace.errors import HeadraceError, StorageUnavailable
+from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+from headrace.storage.bookkeeper.quorum import Quorum
+from headrace.storage.bookkeeper.settings import BookKeeperSettings
+from headrace.verify.chance import seeded
+from headrace.verify.simulation.clock import SimulatedClock, SimulatedRandomness
+from headrace.verify.simulation.cluster import Cluster
+from headrace.verify.simulation.loop import Host, SimulatedLoop
+from headrace.verify.simulation.machines import LEDGERS_ROOT
+from headrace.verify.simulation.zookeeper import SimulatedZooKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.runtime.completion import Completion
+
+QUORUM = Quorum(3, 3, 2)
+APPENDS = 40
+SEEDS = range(12)
+
+
+def run(seed: int, work: Callable[[Cluster, BookKeeperLedgerStore], Awaitable[None]]) -> None:
+    """Do `work` with a store over four bookies; what a callback raised is raised."""
+    loop = SimulatedLoop()
+    faults: list[Any] = []
+    loop.set_exception_handler(lambda _loop, context: faults.append(context))
+    cluster = Cluster(f"closing {seed}", loop, 0, 4, QUORUM)
+    host = Host("writer")
+    cluster.hosts.append(host)
+
+    async def begin() -> None:
+        await asyncio.sleep(0.1)
+        clock = SimulatedClock(loop)
+        zookeeper = await SimulatedZooKeeper.connect(
+            cluster.ensemble, cluster.network, clock, 6_000
+        )
+        settings = BookKeeperSettings(ledgers_root=LEDGERS_ROOT, quorum=QUORUM, cluster="one")
+        randomness = SimulatedRandomness(seeded(f"writer {seed}"))
+        store = await BookKeeperLedgerStore.open(zookeeper, settings, clock, randomness)
+        await work(cluster, store)
+        await store.close()
+        await zookeeper.close()
+        left = [task for task in host.tasks if task is not asyncio.current_task()]
+        assert [task.get_name() for task in left if not task.done()] == []
+
+    async def main() -> None:
+        task: asyncio.Task[None] = host.run(lambda: loop.create_task(begin()))
+        await task
+
+    cluster.start()
+    try:
+        loop.run_until_complete(main())
+        assert faults == []
+    finally:
+        cluster.network.is_over = True
+        loop.bury(cluster.hosts)
+
+
+async def ends(completions: list[Completion]) -> list[bool]:
+    """Whether each append was acknowledged, once all have ended."""
+    found = []
+    for completion in completions:
+        try:
+            async with asyncio.timeout(60):
+                await completion.wait()
+            found.append(True)
+        except HeadraceError:
+            found.append(False)
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_store_that_closes_under_its_writers_leaves_nothing_behind(seed):
+    """Connections that ended with it had bookies replaced in ledgers that were over."""
+
+    async def work(cluster: Cluster, store: BookKeeperLedgerStore) -> None:
+        ledgers = [await store.create() for _ in range(3)]
+        cluster.bookies[seed % 4].end(is_told=seed % 3 != 0)
+        completions = []
+        for number in range(APPENDS):
+            completions.append(store.append(ledgers[number % 3], [b"y" * 50], 50, 0)[1])
+            if number % 7 == 0:
+                await asyncio.sleep(0.000_3)
+        await asyncio.sleep(0.001 * seed)
+        await store.close()
+        for _ in range(5):  # connections are lost in later turns
+            await asyncio.sleep(0)
+            names = [task.get_name() for task in asyncio.all_tasks()]
+            assert [name for name in names if "ledger" in name or "bookie" in name] == []
+        assert len(await ends(completions)) == APPENDS
+        with pytest.raises(StorageUnavailable):
+            await store.recover(ledgers[0])
+
+    run(seed, work)

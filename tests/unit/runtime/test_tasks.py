@@ -1,0 +1,53 @@
+"""Tasks that have an owner: none outlives it, and none is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.runtime.tasks import Tasks
+
+
+def test_what_a_task_begins_at_its_end_ends_with_its_owner():
+    """A broker that stopped left such tasks behind: nobody waited for them."""
+    steps: list[str] = []
+
+    async def main() -> None:
+        tasks = Tasks()
+
+        async def follow() -> None:
+            steps.append("begun behind the end")
+            await asyncio.sleep(60)
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                tasks.spawn(follow(), "follow")
+                steps.append("ended")
+
+        tasks.spawn(work(), "work")
+        await asyncio.sleep(0)
+        await tasks.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+    assert steps == ["ended"]
+
+
+def test_what_is_to_begin_behind_its_owners_end_does_not_begin():
+    steps: list[str] = []
+
+    async def main() -> None:
+        tasks = Tasks()
+        await tasks.close()
+
+        async def work() -> None:
+            steps.append("begun")
+
+        task = tasks.start(work(), "work")
+        await asyncio.wait([task])
+        assert task.cancelled()
+        await tasks.close()
+
+    asyncio.run(main())
+    assert steps == []
