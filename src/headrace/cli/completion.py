@@ -10,6 +10,8 @@ import os
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from headrace.cli.connection import DEFAULT_BOOTSTRAP, bootstrap_of
+
 TIMEOUT_S = 1.0  # a shell that waits longer for a completion feels broken
 
 
@@ -33,8 +35,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 
 def _bootstrap(ctx: click.Context) -> str:
-    given = ctx.find_root().params.get("bootstrap")
-    return given or os.environ.get("HEADRACE_BOOTSTRAP", "127.0.0.1:9092")
+    return bootstrap_of(ctx) or os.environ.get("HEADRACE_BOOTSTRAP", DEFAULT_BOOTSTRAP)
 
 
 def complete_topics(

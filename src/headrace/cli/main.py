@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from headrace.cli.connection import before_commands, behind_commands
 from headrace.cli.failures import EXIT_CODES, FAILED, INTERRUPTED, OK, CommandFailed
 from headrace.cli.session import Session
 from headrace.errors import HeadraceError
@@ -33,7 +34,8 @@ COMMANDS = {
     "completion": ("headrace.cli.completion", "Print the completion script of your shell."),
 }
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+OF_A_CLUSTER = {"topic", "produce", "consume", "group", "info", "pipeline"}
+"""Commands that talk to brokers: which ones may be said behind them, too."""
 
 
 class _ReaderGoneError(Exception):
@@ -54,6 +56,8 @@ class LazyGroup(click.Group):
         module = importlib.import_module(COMMANDS[cmd_name][0])
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
+        if cmd_name in OF_A_CLUSTER:
+            behind_commands(command)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -71,16 +75,6 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
-def _parse_settings(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
-    settings = {}
-    for value in values:
-        name, equals, setting = value.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
-        settings[name] = setting
-    return settings
-
-
 def _print_version(ctx: click.Context, _param: object, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         from importlib.metadata import version
@@ -89,37 +83,11 @@ def _print_version(ctx: click.Context, _param: object, wanted: bool) -> None:
         ctx.exit()
 
 
+@before_commands
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=EXIT_CODES,
-)
-@click.option(
-    "--bootstrap",
-    "-b",
-    metavar="HOST:PORT[,...]",
-    default=DEFAULT_BOOTSTRAP,
-    envvar="HEADRACE_BOOTSTRAP",
-    show_default=True,
-    show_envvar=True,
-    help="A broker to start from; it names the others.",
-)
-@click.option(
-    "--timeout",
-    "timeout_s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
-    default=15.0,
-    show_default=True,
-    help="How long to wait for each answer.",
-)
-@click.option(
-    "-X",
-    "client_config",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=_parse_settings,
-    help="A setting of the Kafka client (librdkafka's names), e.g. -X security.protocol=SSL.",
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
 @click.pass_context

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.cli import failures, main
 from headrace.cli.output import cell_text, duration_text, iso_time, print_table, size_text
+from headrace.cli.session import Session
 
 
 def run(*arguments: str, capsys) -> tuple[int, str, str]:
@@ -46,6 +47,35 @@ def test_every_command_has_help(path, capsys):
 def test_every_long_option_is_spelled_once(option):
     _, parameter = option
     assert any(name.startswith("--") or name == "-X" for name in parameter.opts)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-b", "127.0.0.1:1", "topic", "list"),
+        ("topic", "list", "-b", "127.0.0.1:1"),
+        ("topic", "list", "--bootstrap", "127.0.0.1:1"),
+        ("--bootstrap", "127.0.0.1:2", "group", "describe", "g", "--bootstrap", "127.0.0.1:1"),
+        ("info", "--bootstrap", "127.0.0.1:1", "--timeout", "1"),
+        ("consume", "t", "-b", "127.0.0.1:1", "-X", "client.id=me"),
+    ],
+    ids=" ".join,
+)
+def test_the_cluster_may_be_named_before_a_command_or_behind_it(arguments, capsys):
+    code, _, err = run(*arguments, capsys=capsys)
+    assert code == failures.UNREACHABLE
+    assert "cannot connect to 127.0.0.1:1 " in err
+
+
+def test_what_is_said_behind_a_command_wins_over_what_is_said_before_it(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Session, "cluster_metadata", lambda self: seen.append(self) or sys.exit(0))
+    behind = ("topic", "list", "--timeout", "2", "-X", "client.id=b", "-X", "log_level=1")
+    with pytest.raises(SystemExit):
+        main.main(["--timeout", "9", "-X", "client.id=a", "-X", "acks=1", *behind])
+    (session,) = seen
+    assert session.timeout_s == 2
+    assert session.client_config == {"client.id": "b", "acks": "1", "log_level": "1"}
 
 
 def test_the_help_documents_the_exit_codes(capsys):

@@ -1,0 +1,106 @@
+"""The options that say which cluster is meant, before a command or behind it.
+
+Rules of the room: each option is defined once. Before the command it makes the Session, behind it
+changes the Session that is there; what stands behind wins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+_BOOTSTRAP_META = "headrace.cli.bootstrap"
+
+
+def _parse_settings(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for value in values:
+        name, equals, setting = value.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
+        settings[name] = setting
+    return settings
+
+
+def _keep_bootstrap(ctx: click.Context, _param: object, value: str | None) -> None:
+    if value is not None:
+        ctx.meta[_BOOTSTRAP_META] = value
+        if isinstance(ctx.obj, Session):
+            ctx.obj.bootstrap = value
+
+
+def _keep_timeout(ctx: click.Context, _param: object, value: float | None) -> None:
+    if value is not None and isinstance(ctx.obj, Session):
+        ctx.obj.timeout_s = value
+
+
+def _keep_settings(ctx: click.Context, param: object, values: tuple[str, ...]) -> None:
+    settings = _parse_settings(ctx, param, values)
+    if isinstance(ctx.obj, Session):
+        ctx.obj.client_config.update(settings)
+
+
+def _options(*, is_behind: bool) -> list[click.Option]:
+    """New ones, since each belongs to one command; `is_behind`: that command is not the first."""
+
+    def keep(value: Callable[..., Any]) -> dict[str, Any]:
+        return {"callback": value, "expose_value": False} if is_behind else {}
+
+    first: dict[str, Any] = {} if is_behind else {"show_default": True}
+    return [
+        click.Option(
+            ["--bootstrap", "-b"],
+            metavar="HOST:PORT[,...]",
+            default=None if is_behind else DEFAULT_BOOTSTRAP,
+            envvar=None if is_behind else "HEADRACE_BOOTSTRAP",
+            show_envvar=not is_behind,
+            help="A broker to start from; it names the others.",
+            **first,
+            **keep(_keep_bootstrap),
+        ),
+        click.Option(
+            ["--timeout", "timeout_s"],
+            metavar="SECONDS",
+            type=click.FloatRange(min=0.1),
+            default=None if is_behind else 15.0,
+            help="How long to wait for each answer.",
+            **first,
+            **keep(_keep_timeout),
+        ),
+        click.Option(
+            ["-X", "client_config"],
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="A setting of the Kafka client (librdkafka's names), e.g."
+            " -X security.protocol=SSL.",
+            **({"callback": _parse_settings} | keep(_keep_settings)),
+        ),
+    ]
+
+
+def before_commands(command: click.Command) -> click.Command:
+    """Give the options to the first command, which makes the Session of their values."""
+    command.params[:0] = _options(is_behind=False)
+    return command
+
+
+def behind_commands(command: click.Command) -> None:
+    """Have every command below `command`, and itself if it is no group, take the options too."""
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            behind_commands(below)
+    elif not any("--bootstrap" in param.opts for param in command.params):
+        command.params += _options(is_behind=True)
+
+
+def bootstrap_of(ctx: click.Context) -> str | None:
+    """What was given, as far as the line has been read: for completion."""
+    found = ctx.meta.get(_BOOTSTRAP_META) or ctx.find_root().params.get("bootstrap")
+    return None if found is None else str(found)
