@@ -212,10 +212,15 @@ def test_zookeeper_and_bookies_hang_and_die_beneath_the_brokers(make_cluster, tm
             if is_served:
                 break
         assert is_served, "what is owned is served while ZooKeeper is away for a moment"
-        # Away for longer: nobody serves anything, until it is back.
+        # Away for longer: nobody serves anything, until it is back. A broker that is told to stop
+        # meanwhile does so, without a fault; `test_stops.py` says how soon.
         cluster.zookeeper.suspend()
         time.sleep(SESSION_MS / 1000 * 2)
+        made.by_id[2].stop()
+        assert "did not stop cleanly" not in made.by_id[2].log()
         cluster.zookeeper.resume()
+        load.wait_acked(20)
+        made.add(2)
         load.wait_acked(20)
         # One bookie of four dies, another hangs: two of three copies are enough.
         cluster.bookies[0].kill()

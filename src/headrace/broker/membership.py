@@ -71,4 +71,5 @@ class Membership:
             async with asyncio.timeout(LEAVE_PATIENCE_S if is_connected else SILENT_PATIENCE_S):
                 await self._metadata.delete(self._key, ANY)
         except (MetadataUnavailable, TimeoutError) as error:
-            log.info("the cluster will miss this broker when its session ends: %r", error)
+            why = str(error) or "the metadata store is silent"
+            log.info("the cluster will miss this broker when its session ends: %s", why)

@@ -138,7 +138,8 @@ class ZooKeeperMetadataStore:
             async with asyncio.timeout(_CLOSE_PATIENCE_S if is_connected else _SILENT_PATIENCE_S):
                 await self._delete_mine()
         except (MetadataUnavailable, VersionConflict, TimeoutError) as error:
-            log.info("ephemeral keys will go with the session only: %r", error)
+            why = str(error) or "ZooKeeper is silent"
+            log.info("ephemeral keys will go with the session only: %s", why)
 
     async def _delete_mine(self) -> None:
         mine = list(self._mine)  # a change that is under way may end meanwhile
