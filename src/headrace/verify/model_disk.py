@@ -34,7 +34,8 @@ class ModelDisk:
         """Real threads, with syncs that last: checkpoints run while appends go on."""
         self._mutex = threading.RLock()
         self.fault: Callable[[str, str], int | None] = lambda action, path: None
-        """May raise on ("write" or "sync", path), or say after how many bytes a write fails."""
+        """May raise on ("write", "sync" or "sync folder", path), or say how much is written of what
+        fails then."""
         self.are_failed_syncs_dropped = False
         """A failed sync throws away what it should have written; the page cache still shows it."""
         self.was_read: set[int] = set()
@@ -170,6 +171,8 @@ class ModelDisk:
         assert folder == new_folder, "renames stay in their folder"
         with self._mutex:
             names = self._folder(folder)
+            if old_name not in names:
+                raise FileNotFoundError(errno.ENOENT, "no such file", old)
             self.operations.append(("rename", folder, old_name, new_name))
             names[new_name] = names.pop(old_name)
 
@@ -184,6 +187,7 @@ class ModelDisk:
     def sync_folder(self, path: str, /) -> None:
         folder = path.strip("/")
         self._folder(folder)
+        self.fault("sync folder", path)
         self.sync("sync_folder", folder)
 
     def space(self, path: str, /) -> tuple[int, int]:

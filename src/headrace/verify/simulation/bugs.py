@@ -29,6 +29,7 @@ from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.recovery import Recovery
 from headrace.storage.bookkeeper.wire import OK, read_frame
 from headrace.storage.files import checkpoint
+from headrace.storage.files.write_ahead_log import WriteAheadLog
 from headrace.verify import planted, store_bugs
 from headrace.verify.blackbox import bugs as blackbox_bugs
 from headrace.verify.self_proof import choose
@@ -183,6 +184,20 @@ def keep_the_lock_of_a_cancelled_request(patch: Patch) -> None:
     patch(ProducerIds, "take", take)
 
 
+def look_for_a_log_file_under_its_former_name(patch: Patch) -> None:
+    recycle = WriteAheadLog.recycle
+
+    def stale(self: Any, old: Any, number: int) -> Any:
+        former = old.path
+        try:
+            return recycle(self, old, number)
+        except OSError:
+            old.path = former
+            raise
+
+    patch(WriteAheadLog, "recycle", stale)
+
+
 def forget_that_a_footers_sync_failed(patch: Patch) -> None:
     patch(checkpoint.CheckpointWriter, "_rewrite_footers", lambda self, wanted: None)
 
@@ -220,6 +235,7 @@ BUGS = (
     Bug(3, store_bugs.count_what_joined_after_the_sync_began, ("power",), is_lone=True),
     Bug(8, store_bugs.repeat_failed_syncs, ("power", "disk-sync"), is_lone=True),
     Bug(8, forget_that_a_footers_sync_failed, ("power", "disk-sync"), is_lone=True),
+    Bug(8, look_for_a_log_file_under_its_former_name, ("disk-sync",), is_lone=True),
     Bug(9, store_bugs.take_a_torn_write_for_a_whole_one, ("power", "disk-full"), is_lone=True),
     Bug(28, take_a_calendar_that_was_set_back_for_age, ("clock",)),
     Bug(

@@ -43,6 +43,8 @@ class SimulatedDisk(ModelDisk):
         """A fault: there is no room."""
         self.failing_syncs = 0.0
         """A fault: this share of the syncs fails."""
+        self.are_names_meant = False
+        """Whether it is the syncs of folders, too."""
         self.spent_ns = 0
         """How long the loop itself has waited for syncs."""
         self.cut_after = -1
@@ -53,7 +55,8 @@ class SimulatedDisk(ModelDisk):
         self.fault = self._meet
 
     def _meet(self, action: str, path: str) -> int | None:
-        if action == "sync" and self._random.random() < self.failing_syncs:
+        is_sync = action == "sync" or (action == "sync folder" and self.are_names_meant)
+        if is_sync and self._random.random() < self.failing_syncs:
             raise OSError(errno.EIO, "the disk does not take it", path)
         if action == "write" and self.is_full:
             return self._random.randrange(64)

@@ -187,6 +187,7 @@ def _harm_disk(broker: SimulatedBroker, how: str, strength: float) -> Callable[[
         return lambda: setattr(disk, "is_full", False)
     disk.failing_syncs = strength
     disk.are_failed_syncs_dropped = int(strength * 100) % 2 == 1
+    disk.are_names_meant = int(strength * 1_000) % 2 == 1
     return lambda: setattr(disk, "failing_syncs", 0.0)
 
 
