@@ -57,6 +57,14 @@ class FaultyDisk(SystemDisk):
         self.fault("sync folder", path)
         super().sync_folder(path)
 
+    def rename(self, old: str, new: str, /) -> None:
+        self.fault("rename", old)
+        super().rename(old, new)
+
+    def unlink(self, path: str, /) -> None:
+        self.fault("unlink", path)
+        super().unlink(path)
+
     def pread(self, fd: int, size: int, position: int, /) -> bytes:
         limit = self.fault("read", self._paths[fd])
         return os.pread(fd, size if limit is None else min(size, limit), position)
@@ -258,6 +266,55 @@ def test_an_outage_ends_though_the_name_of_the_next_log_was_not_synced_at_first(
         await store.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="it takes Linux's /proc")
+@pytest.mark.parametrize("actions", [("rename",), ("rename", "unlink"), ("sync folder", "unlink")])
+def test_log_files_that_cannot_be_used_again_are_let_go_one_by_one(tmp_path, actions):
+    """One that fails must not take along those behind it: descriptors and room would be lost."""
+
+    async def main() -> None:
+        disk = FaultyDisk()
+        settings = {"wal_file_bytes": 64 << 10, "checkpoint_bytes": 300 << 10}
+        store = await open_store(tmp_path / "data", disk, **settings)
+        ledger = await store.create()
+        await append(store, ledger, b"x")
+        await spare_is_made(store)
+        left = dict.fromkeys(actions, 2)
+
+        def fail(action: str, path: str) -> None:
+            if left.get(action, 0) and path.endswith((".wal", "/wal")):
+                checkpoints = store.counters.checkpoints
+                if checkpoints > 1:  # what is made before has other ways out
+                    left[action] -= 1
+                    raise OSError(errno.EIO, "no", path)
+
+        disk.fault = fail
+        for _ in range(200):
+            await append_at_last(store, ledger, bytes(10_000))
+        assert left[actions[0]] == 0
+        for _ in range(1_000):
+            if len(open_logs(tmp_path)) <= 12:
+                break
+            await asyncio.sleep(0.01)
+        assert len(open_logs(tmp_path)) <= 12
+        assert len(list(tmp_path.glob("data/wal/*"))) <= 12 + 2 * len(actions)
+        disk.fault = lambda action, path: None
+        await store.close()
+        assert open_logs(tmp_path) == []
+
+    asyncio.run(main())
+
+
+def open_logs(folder: Path) -> list[str]:
+    """The log files below `folder` that this process has open, those that were removed too."""
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except OSError:
+            continue
+    return [link for link in links if link.startswith(str(folder)) and ".wal" in link]
 
 
 async def spare_is_made(store: FileLedgerStore) -> None:

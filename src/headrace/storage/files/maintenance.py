@@ -242,17 +242,38 @@ class Maintenance:
         spares_max = await self._run(partial(wal.spares_max, bytes_max))
         for file in files:
             if file.size == wal.file_bytes and len(wal.spares) < spares_max:
-                number = wal.take_number()
-                await self._keep_spare(await self._run(partial(wal.recycle, file, number)))
+                await self._keep_spare(await self._renumber(file))
             else:
-                await self._run(partial(wal.remove, file))
+                await self._remove(file)
 
-    async def _keep_spare(self, spare: WalFile) -> None:
+    async def _keep_spare(self, spare: WalFile | None) -> None:
         """Keep it, under another number if the log has gone past its own meanwhile."""
         wal = self._wal
-        while spare.number < wal.number:
-            spare = await self._run(partial(wal.recycle, spare, wal.take_number()))
-        wal.spares.append(spare)
+        while spare is not None and spare.number < wal.number:
+            spare = await self._renumber(spare)
+        if spare is not None:
+            wal.spares.append(spare)
+
+    async def _renumber(self, file: WalFile) -> WalFile | None:
+        """The file under a new number; None if that failed, and it was let go.
+
+        The others must not wait for it: the room that they take may be what is lacking.
+        """
+        number = self._wal.take_number()
+        try:
+            return await self._run(partial(self._wal.recycle, file, number))
+        except OSError as error:
+            log.warning("a WAL file cannot be used again, and is removed: %s", error)
+            self._commit.counters.errors += 1
+        await self._remove(file)
+        return None
+
+    async def _remove(self, file: WalFile) -> None:
+        try:
+            await self._run(partial(self._wal.remove, file))
+        except OSError as error:
+            log.warning("a WAL file stays until the next start: %s", error)
+            self._commit.counters.errors += 1
 
     async def _run(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)

@@ -199,9 +199,11 @@ class WriteAheadLog:
         return WalFile(number, path, old.fd, old.size)
 
     def remove(self, old: WalFile) -> None:
-        """Close and remove a file that no recovery needs; for any thread."""
-        self._disk.close(old.fd)
-        self._disk.unlink(old.path)
+        """Remove and close a file that no recovery needs; for any thread. Raises OSError."""
+        try:
+            self._disk.unlink(old.path)
+        finally:
+            self._disk.close(old.fd)
 
     def open_old(self, number: int) -> WalFile:
         """A file that recovery found."""
