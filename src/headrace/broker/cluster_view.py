@@ -82,6 +82,17 @@ class ClusterView:
         broker = self.brokers.get(owner.broker)
         return broker is not None and broker.incarnation == owner.incarnation
 
+    def next_owner(
+        self, key: PartitionKey, incarnation: str, leader_epoch: int, target: int
+    ) -> OwnerFact | None:
+        """Who follows that life of an owner in that epoch; None if somebody did, or cannot."""
+        owner, broker = self.owners.get(key), self.brokers.get(target)
+        if owner is None or broker is None or broker.incarnation is None:
+            return None
+        if (owner.fact.incarnation, owner.fact.leader_epoch) != (incarnation, leader_epoch):
+            return None
+        return OwnerFact(target, broker.incarnation, leader_epoch + 1)
+
     def own(self, key: PartitionKey, fact: OwnerFact, version: int) -> None:
         """Enter an owner that this broker has just written."""
         known = self.owners.get(key)

@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 
 CHANGES_AT_ONCE = 64
 HAND_OVERS_AT_ONCE = 16
+NAMED_WAIT_S = 0.5
 RETRY_S = 0.2
 LOADS_AT_ONCE = 64
 
@@ -392,24 +393,18 @@ class SharedOwnership:
                 return
             self._resigned(topic, number)
             await served.upkeep.settle_and_seal()
+            gone = NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
+            # Whether it is named is in doubt if no answer comes; nobody is kept here for that.
+            loop = asyncio.get_running_loop()
+            giving_up = loop.call_later(NAMED_WAIT_S, served.upkeep.abandon, gone)
             try:
-                owner, broker = self.view.owners.get(key), self.view.brokers.get(target)
-                if (
-                    # Nobody took it over in the meantime, and there is somebody to give it to.
-                    owner is not None
-                    and owner.fact.incarnation == self._incarnation
-                    and owner.fact.leader_epoch == served.leader_epoch
-                    and self._mine.get(key) is served
-                    and broker is not None
-                    and broker.incarnation is not None
-                ):
-                    fact = OwnerFact(target, broker.incarnation, served.leader_epoch + 1)
-                    await self._put(topic, number, fact, owner)
+                fact = self.view.next_owner(key, self._incarnation, served.leader_epoch, target)
+                if fact is not None and self._mine.get(key) is served:
+                    await self._put(topic, number, fact, self.view.owners[key])
             finally:
                 # Who waits is sent to the next owner now, and not while nobody could say which.
-                served.upkeep.abandon(
-                    NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
-                )
+                giving_up.cancel()
+                served.upkeep.abandon(gone)
                 # Once more: a request may have made a coordinator over the log meanwhile.
                 self._resigned(topic, number)
             if self._mine.get(key) is not served:

@@ -4,9 +4,8 @@ Rules of the room: one step at a time, in the order in which they were asked for
 cannot take appends, its `ready` is a Completion that those who wait hold; a step that fails tells
 them, and the next request tries again.
 
-How a roll works: the next ledger is made and entered into the chain while appends go on; then
-appends wait for the moment in which nothing is pending, the ledgers are switched, and the old one
-is sealed behind the scenes.
+How a roll works: the next ledger is made and entered into the chain while appends go on; then they
+wait until nothing is pending, the ledgers are switched, and the old one is sealed meanwhile.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class Upkeep(Steps):
 
     def load(self) -> None:
         """Begin to read what is stored, unless that is done, under way, or known to be damaged."""
-        if self._log.is_loaded or self._log.failure is not None:
+        if self._log.is_loaded or self._log.failure is not None or self._is_ending:
             return
         if self._task is None or self._task.done():
             _ = self._begin(self._load(), "load")
@@ -169,8 +168,7 @@ class Upkeep(Steps):
         if self.to_resume is not None:  # asked for twice, and where the first ends is in doubt:
             return  # another would begin too early; the step that finds out is behind this one
         if target.active is None:
-            segment = await self._new_segment()
-            target.segments.append(segment)
+            target.segments.append(segment := await self._new_segment())
             target.active, target.visible_position = segment, 0
         self._open()
 
@@ -367,8 +365,8 @@ class Upkeep(Steps):
         self._fail(reason)
 
     async def settle_and_seal(self) -> None:
-        """The first half of a hand-over: what is under way ends, the ledger is sealed where that
-        can be done, and whatever comes waits until `abandon` tells it where to go."""
+        """The first half of a hand-over: what is under way ends, the ledger is sealed if it can be,
+        and whatever comes waits until `abandon`, reads too: the next owner may be ahead by then."""
         target = self._log
         self._is_ending = True
         self._shut()
@@ -377,6 +375,8 @@ class Upkeep(Steps):
         active, target.active = target.active, None
         if active is not None and active.end_position:
             await asyncio.wait([self._begin(self._seal(active), "seal")])
+        target.is_loaded = False
+        target.waiters.wake()
 
     async def delete(self) -> None:
         """Remove all ledgers of a deleted topic."""

@@ -639,6 +639,42 @@ def test_a_hand_over_that_was_overtaken_names_nobody(monkeypatch) -> None:
     run(scenario)
 
 
+def test_a_former_owner_that_has_not_heard_that_its_hand_over_is_done_shows_no_old_end() -> None:
+    """The answer of the metadata may come late, or never: the next owner goes ahead without it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.create("t", 1)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        former, owner = (one, two) if cluster.owners("t")[0] == 1 else (two, one)
+        topic = former.topics.get("t")
+        await append_at(former, topic, 0, b"a")
+        log = topic.partitions[0]
+        put, is_told = former.metadata.put, asyncio.Event()
+
+        async def late(key: str, value: bytes, expected_version: int) -> int:
+            version = await put(key, value, expected_version)
+            if key == owner_key(topic.id, 0):
+                await is_told.wait()
+            return version
+
+        former.metadata.put = late  # type: ignore[method-assign, assignment]
+        pin = PinFact(owner.config.broker_id)
+        await owner.metadata.put(pin_key(topic.id, 0), pin.encode(), ANY)
+        seen = owner.topics.get("t")
+        await until(lambda: owner.ownership.is_mine(seen, 0))
+        assert await append_at(owner, seen, 0, b"b") == 1
+        assert former.ownership.is_mine(topic, 0)
+        with pytest.raises((NotOwner, TimeoutError)):
+            await asyncio.wait_for(log.wait_loaded(), 0.05)
+        with pytest.raises(NotOwner):  # nor does it keep whoever asks for long
+            await log.wait_loaded()
+        is_told.set()
+        await until(lambda: not former.ownership.is_mine(topic, 0))
+
+    run(scenario)
+
+
 def test_a_fact_that_cannot_be_read_does_not_make_its_ledgers_orphans() -> None:
     async def scenario(cluster: Cluster) -> None:
         node = await cluster.start(1)
