@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli.pairs import name_and_value
 from headrace.cli.session import Session
 
 if TYPE_CHECKING:
@@ -20,13 +21,7 @@ _BOOTSTRAP_META = "headrace.cli.bootstrap"
 
 
 def _parse_settings(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
-    settings = {}
-    for value in values:
-        name, equals, setting = value.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
-        settings[name] = setting
-    return settings
+    return dict(name_and_value(value) for value in values)
 
 
 def _keep_bootstrap(ctx: click.Context, _param: object, value: str | None) -> None:

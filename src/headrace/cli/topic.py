@@ -16,6 +16,7 @@ from headrace.cli.client import kafka_admin
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_topic
 from headrace.cli.output import print_json, print_table
+from headrace.cli.pairs import name_and_value
 from headrace.cli.positions import Partition, log_bounds
 
 if TYPE_CHECKING:
@@ -26,13 +27,7 @@ NAMES = click.argument("names", nargs=-1, required=True, shell_complete=complete
 
 
 def _settings(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
-    settings = {}
-    for value in values:
-        name, equals, setting = value.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE, e.g. retention.ms=3600000")
-        settings[name] = setting
-    return settings
+    return dict(name_and_value(value, "retention.ms=3600000") for value in values)
 
 
 @click.group()

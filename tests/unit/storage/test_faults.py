@@ -283,11 +283,10 @@ def test_log_files_that_cannot_be_used_again_are_let_go_one_by_one(tmp_path, act
         left = dict.fromkeys(actions, 2)
 
         def fail(action: str, path: str) -> None:
-            if left.get(action, 0) and path.endswith((".wal", "/wal")):
-                checkpoints = store.counters.checkpoints
-                if checkpoints > 1:  # what is made before has other ways out
-                    left[action] -= 1
-                    raise OSError(errno.EIO, "no", path)
+            is_begun = store.counters.checkpoints > 1  # what is made before has other ways out
+            if is_begun and left.get(action, 0) and path.endswith((".wal", "/wal")):
+                left[action] -= 1
+                raise OSError(errno.EIO, "no", path)
 
         disk.fault = fail
         for _ in range(200):

@@ -54,13 +54,13 @@ def _deletion_of(name: str) -> Callable[[Wire], Coroutine[Any, Any, None]]:
     return delete
 
 
-async def make_topic(context: Context, routes: Routes, name: str, partitions: int) -> bool:
-    """Until it is there; False at the end of the run."""
+async def make_topic(context: Context, routes: Routes, name: str, partitions: int) -> bool | None:
+    """Until it is there; as `until_done` says."""
 
     async def make(wire: Wire) -> None:
         await create_topic(wire, name, partitions)
 
-    return await until_done(context, routes, make, TOPIC_EXISTS) is not None
+    return await until_done(context, routes, make, TOPIC_EXISTS)
 
 
 async def until_done(
@@ -115,11 +115,7 @@ class _Life(NamedTuple):
 
 async def _live(context: Context, routes: Routes, sender: Sender, topic: _Life) -> bool:
     """Make, use and delete it: whether every answer came. Raises Refused."""
-
-    async def make(wire: Wire) -> None:
-        await create_topic(wire, topic.name, 2)
-
-    is_made = await until_done(context, routes, make, TOPIC_EXISTS)
+    is_made = await make_topic(context, routes, topic.name, 2)
     if is_made is None:
         return False
     is_used = await _use(context, routes, sender, topic)

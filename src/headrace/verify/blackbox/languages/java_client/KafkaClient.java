@@ -1,8 +1,8 @@
 /* Apache Kafka's own client in Java as the child of a black box's worker: see languages/child.py.
  *
  * Rules of the room: it knows the lines of its parent and Kafka's public classes (and one private
- * fact: a member's generation), no broker and no history. It ends when its standard input does. Janino compiles it, so there are no lambdas, and
- * what a generic method returns is cast by hand.
+ * fact: a member's generation), no broker and no history. It ends when its standard input does.
+ * Janino compiles it, so there are no lambdas, and what a generic method returns is cast by hand.
  */
 
 import java.io.BufferedReader;

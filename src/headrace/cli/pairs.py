@@ -1,0 +1,17 @@
+"""Options of the form NAME=VALUE.
+
+Rules of the room: text in, values out; imports nothing but click, since most commands need it.
+"""
+
+from __future__ import annotations
+
+import click
+
+
+def name_and_value(text: str, example: str = "") -> tuple[str, str]:
+    """What stands before and behind the first `=`. Raises BadParameter, with the example."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        shown = f", e.g. {example}" if example else ""
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE{shown}")
+    return name, value
