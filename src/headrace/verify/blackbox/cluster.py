@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from headrace.errors import Fatal
-from headrace.verify.blackbox.fake_clock import FakeClock, why_no_clock
+from headrace.verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 from headrace.verify.real_broker import RealBroker
 from headrace.verify.self_proof import spoiled_launch
 
@@ -227,7 +227,7 @@ class SingleBroker:
         """See Cluster."""
         found = {}
         if self._clock is None:
-            found["clock"] = why_no_clock()
+            found["clock"] = WHY_NO_CLOCK
         if not hasattr(resource, "prlimit"):
             found["disk"] = "no prlimit here: the disk does not fill up"
         return found

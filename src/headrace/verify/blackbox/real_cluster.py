@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.server.dev_cluster.cluster import DevCluster
 from headrace.server.dev_cluster.settings import ClusterOptions, Place
 from headrace.verify.blackbox.fabric import CLIENTS, Edge
-from headrace.verify.blackbox.fake_clock import FakeClock, why_no_clock
+from headrace.verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 from headrace.verify.blackbox.nodes import BrokerNode, Node, ServerNode, SlowAnswers, SmallDisk
 from headrace.verify.blackbox.schedule import BOOKIE_FAULTS
 from headrace.verify.real_broker import RealBroker
@@ -274,7 +274,7 @@ class RealCluster:
             why = "no mount namespace here: the disks of bookies do not fill up"
             found |= {"disk": why, "journal": why}
         if self._brokers[0].clock is None:
-            found["clock"] = why_no_clock()
+            found["clock"] = WHY_NO_CLOCK
         return found
 
     # --- what is seen of them ----------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import Fatal
 from headrace.verify.blackbox.fabric import CLIENTS, Edge
-from headrace.verify.blackbox.fake_clock import FakeClock, why_no_clock
+from headrace.verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 from headrace.verify.blackbox.nodes import RETRY_S, BrokerNode, Deadline
 from headrace.verify.chance import seeded
 from headrace.verify.real_broker import RealBroker
@@ -141,7 +141,7 @@ class Workers:
         """See Cluster."""
         found = {}
         if self._all.clock is None:
-            found["clock"] = why_no_clock()
+            found["clock"] = WHY_NO_CLOCK
         if not hasattr(resource, "prlimit"):
             found["disk"] = "no prlimit here: the disk does not fill up"
         if not self._has_network:
