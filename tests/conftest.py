@@ -28,6 +28,7 @@ OTHERS_WARNINGS = (
 
 REAL_TIME = ("blackbox", "cluster", "contract", "integration", "pipeline", "soak", "wire")
 """Folders of tests whose processes, sockets and disks are real, beside whatever else runs here."""
+COMPUTING_NICE = 10
 ONE_CHANCE = ("test_restart.py", "test_full_disk.py", "test_bookkeeper_failures.py")
 """What is lost once is lost: who shows that nothing acknowledged is, gets no second chance."""
 
@@ -42,11 +43,26 @@ def own_log_level():
 
 
 def pytest_collection_modifyitems(items):
-    """A test in real time that fails runs once more, and is told of (docs/decisions/0015)."""
+    """Say what may run beside what, and what runs once more (docs/decisions/0015 and 0017)."""
     for item in items:
         folder = item.path.relative_to(item.config.rootpath).parts[1]
+        item.add_marker(pytest.mark.xdist_group(_group_of(folder)))
         if folder in REAL_TIME and item.path.name not in ONE_CHANCE:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def _group_of(folder):
+    """Tests of one group run one after another, those of the others beside them."""
+    if folder == "pipeline":
+        return "Spark"
+    return "real time" if folder in REAL_TIME else "computing"
+
+
+def pytest_runtest_setup(item):
+    """Who computes lets those go first that are in real time beside it."""
+    (group,) = item.get_closest_marker("xdist_group").args
+    if "PYTEST_XDIST_WORKER" in os.environ and group != "real time":
+        os.setpriority(os.PRIO_PROCESS, 0, COMPUTING_NICE)
 
 
 def pytest_terminal_summary(terminalreporter):
