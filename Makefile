@@ -20,7 +20,7 @@ demo: setup
 	@$(PY) -m headrace.cli.main demo $(DEMO)
 
 test: setup lint
-	$(PY) -m pytest --numprocesses 2 --dist loadgroup $(TESTS)
+	$(PY) -m pytest --numprocesses 2 --dist loadscope $(TESTS)
 
 lint: setup
 	$(VENV)/bin/ruff check src tests benchmarks

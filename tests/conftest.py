@@ -43,25 +43,35 @@ def own_log_level():
 
 
 def pytest_collection_modifyitems(items):
-    """Say what may run beside what, and what runs once more (docs/decisions/0015 and 0017)."""
+    """A test in real time that fails runs once more, and is told of (docs/decisions/0015)."""
     for item in items:
         folder = item.path.relative_to(item.config.rootpath).parts[1]
-        item.add_marker(pytest.mark.xdist_group(_group_of(folder)))
         if folder in REAL_TIME and item.path.name not in ONE_CHANCE:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
-def _group_of(folder):
-    """Tests of one group run one after another, those of the others beside them."""
+def _group_of(nodeid):
+    """Tests of one group run one after another, those of others beside them (0017)."""
+    folder = nodeid.split("/")[1]
     if folder == "pipeline":
         return "Spark"
     return "real time" if folder in REAL_TIME else "computing"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class InGroups(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return _group_of(nodeid)
+
+    return InGroups(config, log)
+
+
 def pytest_runtest_setup(item):
     """Who computes lets those go first that are in real time beside it."""
-    (group,) = item.get_closest_marker("xdist_group").args
-    if "PYTEST_XDIST_WORKER" in os.environ and group != "real time":
+    if "PYTEST_XDIST_WORKER" in os.environ and _group_of(item.nodeid) != "real time":
         os.setpriority(os.PRIO_PROCESS, 0, COMPUTING_NICE)
 
 
