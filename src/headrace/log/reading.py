@@ -299,18 +299,34 @@ async def offset_of_max_timestamp(log: PartitionLog, store: LedgerStore) -> Time
     return await offset_of_time(log, store, largest) if largest >= 0 else NO_OFFSET
 
 
-def end_offset_of_epoch(log: PartitionLog, leader_epoch: int) -> tuple[int, int]:
-    """(the largest epoch <= `leader_epoch`, the offset behind its last record); (-1, -1) if none.
+# --- by leader epoch -------------------------------------------------------------------------
 
-    What OffsetForLeaderEpoch asks (KIP-101, KIP-320).
+
+def epoch_of_offset(log: PartitionLog, offset: int) -> int:
+    """The leader epoch of the record at `offset`, of the one to come at the log's end.
+
+    What ListOffsets tells beside an offset. The leader's own would be another one after each change
+    of owners, and librdkafka begins anew where the same offset comes with another epoch.
     """
-    if leader_epoch > log.leader_epoch:
+    segment = log.segment_of(offset)
+    return log.leader_epoch if segment is None else segment.leader_epoch
+
+
+def end_offset_of_epoch(log: PartitionLog, leader_epoch: int) -> tuple[int, int]:
+    """(the largest epoch <= `leader_epoch`, the offset behind its last record).
+
+    What OffsetForLeaderEpoch asks (KIP-101, KIP-320). (-1, -1): of an epoch that is not known here.
+    One from before the log's start is answered with that start, as Kafka does: who has read up to
+    there has lost nothing, and would be sent to `auto.offset.reset` otherwise.
+    """
+    if not 0 <= leader_epoch <= log.leader_epoch:
         return -1, -1
     if leader_epoch == log.leader_epoch:
-        return log.leader_epoch, log.high_watermark
-    found = -1
+        return leader_epoch, log.high_watermark
+    found, end_offset = leader_epoch, log.high_watermark
     for segment in log.segments:
         if segment.leader_epoch > leader_epoch:
-            return (found, segment.base_offset) if found >= 0 else (-1, -1)
+            end_offset = segment.base_offset
+            break
         found = segment.leader_epoch
-    return (found, log.high_watermark) if found >= 0 else (-1, -1)
+    return found, max(end_offset, log.log_start_offset)

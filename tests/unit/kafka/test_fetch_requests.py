@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from face_rig import Client, Rig, batch, broker
 
-from headrace.errors import FetchSessionUnknown
+from headrace.errors import FetchSessionUnknown, NotOwner
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (
     FETCH_SESSION_ID_NOT_FOUND,
     INVALID_FETCH_SESSION_EPOCH,
     NONE,
+    NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
+    UNKNOWN_LEADER_EPOCH,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
@@ -36,12 +38,13 @@ def _fetch(
     session: tuple[int, int] = (0, -1),
     wait_ms: int = 0,
     forgotten: list[tuple[str, int]] | None = None,
+    leader_epoch: int = -1,
 ) -> dict[str, Any]:
     topics = []
     for (topic, number), offset in partitions.items():
         key = "topic" if isinstance(topic, str) else "topic_id"
         part = {"partition": number, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
-        part |= {"current_leader_epoch": -1}
+        part |= {"current_leader_epoch": leader_epoch}
         topics.append({key: topic, "partitions": [part]})
     return {
         "max_wait": wait_ms,
@@ -249,3 +252,35 @@ def test_a_session_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) 
 
 def _plain(session_id: int, epoch: int, partitions: list[FetchPartition]) -> FetchRequest:
     return FetchRequest(0, 1, 1, 0, session_id, epoch, partitions, [])
+
+
+def test_a_log_that_was_not_read_yet_is_asked_for_its_epoch_too() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t")
+            assert not rig.node.topics.get("t").partitions[0].is_loaded
+            answer = await rig.client().ask(
+                apis.FETCH, VERSION, _fetch({("t", 0): 0}, leader_epoch=1)
+            )
+            assert _told(answer)["t", 0][0] == UNKNOWN_LEADER_EPOCH
+
+    asyncio.run(scenario())
+
+
+def test_who_does_not_serve_a_partition_tells_of_no_offsets_in_it() -> None:
+    """librdkafka would take the refusal for the partition's end where it stands at that offset."""
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            await _topics(rig, "t")
+            client = rig.client()
+            await _produce(client, "t", b"v")
+            rig.node.topics.get("t").partitions[0].upkeep.abandon(NotOwner("gone"))
+            answer = await client.ask(apis.FETCH, VERSION, _fetch({("t", 0): 1}))
+            (part,) = answer.responses[0].partitions
+            assert int(part.error_code) == NOT_LEADER_OR_FOLLOWER
+            assert (part.high_watermark, part.last_stable_offset, part.log_start_offset) == (
+                -1,
+            ) * 3
+
+    asyncio.run(scenario())

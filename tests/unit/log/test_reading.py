@@ -1,4 +1,4 @@
-"""Reading by time where headers promise what their records do not hold."""
+"""Reading by time where headers promise what their records do not hold, and by leader epoch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import asyncio
 
 from log_rig import NOW_MS, rig
 
-from headrace.log.reading import NO_OFFSET, offset_of_time
+from headrace.log.reading import (
+    NO_OFFSET,
+    end_offset_of_epoch,
+    epoch_of_offset,
+    offset_of_time,
+)
 from headrace.records.batch import HEADER, check_batch, read_header
 from headrace.records.codec import Record, _seal, encode_batch
 
@@ -31,5 +36,35 @@ def test_a_search_through_headers_that_lie_leaves_the_loop_to_others() -> None:
                 await asyncio.sleep(0)
             assert search.result() == NO_OFFSET
             assert turns > 40
+
+    asyncio.run(scenario())
+
+
+def test_an_offset_keeps_its_epoch_and_an_epoch_its_end_whoever_is_asked() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=2) as first:
+            owner, epochs = first, list[int]()
+            for leader_epoch in (2, 5, 6, 9):
+                owner = owner.rival(leader_epoch) if epochs else first
+                await owner.ready()
+                if leader_epoch != 6:  # a tenure without a record
+                    epochs += [leader_epoch] * 2
+                    assert [await owner.append(b"v") for _ in range(2)] == [*range(len(epochs))][
+                        -2:
+                    ]
+                log = owner.log
+                assert [epoch_of_offset(log, at) for at in range(len(epochs))] == epochs
+                assert epoch_of_offset(log, log.high_watermark) == leader_epoch, "of what comes"
+            ends = [end_offset_of_epoch(log, epoch) for epoch in (2, 3, 4, 5, 6, 8, 9)]
+            assert ends == [(2, 2), (2, 2), (2, 2), (5, 4), (5, 4), (5, 4), (9, 6)]
+            assert end_offset_of_epoch(log, 10) == (-1, -1), "nobody knows it yet"
+            assert end_offset_of_epoch(log, -1) == (-1, -1)
+            assert end_offset_of_epoch(log, 1) == (1, 0), "before all there is"
+            await log.upkeep.trim(3)
+            assert [end_offset_of_epoch(log, epoch) for epoch in (1, 2, 5)] == [
+                (1, 3),
+                (2, 3),
+                (5, 4),
+            ], "whoever stands at the log's start has lost nothing"
 
     asyncio.run(scenario())

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from headrace.errors import (
     HeadraceError,
+    OffsetOutOfRange,
     TopicUnknown,
 )
 from headrace.kafka.error_codes import code_of
@@ -285,6 +286,7 @@ class FetchHandler:
         if partition.is_deleted:
             raise TopicUnknown(f"{partition.name} was deleted")
         await self._node.partition_ready(partition)
+        partition.check_leader_epoch(wanted.leader_epoch)
         if left <= 0 and size:
             check_offset(partition, wanted.offset)
             return EMPTY
@@ -358,8 +360,11 @@ class FetchHandler:
         error: HeadraceError,
         partition: PartitionLog | None = None,
     ) -> FetchResult:
-        start = -1 if partition is None else partition.log_start_offset
-        mark = -1 if partition is None else partition.high_watermark
+        start = mark = -1
+        if partition is not None and isinstance(error, OffsetOutOfRange):
+            # Else they may be those of a log that was never read: librdkafka keeps them, and takes
+            # an error beside a mark that it stands at for the end of the partition.
+            start, mark = partition.log_start_offset, partition.high_watermark
         hint = leader_hint(
             self._node, wanted.topic, wanted.partition, error, is_id=fetch.version >= TOPIC_IDS
         )

@@ -17,6 +17,7 @@ from headrace.kafka.error_codes import code_of
 from headrace.log.reading import (
     TimedOffset,
     end_offset_of_epoch,
+    epoch_of_offset,
     offset_of_max_timestamp,
     offset_of_time,
 )
@@ -80,7 +81,7 @@ async def list_offsets(node: Node, request: Any, context: Context) -> Answer:
                 partition.check_leader_epoch(getattr(item, "current_leader_epoch", -1))
                 _check_timestamp(item.timestamp, context.version)
                 found = await _offset(node, partition, item.timestamp)
-                epoch = partition.leader_epoch if found.offset >= 0 else -1
+                epoch = epoch_of_offset(partition, found.offset) if found.offset >= 0 else -1
             except HeadraceError as refused:
                 error = refused
             partitions.append(
