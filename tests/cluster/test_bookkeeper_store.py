@@ -243,6 +243,21 @@ def test_a_trailer_that_was_stored_in_part_counts_as_none(with_store, stored):
     with_store(scenario)
 
 
+def test_what_a_ledger_takes_in_memory_is_counted_and_given_back(with_store):
+    async def scenario(store):
+        assert store.cached_bytes == 0
+        ledger = await store.create()
+        await store.append(ledger, [bytes(100_000)], 100_000, None)[1].wait()
+        assert store.cached_bytes > 100_000
+        await store.seal(ledger, bytes(10_000))
+        assert store.cached_bytes > 110_000
+        store.release(ledger)
+        assert store.cached_bytes == 0
+        assert bytes(await store.read(ledger, 99_990, 100)) == bytes(10)
+
+    with_store(scenario)
+
+
 def test_a_ledger_that_is_released_is_kept_no_longer_and_ends_well(with_store):
     async def scenario(store):
         ledger = await store.create()

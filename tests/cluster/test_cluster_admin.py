@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
 
 from headrace.cli.cluster_admin import status, verify
 from headrace.cli.cluster_options import CREDENTIAL_VARIABLE
+from headrace.metadata.facts import (
+    OwnerFact,
+    PartitionFact,
+    PinFact,
+    owner_key,
+    partition_key,
+    pin_key,
+)
+from headrace.metadata.store import ABSENT
+from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.server.cluster_admin import open_admin
 from headrace.server.settings import ClusterSettings
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
+
+DELETED = UUID(int=77)
+"""The id of a topic that is no more."""
 
 
 @pytest.fixture
@@ -35,9 +49,7 @@ def asked(command, *arguments):
     return CliRunner().invoke(command, [*map(str, arguments)])
 
 
-def test_a_ledger_that_no_chain_names_is_shown_with_what_it_was_for(
-    shared_cluster, config, tmp_path
-):
+def test_what_waits_for_the_sweep_is_shown_with_what_it_was_for(shared_cluster, config, tmp_path):
     address = shared_cluster.zookeeper.address
 
     async def make() -> tuple[int, int]:
@@ -49,6 +61,15 @@ def test_a_ledger_that_no_chain_names_is_shown_with_what_it_was_for(
         labels = {"partition": b"orders-3", "epoch": b"4", "cluster": b"not believed"}
         made = await store.create(labels), await store.create({"partition": b"\x1b[2J", "x": b""})
         await store.close()
+        metadata = await ZooKeeperMetadataStore.open(zookeeper, f"/{tmp_path.name}")
+        facts = {
+            partition_key(DELETED, 0): PartitionFact(),
+            owner_key(DELETED, 2): OwnerFact(1, "", 0),
+            pin_key(DELETED, 2): PinFact(1),
+        }
+        for key, fact in facts.items():
+            await metadata.put(key, fact.encode(), ABSENT)
+        await metadata.close()
         await zookeeper.close()
         return made
 
@@ -58,7 +79,9 @@ def test_a_ledger_that_no_chain_names_is_shown_with_what_it_was_for(
     assert orphans.keys() == {labelled, hostile}
     assert orphans[labelled]["partition"] == "orders-3"
     assert orphans[labelled]["epoch"] == "4"
+    assert found["stale"] == [f"{DELETED.hex}-0", f"{DELETED.hex}-2"]
     shown = asked(verify, "--config", config)
+    assert "2 ledgers and 2 deleted partitions wait for the sweep" in shown.output
     assert f"ledger {labelled}: of orders-3, epoch 4, made 20" in shown.output
     assert "\x1b" not in shown.output
 

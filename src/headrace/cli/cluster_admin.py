@@ -285,6 +285,7 @@ def verify(settings: ClusterSettings, as_json: bool) -> None:
                 "sealed_records": found.records,
                 "sealed_bytes": found.size_bytes,
                 "orphans": [orphan._asdict() for orphan in found.orphans],
+                "stale": found.stale,
                 "problems": found.problems,
             }
         )
@@ -292,7 +293,8 @@ def verify(settings: ClusterSettings, as_json: bool) -> None:
         say(
             f"{found.partitions} partitions, {found.ledgers} ledgers; in sealed ones"
             f" {found.records:,} records, {size_text(found.size_bytes)};"
-            f" {len(found.orphans)} ledgers wait for the sweep"
+            f" {len(found.orphans)} ledgers and {len(found.stale)} deleted partitions wait for the"
+            " sweep"
         )
         for ledger, partition, epoch, created_ms in found.orphans[:SHOWN_MAX]:
             maker = f"{one_line(partition)}, epoch {one_line(epoch)}" if partition else "unknown"

@@ -198,20 +198,40 @@ _BALANCE_OPTIONS = (
         default=_DEFAULTS.balance_interval_ms,
         hidden=True,
     ),
+    click.option(
+        "--sweep-interval-ms",
+        type=click.IntRange(100),
+        default=_DEFAULTS.sweep_interval_ms,
+        hidden=True,
+    ),
+    click.option(
+        "--sweep-grace-ms",
+        type=click.IntRange(100),
+        default=_DEFAULTS.sweep_grace_ms,
+        hidden=True,
+    ),
 )
 
 
 def balance_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options about moves by load; it gets `balance`, a part of BrokerConfig."""
+    """Give a command the options about what one broker does for all, moves by load and the sweep;
+    it gets `balance`, a part of BrokerConfig."""
 
     @wraps(command)
     def told(
-        balance: bool, balance_cpu_percent: int, balance_interval_ms: int, **more: Any
+        balance: bool,
+        balance_cpu_percent: int,
+        balance_interval_ms: int,
+        sweep_interval_ms: int,
+        sweep_grace_ms: int,
+        **more: Any,
     ) -> None:
         config = {
             "is_balancing": balance,
             "balance_cpu_percent_min": balance_cpu_percent,
             "balance_interval_ms": balance_interval_ms,
+            "sweep_interval_ms": sweep_interval_ms,
+            "sweep_grace_ms": sweep_grace_ms,
         }
         command(balance=config, **more)
 

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from headrace.coordination.groups.commands import FetchOffsetsCommand, ListGroupsCommand
 from headrace.errors import HeadraceError
 from headrace.log.tiering import local_size_bytes
+from headrace.storage.ledger import CachesBytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -140,6 +141,11 @@ class Metrics(Collector):
         yield _gauge("headrace_fetch_sessions", "Fetch sessions.", len(fetch.sessions))
 
     def _storage(self) -> Iterable[Metric]:
+        store = self._node.store
+        if isinstance(store, CachesBytes):
+            yield _gauge(
+                "headrace_cache_bytes", "Memory for what lies in ledgers.", store.cached_bytes
+            )
         counters = self._counters
         if counters is None:  # the ledgers are not on this machine
             return

@@ -36,7 +36,11 @@ async def seal(segment: Segment, footer: bytes, store: LedgerStore) -> None:
 
 def release(segments: Sequence[Segment], store: LedgerStore) -> None:
     """Have the store keep nothing more of those that are open, if it keeps anything of them."""
+    let_go([segment for segment in segments if not segment.is_sealed], store)
+
+
+def let_go(segments: Sequence[Segment], store: LedgerStore) -> None:
+    """Have the store keep nothing more of any of them: nobody reads them here any more."""
     if isinstance(store, ReleasesLedgers):
         for segment in segments:
-            if not segment.is_sealed:
-                store.release(segment.ledger)
+            store.release(segment.ledger)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.log.sealing import let_go
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
@@ -34,8 +35,12 @@ def attach(link: LedgerLink, tier: Tier | None) -> None:
         tier.attach(LedgerId(link.ledger), link.size_bytes or 0, is_local=is_local)
 
 
-def discard(gone: list[Segment], tier: Tier | None) -> None:
-    """Let the copies of ledgers go that the chain does not name any more."""
+def discard(gone: list[Segment], tier: Tier | None, store: LedgerStore) -> None:
+    """Let go of ledgers that the chain does not name any more, and of their copies.
+
+    Their own bytes stay: a broker that was stopped for a while might still believe in them.
+    """
+    let_go(gone, store)
     for segment in gone:
         if tier is not None and segment.is_offloaded:
             tier.discard(segment.ledger)

@@ -346,7 +346,7 @@ class Upkeep(Steps):
         target.log_start_offset = log_start_offset
         target.segments = [segment for segment in target.segments if segment not in gone]
         if self._environment.is_shared:
-            discard(gone, self._environment.tier)
+            discard(gone, self._environment.tier, self._store)
             return
         for segment in gone:
             await self._store.delete(segment.ledger)

@@ -120,6 +120,8 @@ class Findings:
     size_bytes: int = 0
     orphans: list[Orphan] = field(default_factory=list)
     """Ledgers that no chain names: the sweep deletes them when they are an hour old."""
+    stale: list[str] = field(default_factory=list)
+    """Partitions of deleted topics (`<topic id>-<number>`) of which facts are left; so, too."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -208,6 +210,8 @@ class ClusterAdmin:
             partition_of_key(entry.key): PartitionFact.decode(entry.value)
             for entry in await self._metadata.list(PARTITIONS)
         }
+        known = sorted({*chains, *picture.owners, *picture.pins})
+        findings.stale = [f"{key[0].hex}-{key[1]}" for key in known if key[0] not in picture.topics]
         used: set[int] = set()
         for key in picture.partitions:
             findings.partitions += 1

@@ -119,6 +119,16 @@ class ReleasesLedgers(Protocol):
         ...
 
 
+@runtime_checkable
+class CachesBytes(Protocol):
+    """What a LedgerStore may tell besides, if it keeps in memory what lies elsewhere."""
+
+    @property
+    def cached_bytes(self) -> int:
+        """Memory that goes as soon as there is a better use for it."""
+        ...
+
+
 class LedgerStore(Protocol):
     """Durable ledgers. Methods that may wait are coroutines; the others never block on a sync."""
 

@@ -31,6 +31,12 @@ def die_with_us() -> Callable[[], None] | None:
     return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def addresses_in(text: str) -> list[tuple[str, int]]:
+    """The addresses in `HOST:PORT,HOST:PORT...`."""
+    parts = (one.rpartition(":") for one in text.split(","))
+    return [(host, int(port)) for host, _, port in parts]
+
+
 class RealBroker:
     """`headrace serve` on one folder, or what `launch` names in its place."""
 
@@ -47,6 +53,9 @@ class RealBroker:
         self.address = ("127.0.0.1", 0)
         """Where it listens; the port is its own from the first start on."""
         self._http = "127.0.0.1:0"
+        self.addresses: list[tuple[str, int]] = []
+        """Where it listens by its last start; of workers, each one's."""
+        self.http_addresses: list[tuple[str, int]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._prepare = die_with_us()
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,8 +104,9 @@ class RealBroker:
             raise Fatal(f"the broker does not start: {self.last_words()}")
         ready: dict[str, Any] = json.loads(line)
         # Workers tell all of theirs, at ports that follow each other.
-        host, _, port = ready["kafka"].partition(",")[0].rpartition(":")
-        self.address, self._http = (host, int(port)), ready["http"].partition(",")[0]
+        self.addresses = addresses_in(ready["kafka"])
+        self.http_addresses = addresses_in(ready["http"])
+        self.address, self._http = self.addresses[0], ready["http"].partition(",")[0]
         return (clock.now_ns() - begun_ns) / 1e9
 
     @property

@@ -289,6 +289,25 @@ def test_a_tenure_that_ends_lets_go_of_the_ledgers_that_are_open() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_what_is_trimmed_is_let_go_of_though_its_bytes_stay_until_they_are_swept(is_sealed) -> None:
+    async def scenario() -> None:
+        async with rig(LogConfig(segment_bytes=1_000), leader_epoch=3) as bench:
+            released: list[int] = []
+            bench.store.release = released.append  # type: ignore[attr-defined]
+            bench.store.refuse_seals = not is_sealed
+            while len(bench.log.segments) < 4:
+                await bench.append(b"fills", size=50)
+                await settle()
+            gone = bench.log.segments[:2]
+            assert [segment.is_sealed for segment in gone] == [is_sealed] * 2
+            await bench.log.upkeep.trim(gone[-1].end_offset)
+            assert released == [segment.ledger for segment in gone]
+            assert set(released) < set(bench.store._ledgers)
+
+    asyncio.run(scenario())
+
+
 def test_a_ledger_that_did_not_come_into_the_chain_is_let_go() -> None:
     async def scenario() -> None:
         async with rig(leader_epoch=3) as bench:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import pytest
 
 from headrace.verify.chance import seeded
+from headrace.verify.soak.leftovers import Ages
 from headrace.verify.soak.probe import NO_CONTROL, Round
 from headrace.verify.soak.run import with_latencies
-from headrace.verify.soak.samples import Sample
+from headrace.verify.soak.samples import Process, Sample, Shared
 from headrace.verify.soak.trend import POINTS_MAX, trend
-from headrace.verify.soak.verdict import MIB, RSS_BYTES_MAX, judge, judge_return
+from headrace.verify.soak.verdict import LEFT_S_MAX, MIB, RSS_BYTES_MAX, judge, judge_return
 
-EVERY_S = 5.0
-COUNT = 360
+EVERY_S = 15.0
+COUNT = 120
+
+
+NAMES = ("", "another")
 
 
 def sample(number: int, **figures) -> Sample:
-    plain = Sample(
-        number * EVERY_S,
+    """One of a process whose figures are given, beside one that does not change."""
+    held = Process(
         rss_bytes=60 * MIB,
         sockets=50,
         files=30,
@@ -25,6 +29,12 @@ def sample(number: int, **figures) -> Sample:
         cpu_s=number * EVERY_S * 0.2,
         tasks=7,
         connections=45,
+    )
+    own = {name: figures.pop(name) for name in Process._fields if name in figures}
+    processes = dict(zip(NAMES, (held._replace(**own), held), strict=True))
+    plain = Sample(
+        number * EVERY_S,
+        processes,
         log_bytes={"endless": number * MIB, "bounded": 2 * MIB},
         folder_bytes=(70 + number) * MIB,
         produce_p50_ms=1.5,
@@ -55,7 +65,7 @@ def test_a_steady_broker_passes():
         ("open files", lambda part: {"files": int(30 + 60 * part)}),
         ("threads", lambda part: {"threads": int(10 + 12 * part)}),
         ("tasks", lambda part: {"tasks": int(7 + 60 * part)}),
-        ("folder", lambda part: {"folder_bytes": int((70 + 600 * part) * MIB), "log_bytes": {}}),
+        ("disks", lambda part: {"folder_bytes": int((70 + 600 * part) * MIB), "log_bytes": {}}),
         ("logs that are bounded", lambda part: {"log_bytes": {"other": int(60 * part * MIB)}}),
         ("retention", lambda part: {"log_bytes": {"bounded": 4 * MIB}}),
         ("produce_p50_ms", lambda part: {"produce_p50_ms": 1 + 120 * part}),
@@ -66,6 +76,53 @@ def test_a_steady_broker_passes():
 )
 def test_growth_is_found(word, change):
     assert [what for what in verdict(change) if word in what]
+
+
+SHARED = Shared(40, 8, 20.0, 4, 20.0, 200, 50)
+
+
+@pytest.mark.parametrize(
+    ("word", "change"),
+    [
+        ("ledgers:", lambda part: {"ledgers": int(40 + 500 * part)}),
+        ("nodes in ZooKeeper", lambda part: {"znodes": int(200 + 2_000 * part)}),
+        ("watches", lambda part: {"watches": int(50 + 500 * part)}),
+        ("a ledger that no chain names", lambda part: {"orphan_s": LEFT_S_MAX * 1.5 * part}),
+        ("a fact of a deleted", lambda part: {"stale_s": LEFT_S_MAX * 1.5 * part}),
+    ],
+)
+def test_what_is_left_in_a_cluster_is_found_and_a_look_may_leave_it_out(word, change):
+    def shared(part):
+        found = SHARED._replace(**change(part)) if int(part * COUNT) % 3 == 0 else None
+        return {"shared": found, "copies": 1}
+
+    (wrong,) = verdict(shared)
+    assert word in wrong
+
+
+def test_of_several_processes_the_one_that_grows_is_named():
+    (wrong,) = verdict(lambda part: {"threads": int(10 + 12 * part)})
+    assert wrong.startswith("threads: ")
+    samples = [sample(number, tasks=7) for number in range(COUNT)]
+    for number, one in enumerate(samples):
+        one.processes["another"] = one.processes["another"]._replace(sockets=50 + number)
+    (wrong,) = judge(samples, "endless", {})[0]
+    assert wrong.startswith("sockets, another: ")
+
+
+def test_memory_that_a_broker_would_give_up_is_no_leak():
+    assert not verdict(
+        lambda part: {"rss_bytes": int((60 + 60 * part) * MIB), "cache_bytes": int(60 * part * MIB)}
+    )
+
+
+def test_the_age_of_what_is_left_counts_from_the_look_that_first_saw_it():
+    ages = Ages()
+    assert ages.oldest_s(1.0, []) == 0
+    assert ages.oldest_s(2.0, ["a"]) == 0
+    assert ages.oldest_s(5.0, ["b", "a"]) == 3
+    assert ages.oldest_s(9.0, ["b"]) == 4
+    assert ages.oldest_s(10.0, ["a"]) == 0
 
 
 def test_a_third_of_wild_figures_changes_nothing():
@@ -117,7 +174,7 @@ def test_a_straight_line_has_its_slope(count):
 
 def test_a_short_run_judges_latency_coarsely_and_none_not_at_all():
     shaky = [sample(number, at_s=number * 0.3) for number in range(20)]
-    shaky[-7:] = [one._replace(produce_p50_ms=90.0, cpu_s=None) for one in shaky[-7:]]
+    shaky[-7:] = [sample(one.at_s / EVERY_S, produce_p50_ms=90.0, cpu_s=None) for one in shaky[-7:]]
     assert judge(shaky, "endless", {})[0] == []
     slow = [one._replace(fetch_p50_ms=1 + number * 50) for number, one in enumerate(shaky)]
     assert len(judge(slow, "endless", {})[0]) == 1

@@ -243,6 +243,11 @@ class BookKeeperLedgerStore:
         """See KeepsNotes: a search from the ledger's end, `notes.SEARCHED_BYTES_MAX` at most."""
         return await read_notes(await self._open(ledger), self._positions)
 
+    @property
+    def cached_bytes(self) -> int:
+        """See CachesBytes: entries, and the indexes of sealed ledgers."""
+        return self._cluster.cache.bytes_held + self._kept_bytes
+
     def list(self) -> Sequence[LedgerInfo]:
         """The ledgers that are open here, by id; `records` finds those of all brokers."""
         return [opened.info for _, opened in sorted(self._opened.items())]
@@ -258,11 +263,7 @@ class BookKeeperLedgerStore:
             ledgers = await self._cluster.service.ledgers()
             for at in range(0, len(ledgers), _LISTED_AT_ONCE):
                 batch = ledgers[at : at + _LISTED_AT_ONCE]
-                found += [
-                    record
-                    for record in await asyncio.gather(*map(self._record, batch))
-                    if record is not None
-                ]
+                found += filter(None, await asyncio.gather(*map(self._record, batch)))
         except MetadataUnavailable as error:
             raise StorageUnavailable(f"the ledgers cannot be listed now: {error}") from error
         return found

@@ -25,6 +25,7 @@ from headrace.runtime.disk import SystemDisk
 from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import (
     Buffer,
+    CachesBytes,
     Copies,
     KeepsNotes,
     LedgerId,
@@ -134,6 +135,11 @@ class TieredLedgerStore:
         """See ReleasesLedgers."""
         if isinstance(self._inner, ReleasesLedgers):
             self._inner.release(ledger)
+
+    @property
+    def cached_bytes(self) -> int:
+        """See CachesBytes: of the inner store."""
+        return self._inner.cached_bytes if isinstance(self._inner, CachesBytes) else 0
 
     def read_cached(self, ledger: LedgerId, position: int, size: int) -> Buffer | None:
         """See LedgerStore."""

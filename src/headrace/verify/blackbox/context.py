@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.verify.blackbox.payload import number_of, value_bytes, value_number
 from headrace.verify.chance import seeded
 from headrace.verify.history import INFO, INVOKE, NOTE, OK, POLL, SEND, History, now_ns
+from headrace.verify.real_broker import addresses_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,11 +54,12 @@ class Context:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """The bootstrap addresses, each in two parts."""
-        found = []
-        for address in self.spec.bootstrap.split(","):
-            host, _, port = address.rpartition(":")
-            found.append((host, int(port)))
-        return found
+        return addresses_in(self.spec.bootstrap)
+
+    @property
+    def number(self) -> int:
+        """Its own in the run."""
+        return self.spec.number
 
     def begin_send(self, topic: str, part: int, *, again: bool = False) -> tuple[int, bytes]:
         """A fresh value that is about to be sent: its number and its bytes."""

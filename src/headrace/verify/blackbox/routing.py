@@ -6,21 +6,43 @@ library does. Whatever breaks or says that it is not the one is forgotten with a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace.verify.kafka_wire import FIND_COORDINATOR, METADATA, KafkaWire, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.verify.blackbox.context import Context
+    import threading
+    from collections.abc import Callable, Sequence
 
 REQUEST_TIMEOUT_S = 4.0
 RETRY_S = 0.1
 RETRIABLE = {2, 3, 5, 6, 7, 14, 15, 16, 56, 74, 75}
 """Kafka's codes that ask for another try, perhaps elsewhere."""
-_ELSEWHERE = {3, 5, 6, 14, 15, 16, 74, 75}
+ELSEWHERE = {3, 5, 6, 14, 15, 16, 74, 75}
 LEADER_NOT_AVAILABLE = 5
+
+
+class Client(Protocol):
+    """Whose connections they are."""
+
+    @property
+    def addresses(self) -> Sequence[tuple[str, int]]:
+        """Where it may begin."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """At which of them, counted on."""
+        ...
+
+    @property
+    def over(self) -> threading.Event:
+        """Set when it is to end."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not behind the end."""
+        ...
 
 
 class Place(NamedTuple):
@@ -39,12 +61,12 @@ class Group(NamedTuple):
 class Connection:
     """The connections of one client."""
 
-    def __init__(self, context: Context, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        self._context = context
+    def __init__(self, client: Client, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._client = client
         self._timeout_s = timeout_s
         self._wires: dict[tuple[str, int], KafkaWire] = {}
         self._nodes: dict[Place | Group, tuple[str, int]] = {}
-        self._first = context.spec.number
+        self._first = client.number
         """Which bootstrap address is asked; another one when it does not answer."""
         self.made = 0
         """How many were made."""
@@ -55,7 +77,7 @@ class Connection:
         Raises OSError, Refused.
         """
         if of is None:
-            addresses = self._context.addresses
+            addresses = self._client.addresses
             return self._to(addresses[self._first % len(addresses)])
         node = self._nodes.get(of)
         if node is None:
@@ -100,7 +122,7 @@ class Connection:
             self.drop()
             self._first += 1
             return True
-        if error.code in _ELSEWHERE:
+        if error.code in ELSEWHERE:
             self._nodes.clear()
             self._first += 1
         return error.code in RETRIABLE
@@ -109,11 +131,11 @@ class Connection:
         self, ask: Callable[[KafkaWire], Any], of: Place | Group | None = None
     ) -> Any:
         """Ask until there is an answer; None at the end of the run. Raises Refused for good."""
-        while not self._context.over.is_set():
+        while not self._client.over.is_set():
             try:
                 return ask(self.wire(of))
             except OSError as error:
                 if not self.failed(error):
                     raise
-            self._context.pause(RETRY_S)
+            self._client.pause(RETRY_S)
         return None

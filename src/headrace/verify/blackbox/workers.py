@@ -180,18 +180,7 @@ class Workers:
 
     def _pid(self, node: int) -> int | None:
         above = self._all.broker.pid
-        if not node or above is None:
-            return above
-        wanted = f"--worker\0{node - 1}\0"
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                if wanted in path.read_text():
-                    stat = path.with_name("stat").read_text()
-                    if int(stat.rpartition(")")[2].split()[1]) == above:
-                        return int(path.parent.name)
-            except OSError:
-                continue  # it has ended meanwhile
-        return None
+        return above if not node or above is None else worker_pid(above, node - 1)
 
     def _signal(self, node: int, number: int) -> int | None:
         pid = self._pid(node)
@@ -212,6 +201,20 @@ class Workers:
         except OSError:
             return False
         return True
+
+
+def worker_pid(supervisor: int, number: int) -> int | None:
+    """The process of a supervisor's worker; None if there is none, or no /proc to find it in."""
+    wanted = f"--worker\0{number}\0"
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if wanted in path.read_text():
+                stat = path.with_name("stat").read_text()
+                if int(stat.rpartition(")")[2].split()[1]) == supervisor:
+                    return int(path.parent.name)
+        except OSError:
+            continue  # it has ended meanwhile
+    return None
 
 
 def _free_ports(seed: int) -> tuple[int, int]:

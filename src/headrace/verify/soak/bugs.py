@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.kafka import connection
 from headrace.kafka.handlers import produce
 from headrace.log import retention
+from headrace.metadata.facts import PARTITIONS
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.tasks import Tasks
+from headrace.verify.soak.targets import BROKER, CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.log.partition_log import PartitionLog
+    from headrace.storage.ledger import LedgerId
     from headrace.verify.store_bugs import Patch
 
-QUICK_S = 12.0
+QUICK_S, LEFT_S = 12.0, 100.0
 LEAKED_BYTES = 1 << 20
 DOUBLING_S, SLOW_S_MAX = 5, 1.5
 """Of a latency that grows: however long the load took to begin, its end is much slower."""
@@ -35,6 +38,7 @@ class Bug(NamedTuple):
     plant: Callable[[Patch], None]
     says: str
     seconds: float = QUICK_S
+    target: str = BROKER
 
     @property
     def name(self) -> str:
@@ -110,6 +114,27 @@ def let_retention_take_all_that_is_closed(patch: Patch) -> None:
     patch(retention, "start_after_retention", start)
 
 
+def sweep_away_no_ledger(patch: Patch) -> None:
+    from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+
+    async def delete(_self: object, _ledger: LedgerId) -> None:
+        return
+
+    patch(BookKeeperLedgerStore, "delete", delete)
+
+
+def sweep_away_no_fact(patch: Patch) -> None:
+    from headrace.metadata.zookeeper import ZooKeeperMetadataStore
+
+    delete = ZooKeeperMetadataStore.delete
+
+    async def no_partition(self: ZooKeeperMetadataStore, key: str, version: int) -> None:
+        if not key.startswith(PARTITIONS):
+            await delete(self, key, version)
+
+    patch(ZooKeeperMetadataStore, "delete", no_partition)
+
+
 BUGS = (
     Bug(keep_memory_for_each_connection, "memory, bytes: "),
     Bug(keep_a_descriptor_for_each_connection, "sockets: "),
@@ -118,6 +143,8 @@ BUGS = (
     Bug(take_longer_the_longer_it_runs, "the probe's produce_p50_ms", 30),
     Bug(keep_what_retention_lets_go, "retention keeps", 25),
     Bug(let_retention_take_all_that_is_closed, "retention has taken", 20),
+    Bug(sweep_away_no_ledger, "a ledger that no chain names has", LEFT_S, CLUSTER),
+    Bug(sweep_away_no_fact, "a fact of a deleted partition has", LEFT_S, CLUSTER),
 )
 
 
@@ -125,5 +152,5 @@ def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None]) -> list
     """What the soak has found of it; empty if nothing."""
     from headrace.verify.soak.run import Plan, run_soak
 
-    outcome = run_soak(Plan(bug.seconds, seed, bug.name), on_progress)
+    outcome = run_soak(Plan(bug.seconds, seed, bug.name, bug.target), on_progress)
     return [one for one in outcome.violations if bug.says in one]

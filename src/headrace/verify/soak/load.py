@@ -1,19 +1,24 @@
-"""All clients of the load: `python -m headrace.verify.soak.load HOST PORT HTTP-PORT SEED`.
+"""All clients of the load: `python -m headrace.verify.soak.load KAFKA HTTP SEED`.
 
-Rules of the room: a process of its own. It says "at work" when every client has done something, and
-works until its input ends; then every client stops, all that was acknowledged is read again, and
-one line of JSON says what was done and what was wrong.
+Rules of the room: a process of its own; KAFKA and HTTP are HOST:PORT,HOST:PORT... It says "at work"
+when every client has done something, and works until its input ends; then every client stops, all
+that was acknowledged is read again, and one line of JSON says what was done and what was wrong.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.records.codec import Record, encode_batch
+from headrace.runtime.clock import SystemClock
+from headrace.verify.blackbox.routing import Group, Place
 from headrace.verify.kafka_wire import KafkaWire
+from headrace.verify.real_broker import addresses_in
 from headrace.verify.soak import visitors
-from headrace.verify.soak.worker import TIMEOUT_S
+from headrace.verify.soak.worker import Asking, WireWorker
 from headrace.verify.soak.writers import LibraryWriter, RawWriter, what_is_wrong
 from headrace.verify.wire.abuse import pause
 
@@ -28,47 +33,56 @@ PARTITIONS = 2
 RETAINED_BYTES_MAX = 2 * PARTITIONS * (RETENTION_BYTES + 2 * SEGMENT_BYTES)
 """Twice what retention would keep if it looked all the time."""
 JOIN_S = 150
-BROKER_OPTIONS = ("--retention-check-interval-ms", "1000")
 
 
-def make_topics(address: tuple[str, int]) -> None:
-    """The topics that stay. Raises OSError."""
-    wire = KafkaWire(address, TIMEOUT_S)
+def make_topics(addresses: Sequence[tuple[str, int]]) -> None:
+    """The topics that stay; the probe's has a partition for each broker. Raises OSError."""
     kept = {"retention.bytes": str(RETENTION_BYTES), "segment.bytes": str(SEGMENT_BYTES)}
-    wire.create_topic(ENDLESS, PARTITIONS, {"segment.bytes": str(16 << 20)})
-    wire.create_topic(RETAINED, PARTITIONS, kept)
-    wire.create_topic(PROBE, 1, kept)
-    wire.close()
+    long = {"segment.bytes": str(16 << 20)}
+    asking = Asking(addresses)
+    asking.ask(lambda wire: wire.create_topic(ENDLESS, PARTITIONS, long))
+    asking.ask(lambda wire: wire.create_topic(RETAINED, PARTITIONS, kept))
+    asking.ask(lambda wire: wire.create_topic(PROBE, len(addresses), kept))
+    # So that every broker has what its first ledger and its first group bring with them.
+    batch = encode_batch([Record(0, SystemClock().now_ms(), None, b"first")])
+    for part in range(len(addresses)):
+        place = Place(PROBE, part)
+        asking.ask(partial(KafkaWire.produce, topic=PROBE, partition=part, batch=batch), place)
+    for number in range(4 * len(addresses)):
+        group = Group(f"soak-first-{number}")
+        commit = partial(KafkaWire.commit, group=group.name, topic=PROBE, partition=0, offset=1)
+        asking.ask(commit, group)
+    asking.close()
 
 
 def crew(
-    address: tuple[str, int], http: tuple[str, int], seed: str
+    addresses: Sequence[tuple[str, int]], http: Sequence[tuple[str, int]], seed: str
 ) -> tuple[list[LibraryWriter | RawWriter], list[Worker]]:
     """(the writers, all others)."""
     writers: list[LibraryWriter | RawWriter] = [
-        LibraryWriter(address, ENDLESS, PARTITIONS, "zstd", 40),
-        LibraryWriter(address, RETAINED, PARTITIONS, "lz4", 150),
-        LibraryWriter(address, RETAINED, PARTITIONS, "none", 100),
-        RawWriter(address, ENDLESS, 0, 5),
-        RawWriter(address, RETAINED, 1, 20),
+        LibraryWriter(addresses, ENDLESS, PARTITIONS, "zstd", 40),
+        LibraryWriter(addresses, RETAINED, PARTITIONS, "lz4", 150),
+        LibraryWriter(addresses, RETAINED, PARTITIONS, "none", 100),
+        RawWriter(addresses, ENDLESS, 0, 5),
+        RawWriter(addresses, RETAINED, 1, 20),
     ]
     topics = [ENDLESS, RETAINED]
     others: list[Worker] = [
-        visitors.Member(address, f"{seed} member 1", topics),
-        visitors.Member(address, f"{seed} member 2", topics),
-        visitors.TopicChurn(address, f"{seed} topics"),
-        visitors.Dropper(address, f"{seed} dropper", http),
-        visitors.Idler(address, f"{seed} idler"),
-        visitors.Sloth(address, f"{seed} sloth", ENDLESS),
-        visitors.Asker(address, f"{seed} asker", RETAINED),
+        visitors.Member(addresses, f"{seed} member 1", topics),
+        visitors.Member(addresses, f"{seed} member 2", topics),
+        visitors.TopicChurn(addresses, f"{seed} topics"),
+        visitors.Dropper(addresses, f"{seed} dropper", http),
+        visitors.Idler(addresses, f"{seed} idler"),
+        visitors.Sloth(addresses, f"{seed} sloth", ENDLESS),
+        visitors.Asker(addresses, f"{seed} asker", RETAINED),
     ]
     return writers, others
 
 
-def main(host: str, port: str, http_port: str, seed: str) -> None:
+def main(kafka: str, http: str, seed: str) -> None:
     """Work until the input ends."""
-    address = (host, int(port))
-    writers, others = crew(address, (host, int(http_port)), seed)
+    addresses = addresses_in(kafka)
+    writers, others = crew(addresses, addresses_in(http), seed)
     workers: list[Worker] = [*writers, *others]
     for worker in workers:
         worker.start()
@@ -81,13 +95,14 @@ def main(host: str, port: str, http_port: str, seed: str) -> None:
     acknowledged = [one for writer in writers for one in writer.acknowledged]
     lost, read = ["not read"], 0
     try:
-        lost, read = what_is_wrong(address, acknowledged, {RETAINED: RETENTION_BYTES})
+        lost, read = what_is_wrong(addresses, acknowledged, {RETAINED: RETENTION_BYTES})
     except OSError as error:
         lost = [f"the records cannot be read again: {error!r}"]
     told: dict[str, Any] = {
         "acknowledged": sum(map(len, acknowledged)),
         "read_again": read,
         "turns": {worker.name: worker.turns for worker in workers},
+        "sent_on": sum(one.asking.sent_on for one in workers if isinstance(one, WireWorker)),
         "consumed": sum(one.read for one in others if isinstance(one, visitors.Member)),
         "faults": faults,
         "lost": lost,

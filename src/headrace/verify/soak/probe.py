@@ -1,9 +1,10 @@
-"""The client that is measured: `python -m headrace.verify.soak.probe HOST PORT TOPIC FILE`.
+"""The client that is measured: `python -m headrace.verify.soak.probe KAFKA TOPIC FILE`.
 
 Rules of the room: a process of its own, so that the load's threads do not count. Each round writes
-one record with acks=all and reads it back; every fifth is followed by a control, which knows no
-broker: a wake-up and a synced write of its own. A line for each round: its end in monotonic ns,
-produce, fetch and control in microseconds (-1: no control). It ends when its input does.
+one record with acks=all and reads it back, in one partition after the other: each broker has one.
+Every fifth is followed by a control, which knows no broker: a wake-up and a synced write of its
+own. A line for each round: its end in monotonic ns, produce, fetch and control in microseconds (-1:
+no control). It ends when its input does.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import NamedTuple
 
 from headrace.records.codec import Record, encode_batch, iterate_records
 from headrace.runtime.clock import SystemClock
-from headrace.verify.kafka_wire import KafkaWire
+from headrace.verify.blackbox.routing import Place
+from headrace.verify.real_broker import addresses_in
+from headrace.verify.soak.worker import Asking
 
 PAUSE_S = 0.02
-TIMEOUT_S = 60
 CONTROL_EVERY = 5
 CONTROL_PAUSE_S = 0.001
 NO_CONTROL = -1
@@ -34,29 +36,31 @@ class Round(NamedTuple):
     control_us: int
 
 
-def main(host: str, port: str, topic: str, path: str) -> None:
+def main(kafka: str, topic: str, path: str) -> None:
     """Measure until the input ends."""
+    addresses = addresses_in(kafka)
     number = 0
     control = os.open(f"{path}.control", os.O_CREAT | os.O_WRONLY)
     with Path(path).open("w", buffering=1) as out:
         try:
-            wire = KafkaWire((host, int(port)), TIMEOUT_S)
+            asking = Asking(addresses)
             while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
-                done = _round(wire, topic, number, control)
+                place = Place(topic, number % len(addresses))
+                done = _round(asking, place, number, control)
                 out.write(" ".join(map(str, done)) + "\n")
                 number += 1
         except OSError as error:
             out.write(f"failed {type(error).__name__}: {error}\n")
 
 
-def _round(wire: KafkaWire, topic: str, number: int, control: int) -> Round:
+def _round(asking: Asking, place: Place, number: int, control: int) -> Round:
     clock = SystemClock()
     value = b"probe %d " % number * 8
     batch = encode_batch([Record(0, clock.now_ms(), None, value)])
     begun_ns = clock.now_ns()
-    offset = wire.produce(topic, 0, batch)
+    offset = asking.ask(lambda wire: wire.produce(*place, batch), place)
     written_ns = clock.now_ns()
-    data, _ = wire.fetch(topic, 0, offset)
+    data, _ = asking.ask(lambda wire: wire.fetch(*place, offset), place)
     end_ns = clock.now_ns()
     found = [record.value for record in iterate_records(data) if record.offset == offset]
     if found != [value]:

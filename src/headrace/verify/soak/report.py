@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 from headrace.runtime.clock import SystemClock
 from headrace.verify.report import load_pyplot
 from headrace.verify.soak import load
-from headrace.verify.soak.verdict import bounded_bytes, overhead_bytes, warm_up_s
+from headrace.verify.soak.verdict import bounded_bytes, named, overhead_bytes, warm_up_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from headrace.verify.soak.run import Outcome
     from headrace.verify.soak.samples import Sample
+
+    _Figure = Callable[[Sample], float | None]
 
 MIB = 1 << 20
 
@@ -35,6 +37,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "what": "headrace verify soak",
         "version": version("headrace"),
         "at": now.isoformat(timespec="seconds"),
+        "target": outcome.plan.target,
         "seed": outcome.plan.seed,
         "seconds": outcome.plan.seconds,
         "warm_up_s": round(warm_up_s(outcome.plan.seconds), 1),
@@ -71,7 +74,7 @@ def write_report(folder: Path, outcome: Outcome, report: dict[str, Any]) -> list
     return names
 
 
-def _mib(figure: Callable[[Sample], float | None]) -> Callable[[Sample], float | None]:
+def _mib(figure: _Figure) -> _Figure:
     def scaled(sample: Sample) -> float | None:
         value = figure(sample)
         return None if value is None else value / MIB
@@ -79,27 +82,35 @@ def _mib(figure: Callable[[Sample], float | None]) -> Callable[[Sample], float |
     return scaled
 
 
-_PANELS: tuple[tuple[str, dict[str, Callable[[Sample], float | None]]], ...] = (
-    ("MiB of memory", {"resident": _mib(lambda one: one.rss_bytes)}),
-    (
+def _panels(samples: Sequence[Sample]) -> Iterator[tuple[str, dict[str, _Figure]]]:
+    """(unit, lines) of each."""
+    processes = list(samples[-1].processes) if samples else []
+    memory = {named("resident", name): _mib(of(name, "rss_bytes")) for name in processes}
+    caches = {named("its cache", name): _mib(of(name, "cache_bytes")) for name in processes}
+    has_caches = any(one.cache_bytes for sample in samples for one in sample.processes.values())
+    yield "MiB of memory", memory | (caches if has_caches else {})
+    counts = {"Kafka connections": "connections", "open files": "files"}
+    counts |= {name: name for name in ("sockets", "threads", "tasks")}
+    yield (
         "count",
         {
-            "sockets": lambda one: one.sockets,
-            "open files": lambda one: one.files,
-            "threads": lambda one: one.threads,
-            "tasks": lambda one: one.tasks,
-            "Kafka connections": lambda one: one.connections,
+            named(shown, name): of(name, field)
+            for shown, field in counts.items()
+            for name in processes
         },
-    ),
-    (
+    )
+    yield (
         "MiB on disk",
         {
-            "the folder": _mib(lambda one: one.folder_bytes),
+            "in all": _mib(lambda one: one.folder_bytes),
             "beyond the logs": _mib(overhead_bytes),
             "logs that are bounded": _mib(bounded_bytes(load.ENDLESS)),
         },
-    ),
-    (
+    )
+    if any(one.shared is not None for one in samples):
+        fields = ("ledgers", "orphans", "stale", "znodes", "watches")
+        yield "count, shared", {field: of_shared(field) for field in fields}
+    yield (
         "ms",
         {
             "produce p50": lambda one: one.produce_p50_ms,
@@ -108,8 +119,22 @@ _PANELS: tuple[tuple[str, dict[str, Callable[[Sample], float | None]]], ...] = (
             "fetch p99": lambda one: one.fetch_p99_ms,
             "control p50": lambda one: one.control_p50_ms,
         },
-    ),
-)
+    )
+
+
+def of(process: str, field: str) -> _Figure:
+    """One figure of one process."""
+
+    def found(sample: Sample) -> float | None:
+        one = sample.processes.get(process)
+        return None if one is None else getattr(one, field)
+
+    return found
+
+
+def of_shared(field: str) -> _Figure:
+    """One figure of what brokers share."""
+    return lambda sample: None if sample.shared is None else getattr(sample.shared, field)
 
 
 def _draw(path: Path, outcome: Outcome, verdict: str) -> bool:
@@ -118,8 +143,9 @@ def _draw(path: Path, outcome: Outcome, verdict: str) -> bool:
     if pyplot is None:
         return False
     samples = outcome.samples
-    figure, rows = pyplot.subplots(len(_PANELS), 1, figsize=(11, 12), sharex=True)
-    for axes, (unit, lines) in zip(rows, _PANELS, strict=True):
+    panels = list(_panels(samples))
+    figure, rows = pyplot.subplots(len(panels), 1, figsize=(11, 3 * len(panels)), sharex=True)
+    for axes, (unit, lines) in zip(rows, panels, strict=True):
         for name, value in lines.items():
             points = [(one.at_s, found) for one in samples if (found := value(one)) is not None]
             axes.plot([at for at, _ in points], [y for _, y in points], lw=1, label=name)
@@ -137,7 +163,9 @@ def _draw(path: Path, outcome: Outcome, verdict: str) -> bool:
             axes.set_ylim(bottom=0)
         axes.legend(loc="upper left", fontsize="small", ncols=3)
     rows[-1].set_xlabel("seconds; grey: the warm-up")
-    rows[0].set_title(f"headrace verify soak, seed {outcome.plan.seed}: {verdict}")
+    rows[0].set_title(
+        f"headrace verify soak, {outcome.plan.target}, seed {outcome.plan.seed}: {verdict}"
+    )
     figure.tight_layout()
     figure.savefig(path, dpi=100)
     pyplot.close(figure)

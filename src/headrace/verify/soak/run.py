@@ -1,4 +1,4 @@
-"""A soak: one broker, its load, its probe, and a look at it every few seconds.
+"""A soak: brokers, their load, their probe, and a look at them every few seconds.
 
 Rules of the room: a look before the load, many under it, and looks after it until what was taken
 is given back or patience ends. Only looks behind the warm-up are judged for growth.
@@ -16,12 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
-from headrace.verify.real_broker import RealBroker, die_with_us
-from headrace.verify.self_proof import spoiled_launch
+from headrace.verify.real_broker import die_with_us
 from headrace.verify.soak import load
 from headrace.verify.soak.probe import NO_CONTROL, Probed
 from headrace.verify.soak.samples import Sample, take
+from headrace.verify.soak.targets import BROKER, CLUSTER, make_target
 from headrace.verify.soak.verdict import judge, judge_return, warm_up_s
 from headrace.verify.wire.abuse import pause
 
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.verify.soak.probe import Round
+    from headrace.verify.soak.targets import Soaked
 
 LOOKS = 400
 LOOK_S_MIN, LOOK_S_MAX = 0.25, 5.0
-SETTLE_S = 45
+SETTLE_S, SETTLE_CLUSTER_S = 45, 90
+"""For what was taken to be given back, and swept away."""
 START_S = 120
 """For all clients to have done something."""
 END_S = 600
@@ -46,6 +49,7 @@ class Plan(NamedTuple):
     seed: int
     bug: str = ""
     """To be planted."""
+    target: str = BROKER
 
 
 class Outcome(NamedTuple):
@@ -70,15 +74,14 @@ class Outcome(NamedTuple):
 
 
 def run_soak(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
-    """Soak a broker of our own. Raises Fatal if it does not start."""
-    launch = spoiled_launch("soak", plan.bug) if plan.bug else ()
+    """Soak brokers of our own. Raises HeadraceError if they do not start."""
     with tempfile.TemporaryDirectory(prefix="headrace-soak-") as folder:
-        broker = RealBroker(Path(folder), load.BROKER_OPTIONS, launch)
-        broker.start()
+        target = make_target(plan.target, Path(folder), plan.bug)
         try:
-            return _Soak(plan, broker, Path(folder), on_progress).run()
+            target.start()
+            return _Soak(plan, target, Path(folder), on_progress).run()
         finally:
-            broker.terminate()
+            target.stop()
 
 
 class _Soak:
@@ -87,12 +90,12 @@ class _Soak:
     def __init__(
         self,
         plan: Plan,
-        broker: RealBroker,
+        target: Soaked,
         folder: Path,
         on_progress: Callable[[float, str], None],
     ) -> None:
         self._plan = plan
-        self._broker = broker
+        self._target = target
         self._folder = folder
         self._on_progress = on_progress
         self._clock = SystemClock()
@@ -104,15 +107,14 @@ class _Soak:
         return (self._clock.now_ns() - self._begun_ns) / 1e9
 
     def run(self) -> Outcome:
-        load.make_topics(self._broker.address)
+        load.make_topics(self._target.addresses)
         before = self._first_look()
         probed = Probed(self._folder / "probe")
         samples: list[Sample] = []
         told: dict[str, Any] = {"faults": [], "lost": ["the load has said nothing"]}
-        host, port = map(str, self._broker.address)
-        http_port = str(self._broker.http_address[1])
-        crew = _start("load", host, port, http_port, str(self._plan.seed))
-        probe = _start("probe", host, port, load.PROBE, str(self._folder / "probe"))
+        kafka, http = _joined(self._target.addresses), _joined(self._target.http_addresses)
+        crew = _start("load", kafka, http, str(self._plan.seed))
+        probe = _start("probe", kafka, load.PROBE, str(self._folder / "probe"))
         try:
             self._wait_for(crew, probed)
             samples = self._look_on(probed)
@@ -133,9 +135,9 @@ class _Soak:
         """`/metrics` is there a little after the broker is ready."""
         while True:
             try:
-                return take(self._broker, self._at_s)
+                return take(self._target, self._at_s)
             except OSError:
-                if self._broker.has_ended or self._at_s > START_S:
+                if self._target.ended() or self._at_s > START_S:
                     raise
                 pause(0.05)
 
@@ -159,25 +161,29 @@ class _Soak:
         samples: list[Sample] = []
         while (gone_s := self._at_s - begun_s) < self._plan.seconds:
             pause(every_s)
-            if self._broker.has_ended:
-                self._faults.append(f"the broker has ended: {self._broker.last_words()}")
+            if ended := self._target.ended():
+                self._faults.append(f"has ended by itself: {ended}")
                 break
             try:
-                looked = take(self._broker, self._at_s)
-            except OSError as error:
-                self._faults.append(f"the broker cannot be looked at: {error!r}")
+                looked = take(self._target, self._at_s)
+            except (OSError, HeadraceError) as error:
+                self._faults.append(f"cannot be looked at: {error!r}")
                 continue
             samples.append(with_latencies(looked, probed.new()))
-            rss = (looked.rss_bytes or 0) >> 20
-            self._on_progress(gone_s / self._plan.seconds, f"{rss} MiB, {looked.tasks} tasks")
+            processes = looked.processes.values()
+            rss = sum(one.rss_bytes or 0 for one in processes) >> 20
+            tasks = sum(one.tasks or 0 for one in processes)
+            self._on_progress(gone_s / self._plan.seconds, f"{rss} MiB, {tasks} tasks")
         return samples
 
     def _settled(self, before: Sample) -> Sample:
         """The first look after the load that finds nothing amiss, or the last one."""
-        end_s = self._at_s + SETTLE_S
+        is_cluster = self._plan.target == CLUSTER
+        end_s = self._at_s + (SETTLE_CLUSTER_S if is_cluster else SETTLE_S)
         while True:
-            after = take(self._broker, self._at_s)
-            if not judge_return(before, after) or self._at_s > end_s:
+            after = take(self._target, self._at_s)
+            is_whole = after.shared is not None or not is_cluster
+            if is_whole and (not judge_return(before, after) or self._at_s > end_s):
                 return after
             pause(0.2)
 
@@ -196,9 +202,12 @@ class _Soak:
         wrong += [*self._faults[:10], *told["faults"], *told["lost"]]
         if probed.failure:
             wrong.append(f"the probe: {probed.failure}")
-        wrong += _faults_in(self._broker.log_path)
+        if after.shared is not None:
+            wrong += after.shared.problems
+        for path in self._target.logs():
+            wrong += _faults_in(path)
         skipped = []
-        if before.rss_bytes is None:
+        if any(one.rss_bytes is None for one in before.processes.values()):
             skipped.append("memory, descriptors and threads: there is no /proc here")
         return Outcome(
             self._plan, before, samples, after, told, probed.rounds, figures, wrong, skipped
@@ -227,8 +236,12 @@ def _faults_in(path: Path) -> list[str]:
     for number, line in enumerate(lines):
         if "Traceback" in line or " ERROR " in line:
             text = "\n".join(lines[max(0, number - 1) : number + 40])
-            return [f"a fault of the broker in its log: {text[:3000]}"]
+            return [f"a fault of a broker in its log: {text[:3000]}"]
     return []
+
+
+def _joined(addresses: Sequence[tuple[str, int]]) -> str:
+    return ",".join(f"{host}:{port}" for host, port in addresses)
 
 
 def _start(module: str, *arguments: str) -> subprocess.Popen[bytes]:

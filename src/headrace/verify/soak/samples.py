@@ -1,7 +1,7 @@
-"""One look at a broker from outside: what it holds, and what it says of itself.
+"""One look at what is soaked, from outside: what each process holds, and what it says of itself.
 
-Rules of the room: reads /proc, the data folder and `/metrics`, and judges nothing. What a machine
-cannot tell is None in a sample, and the run says so.
+Rules of the room: reads /proc, folders and `/metrics`, and judges nothing. What a machine cannot
+tell is None in a sample, and the run says so.
 """
 
 from __future__ import annotations
@@ -14,11 +14,48 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.verify.wire.process import usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from headrace.verify.real_broker import RealBroker
+    from headrace.verify.soak.targets import Soaked, Watched
 
 HTTP_TIMEOUT_S = 60
+
+_Figures = list[tuple[str, str, float]]
+
+
+class Process(NamedTuple):
+    """One process at one look."""
+
+    rss_bytes: int | None
+    sockets: int | None
+    files: int | None
+    """Descriptors that are no sockets."""
+    threads: int | None
+    cpu_s: float | None
+    """Since its start."""
+    tasks: int | None = None
+    """This and what follows: of a broker."""
+    connections: int | None = None
+    cache_bytes: int = 0
+    """What of its memory is kept only while there is no better use for it."""
+
+
+class Shared(NamedTuple):
+    """What brokers have left in ZooKeeper and BookKeeper, which they share."""
+
+    ledgers: int
+    orphans: int
+    """Ledgers that no chain names: trimmed, of deleted topics, or not yet entered."""
+    orphan_s: float
+    """For how long the oldest of them has been seen as that."""
+    stale: int
+    """Partitions of deleted topics of which there are facts."""
+    stale_s: float
+    """Likewise."""
+    znodes: int
+    watches: int
+    problems: tuple[str, ...] = ()
+    """What `headrace cluster verify` says; under load a partition may be on its way."""
 
 
 class Sample(NamedTuple):
@@ -26,18 +63,16 @@ class Sample(NamedTuple):
 
     at_s: float
     """Since the run began."""
-    rss_bytes: int | None
-    sockets: int | None
-    files: int | None
-    """Descriptors that are no sockets."""
-    threads: int | None
-    cpu_s: float | None
-    """Since the broker's start."""
-    tasks: int
-    connections: int
+    processes: dict[str, Process]
+    """By name; that of a broker that is alone is empty."""
     log_bytes: dict[str, int]
     """What each topic keeps."""
     folder_bytes: int
+    """What lies on disks: in the data folder, or on all bookies."""
+    copies: int = 1
+    """How often each byte of a log is there."""
+    shared: Shared | None = None
+    """None: brokers share nothing, or it was not looked at this time."""
     produce_p50_ms: float | None = None
     produce_p99_ms: float | None = None
     fetch_p50_ms: float | None = None
@@ -47,37 +82,49 @@ class Sample(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        return self._asdict()
+        found = self._asdict()
+        found["processes"] = {name: one._asdict() for name, one in self.processes.items()}
+        found["shared"] = None if self.shared is None else self.shared._asdict()
+        return found
 
 
-def take(broker: RealBroker, at_s: float) -> Sample:
-    """Look at the broker now. Raises OSError if it does not answer."""
-    pid = broker.pid
-    assert pid is not None
-    figures = scrape(broker.http_address)
-    held = usage(pid)
-    sockets = _sockets(pid)
+def take(target: Soaked, at_s: float) -> Sample:
+    """Look at it now. Raises OSError if a broker does not answer."""
+    processes: dict[str, Process] = {}
     logs: dict[str, int] = {}
-    for name, labels, value in figures:
-        if name == "headrace_log_size_bytes":
-            topic = labels.partition('topic="')[2].partition('"')[0]
-            logs[topic] = logs.get(topic, 0) + int(value)
+    for one in target.watched():
+        figures = [] if one.http is None else scrape(one.http)
+        processes[one.name] = _look_at(one, figures)
+        _add_logs(logs, figures)
+    return Sample(at_s, processes, logs, target.disk_bytes(), target.copies, target.shared(at_s))
+
+
+def _look_at(one: Watched, figures: _Figures) -> Process:
+    held = None if one.pid is None else usage(one.pid)
+    sockets = None if one.pid is None else _sockets(one.pid)
     plain = {name: value for name, labels, value in figures if not labels}
-    return Sample(
-        at_s,
+    cpu_s = plain.get("headrace_process_cpu_seconds_total")
+    return Process(
         None if held is None else held.memory_bytes,
         sockets,
         None if held is None or sockets is None else held.descriptors - sockets,
         None if held is None else held.threads,
-        plain.get("headrace_process_cpu_seconds_total"),
-        int(plain["headrace_tasks"]),
-        int(plain["headrace_connections"]),
-        logs,
-        folder_bytes(broker.data_dir),
+        cpu_s if one.http is not None else _cpu_s(one.pid),
+        int(plain["headrace_tasks"]) if plain else None,
+        int(plain["headrace_connections"]) if plain else None,
+        int(plain.get("headrace_cache_bytes", 0)),
     )
 
 
-def scrape(address: tuple[str, int]) -> list[tuple[str, str, float]]:
+def _add_logs(logs: dict[str, int], figures: _Figures) -> None:
+    """What each topic keeps at a broker."""
+    for name, labels, value in figures:
+        if name == "headrace_log_size_bytes":
+            topic = labels.partition('topic="')[2].partition('"')[0]
+            logs[topic] = logs.get(topic, 0) + int(value)
+
+
+def scrape(address: tuple[str, int]) -> _Figures:
     """(name, labels, value) of every figure under `/metrics`. Raises OSError."""
     client = http.client.HTTPConnection(*address, timeout=HTTP_TIMEOUT_S)
     try:
@@ -101,6 +148,15 @@ def _figures(text: str) -> Iterator[tuple[str, str, float]]:
             yield name, labels.removesuffix("}"), float(value)
 
 
+def _cpu_s(pid: int | None) -> float | None:
+    """What a process that tells nothing of itself has used."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _sockets(pid: int) -> int | None:
     """How many of a process's descriptors are sockets."""
     count = 0
@@ -117,13 +173,19 @@ def _sockets(pid: int) -> int | None:
     return count
 
 
-def folder_bytes(folder: Path) -> int:
-    """What the files of a folder take on the disk, holes left out."""
-    total = 0
-    for where, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += (Path(where) / name).stat().st_blocks * 512
-            except OSError:
-                continue  # removed meanwhile
-    return total
+def folder_bytes(*folders: Path) -> int:
+    """What the files of folders take on the disk, holes left out."""
+    return sum(map(_bytes_of, _files(folders)))
+
+
+def _files(folders: Iterable[Path]) -> Iterator[Path]:
+    for folder in folders:
+        for where, _, names in os.walk(folder):
+            yield from (Path(where) / name for name in names)
+
+
+def _bytes_of(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512
+    except OSError:
+        return 0  # removed meanwhile

@@ -1,9 +1,9 @@
-"""What must hold of a broker that has been under load for long, from the looks at it.
+"""What must hold of brokers that have been under load for long, from the looks at them.
 
 Rules of the room: pure: samples in, words out. A figure may grow by its limit per hour, or by its
-floor within the run, whichever is more: what a process takes once is no leak. Latency is judged
-against its own beginning and against a control, which knows no broker: a machine that has become
-slow is not the broker's fault.
+floor within the run, whichever is more: what a process takes once is no leak. Each process is
+judged by itself. Latency is judged against its own beginning and against a control, which knows no
+broker: a machine that has become slow is not the broker's fault.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.verify.soak.trend import trend
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace.verify.soak.samples import Sample
+    from headrace.verify.soak.samples import Process, Sample, Shared
     from headrace.verify.soak.trend import Trend
 
 MIB = 1 << 20
@@ -31,6 +31,12 @@ and downs last for seconds."""
 CPU_TIMES_MAX, CPU_FLOOR = 2, 0.3
 """Likewise, of the broker's share of a core: the load is the same all the time."""
 SHARE_OF_WARM_UP, WARM_UP_S_MAX = 0.3, 180
+
+
+SWEEP_INTERVAL_MS, SWEEP_GRACE_MS = 3_000, 20_000
+"""What brokers of a cluster that is soaked are told of their sweep."""
+LEFT_S_MAX = 60
+"""How long something may be left over: the grace, two rounds of the sweep, and a slow machine."""
 
 
 class Limit(NamedTuple):
@@ -51,9 +57,25 @@ class Return(NamedTuple):
     more_max: float
 
 
+def memory_bytes(process: Process) -> float | None:
+    """Resident, but for what a broker would give up for something better."""
+    return None if process.rss_bytes is None else process.rss_bytes - process.cache_bytes
+
+
+OF_PROCESS: tuple[tuple[str, Callable[[Process], float | None], float, float, float], ...] = (
+    # What may be more within a run, within an hour, and behind the load. The last: much less than a
+    # leak leaves in hours, much more than allocators keep for themselves.
+    ("memory, bytes", memory_bytes, 24 * MIB, 24 * MIB, 128 * MIB),
+    ("sockets", lambda one: one.sockets, 30, 30, 4),
+    ("open files", lambda one: one.files, 40, 60, 64),
+    ("threads", lambda one: one.threads, 8, 4, 16),
+    ("tasks", lambda one: one.tasks, 40, 40, 8),
+)
+
+
 def overhead_bytes(sample: Sample) -> float:
-    """What lies in the folder beyond what logs keep."""
-    return sample.folder_bytes - sum(sample.log_bytes.values())
+    """What lies on disks beyond what logs keep."""
+    return sample.folder_bytes - sample.copies * sum(sample.log_bytes.values())
 
 
 def bounded_bytes(endless: str) -> Callable[[Sample], float]:
@@ -61,30 +83,60 @@ def bounded_bytes(endless: str) -> Callable[[Sample], float]:
     return lambda sample: sum(size for topic, size in sample.log_bytes.items() if topic != endless)
 
 
-def limits(endless: str) -> tuple[Limit, ...]:
+def _shared(figure: Callable[[Shared], float]) -> Callable[[Sample], float | None]:
+    return lambda sample: None if sample.shared is None else figure(sample.shared)
+
+
+def _of(
+    process: str, figure: Callable[[Process], float | None]
+) -> Callable[[Sample], float | None]:
+    def found(sample: Sample) -> float | None:
+        return figure(sample.processes[process]) if process in sample.processes else None
+
+    return found
+
+
+def named(figure: str, process: str) -> str:
+    """What a figure of a process is called; one that is alone needs no name."""
+    return f"{figure}, {process}" if process else figure
+
+
+def limits(endless: str, processes: Sequence[str] = ("",)) -> tuple[Limit, ...]:
     """Of every figure that must not grow."""
+    of_processes = [
+        Limit(named(name, process), _of(process, figure), floor, per_hour)
+        for process in processes
+        for name, figure, floor, per_hour, _ in OF_PROCESS
+    ]
     return (
-        Limit("memory, bytes", lambda one: one.rss_bytes, 24 * MIB, 24 * MIB),
-        Limit("sockets", lambda one: one.sockets, 30, 30),
-        Limit("open files", lambda one: one.files, 40, 60),
-        Limit("threads", lambda one: one.threads, 8, 4),
-        Limit("tasks", lambda one: one.tasks, 40, 40),
-        # The write-ahead log: four files of 32 MiB to a checkpoint, and those kept for reuse.
-        Limit("folder beyond the logs, bytes", overhead_bytes, 256 * MIB, 64 * MIB),
+        *of_processes,
+        # The write-ahead log: four files of 32 MiB to a checkpoint, and those kept for reuse. Of
+        # bookies: journals, and what is not yet cleared up.
+        Limit("disks beyond the logs, bytes", overhead_bytes, 256 * MIB, 64 * MIB),
         # Groups' progress is cut at 16 MiB a partition.
         Limit("logs that are bounded, bytes", bounded_bytes(endless), 24 * MIB, 48 * MIB),
+        # Deleted topics and trimmed ledgers are swept away, each a minute after the other.
+        Limit("ledgers", _shared(lambda one: one.ledgers), 300, 300),
+        Limit("nodes in ZooKeeper", _shared(lambda one: one.znodes), 1_500, 600),
+        Limit("watches in ZooKeeper", _shared(lambda one: one.watches), 300, 300),
     )
 
 
-RETURNS = (
-    # Much less than a leak leaves in hours, much more than allocators keep for themselves.
-    Return("memory, bytes", lambda one: one.rss_bytes, 128 * MIB),
-    Return("sockets", lambda one: one.sockets, 4),
-    Return("open files", lambda one: one.files, 64),
-    Return("threads", lambda one: one.threads, 16),
-    Return("tasks", lambda one: one.tasks, 8),
-    Return("connections", lambda one: one.connections, 0),
-)
+def returns(processes: Sequence[str] = ("",)) -> tuple[Return, ...]:
+    """Of every figure that must be what it was before the load."""
+    return (
+        *(
+            Return(named(name, process), _of(process, figure), more_max)
+            for process in processes
+            for name, figure, _, _, more_max in OF_PROCESS
+        ),
+        *(
+            Return(named("connections", process), _of(process, lambda one: one.connections), 0)
+            for process in processes
+        ),
+        Return("ledgers that no chain names", _shared(lambda one: one.orphans), 0),
+        Return("deleted partitions with facts", _shared(lambda one: one.stale), 0),
+    )
 
 
 def warm_up_s(seconds: float) -> float:
@@ -101,7 +153,8 @@ def judge(
     """
     wrong: list[str] = []
     figures: dict[str, Any] = {}
-    for limit in limits(endless):
+    processes = _processes(samples)
+    for limit in limits(endless, processes):
         found = _trend(samples, limit.figure)
         if found is None:
             continue
@@ -112,23 +165,54 @@ def judge(
                 f" {found.last:,.0f} (at most {limit.per_hour:,.0f} an hour, and {limit.floor:,.0f}"
                 " within a run)"
             )
-    most = max((one.rss_bytes for one in samples if one.rss_bytes is not None), default=0)
-    if most > RSS_BYTES_MAX:
-        wrong.append(
-            f"memory: {most // MIB} MiB at the worst moment, at most {RSS_BYTES_MAX // MIB}"
-        )
+    for process in processes:
+        rss = _of(process, lambda one: one.rss_bytes)
+        most = max((value for one in samples if (value := rss(one)) is not None), default=0)
+        if most > RSS_BYTES_MAX:
+            wrong.append(
+                f"{named('memory', process)}: {most // MIB:.0f} MiB at the worst moment, at most"
+                f" {RSS_BYTES_MAX // MIB}"
+            )
     for topic, bytes_max in retained.items():
         kept = _trend(samples, lambda one, topic=topic: one.log_bytes.get(topic))  # type: ignore[misc]
         if kept is not None and kept.last > bytes_max:
             wrong.append(f"{topic}: retention keeps {kept.last:,.0f} bytes, at most {bytes_max:,}")
-    wrong += _latency_violations(samples, figures) + _cpu_violations(samples, figures)
+    wrong += _left_over(samples, figures) + _latency_violations(samples, figures)
+    for process in processes:
+        wrong += _cpu_violations(samples, process, figures)
     return wrong, figures
+
+
+def _processes(samples: Sequence[Sample]) -> list[str]:
+    return list(samples[-1].processes) if samples else []
+
+
+def _left_over(samples: Sequence[Sample], figures: dict[str, Any]) -> list[str]:
+    """What should have been swept away."""
+    wrong = []
+    shared = [one.shared for one in samples if one.shared is not None]
+    for name, ages in (
+        ("a ledger that no chain names", [one.orphan_s for one in shared]),
+        ("a fact of a deleted partition", [one.stale_s for one in shared]),
+    ):
+        if ages and max(ages) > LEFT_S_MAX:
+            wrong.append(f"{name} has been there for {max(ages):.0f} s, at most {LEFT_S_MAX}")
+    for name, figure in (
+        ("ledgers that no chain names", _shared(lambda one: one.orphans)),
+        ("the oldest of them, s", _shared(lambda one: one.orphan_s)),
+        ("deleted partitions with facts", _shared(lambda one: one.stale)),
+        ("the oldest of these, s", _shared(lambda one: one.stale_s)),
+    ):
+        found = _trend(samples, figure)
+        if found is not None:
+            figures[name] = _rounded(found)
+    return wrong
 
 
 def judge_return(before: Sample, after: Sample) -> list[str]:
     """What is not given back when the load is over."""
     wrong = []
-    for one in RETURNS:
+    for one in returns(list(before.processes)):
         was, now = one.figure(before), one.figure(after)
         if was is not None and now is not None and now > was + one.more_max:
             wrong.append(f"{one.name}: {now:.0f} when the load is over, {was:.0f} before it")
@@ -174,18 +258,19 @@ def _latency_violations(samples: Sequence[Sample], figures: dict[str, Any]) -> l
     return wrong
 
 
-def _cpu_violations(samples: Sequence[Sample], figures: dict[str, Any]) -> list[str]:
+def _cpu_violations(samples: Sequence[Sample], process: str, figures: dict[str, Any]) -> list[str]:
+    name = named("share of a core", process)
+    used = _of(process, lambda one: one.cpu_s)
+    points = [(one.at_s, cpu_s) for one in samples if (cpu_s := used(one)) is not None]
     shares = [
-        (after.at_s, (after.cpu_s - before.cpu_s) / (after.at_s - before.at_s))
-        for before, after in pairwise(samples)
-        if before.cpu_s is not None and after.cpu_s is not None and after.at_s > before.at_s
+        (at_s, (cpu_s - before) / (at_s - before_s))
+        for (before_s, before), (at_s, cpu_s) in pairwise(points)
+        if at_s > before_s
     ]
     found = trend(shares)
     if found is None:
         return []
-    figures["share of a core"] = _rounded(found)
+    figures[name] = _rounded(found)
     if found.last > found.first * CPU_TIMES_MAX + CPU_FLOOR * _noise(samples):
-        return [
-            f"share of a core: {found.first:.2f} in the first third, {found.last:.2f} in the last"
-        ]
+        return [f"{name}: {found.first:.2f} in the first third, {found.last:.2f} in the last"]
     return []

@@ -8,28 +8,30 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.records.codec import Record, encode_batch, iterate_records
 from headrace.runtime.clock import SystemClock
-from headrace.verify.kafka_wire import FETCH, METADATA, KafkaWire, Refused, request_bytes
+from headrace.verify.blackbox.routing import Group, Place
+from headrace.verify.kafka_wire import FETCH, METADATA, KafkaWire, request_bytes
 from headrace.verify.soak.worker import TIMEOUT_S, WireWorker, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 API_VERSIONS, DESCRIBE_CONFIGS, LIST_GROUPS, DELETE_GROUPS = 18, 32, 16, 42
 INCREMENTAL_ALTER_CONFIGS = 44
 TOPIC_RESOURCE, SET = 2, 0
 GROUP = "soak-group"
-_GROUP_LOADING = {14, 15, 16}
 
 
 class Member(Worker):
     """A member of a group (librdkafka) that commits, leaves after a few seconds and comes back."""
 
-    def __init__(self, address: tuple[str, int], seed: str, topics: Sequence[str]) -> None:
-        super().__init__(address, seed)
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], seed: str, topics: Sequence[str]
+    ) -> None:
+        super().__init__(addresses, seed)
         self._topics = list(topics)
         self.read = 0
 
@@ -39,7 +41,7 @@ class Member(Worker):
 
         consumer = Consumer(
             {
-                "bootstrap.servers": f"{self.address[0]}:{self.address[1]}",
+                "bootstrap.servers": self.bootstrap,
                 "group.id": GROUP,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": True,
@@ -73,8 +75,9 @@ class TopicChurn(WireWorker):
         """See Worker."""
         topic = f"soak-brief-{self.chance.randrange(5)}"
         partitions = self.chance.choice((1, 1, 3))
-        self.wire.create_topic(topic, partitions, {"segment.bytes": "65536"})
-        producer = self.wire.new_producer()
+        ask = self.asking.ask
+        ask(lambda wire: wire.create_topic(topic, partitions, {"segment.bytes": "65536"}))
+        producer = ask(KafkaWire.new_producer)
         values = [b"brief %d" % number * 50 for number in range(20)]
         now_ms = SystemClock().now_ms()
         batch = encode_batch(
@@ -84,24 +87,17 @@ class TopicChurn(WireWorker):
             base_sequence=0,
         )
         for partition in range(partitions):
-            offset = self.wire.produce(topic, partition, batch)
-            data, _ = self.wire.fetch(topic, partition, offset)
-            if [record.value for record in iterate_records(data)] != values:
+            place = Place(topic, partition)
+            if [record.value for record in self._written(place, batch)] != values:
                 self.fault(f"{topic}-{partition} does not give what was acknowledged")
-        _until_loaded(self, lambda: self.wire.commit("soak-brief", topic, 0, 20))
-        self.wire.delete_topic(topic)
+        ask(lambda wire: wire.commit("soak-brief", topic, 0, 20), Group("soak-brief"))
+        ask(lambda wire: wire.delete_topic(topic))
 
-
-def _until_loaded(worker: Worker, ask: Any) -> None:
-    """Ask a coordinator that may be loading. Raises OSError."""
-    while True:
-        try:
-            ask()
-        except Refused as error:
-            if error.code not in _GROUP_LOADING or worker.over.wait(0.05):
-                raise
-        else:
-            return
+    def _written(self, place: Place, batch: bytes) -> Iterator[Record]:
+        """Write it; what is there then."""
+        offset = self.asking.ask(lambda wire: wire.produce(*place, batch), place)
+        data, _ = self.asking.ask(lambda wire: wire.fetch(*place, offset), place)
+        return iterate_records(data)
 
 
 class Dropper(Worker):
@@ -109,14 +105,20 @@ class Dropper(Worker):
 
     rest_s = 0.04
 
-    def __init__(self, address: tuple[str, int], seed: str, http: tuple[str, int]) -> None:
-        super().__init__(address, seed)
+    def __init__(
+        self,
+        addresses: Sequence[tuple[str, int]],
+        seed: str,
+        http: Sequence[tuple[str, int]],
+    ) -> None:
+        super().__init__(addresses, seed)
         self._http = http
 
     def turn(self) -> None:
         """See Worker."""
         kind = self.chance.randrange(6)
-        peer = socket.create_connection(self._http if kind == 5 else self.address, TIMEOUT_S)
+        address = self.chance.choice(self._http if kind == 5 else self.addresses)
+        peer = socket.create_connection(address, TIMEOUT_S)
         with peer:
             if kind == 1:
                 peer.sendall(request_bytes(API_VERSIONS, 0, 1))
@@ -141,14 +143,15 @@ class Idler(Worker):
     rest_s = 0.5
     count = 40
 
-    def __init__(self, address: tuple[str, int], seed: str) -> None:
-        super().__init__(address, seed)
+    def __init__(self, addresses: Sequence[tuple[str, int]], seed: str) -> None:
+        super().__init__(addresses, seed)
         self._peers: list[socket.socket] = []
 
     def turn(self) -> None:
         """See Worker."""
         while len(self._peers) < self.count:
-            self._peers.append(socket.create_connection(self.address, TIMEOUT_S))
+            address = self.chance.choice(self.addresses)
+            self._peers.append(socket.create_connection(address, TIMEOUT_S))
         self._peers.pop(self.chance.randrange(self.count)).close()
 
     def end(self) -> None:
@@ -157,20 +160,21 @@ class Idler(Worker):
             peer.close()
 
 
-class Sloth(Worker):
+class Sloth(WireWorker):
     """A client that asks for more than it reads, and leaves."""
 
     rest_s = 0.5
 
-    def __init__(self, address: tuple[str, int], seed: str, topic: str) -> None:
-        super().__init__(address, seed)
+    def __init__(self, addresses: Sequence[tuple[str, int]], seed: str, topic: str) -> None:
+        super().__init__(addresses, seed)
         self._topic = topic
 
     def turn(self) -> None:
         """See Worker."""
+        leader = self.asking.of(Place(self._topic, 0))
         part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
         topics = [{"topic": self._topic, "partitions": [part]}]
-        with socket.create_connection(self.address, TIMEOUT_S) as peer:
+        with socket.create_connection(leader, TIMEOUT_S) as peer:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             for number in range(8):
                 fetch = request_bytes(
@@ -190,23 +194,25 @@ class Asker(WireWorker):
 
     rest_s = 0.1
 
-    def __init__(self, address: tuple[str, int], seed: str, topic: str) -> None:
-        super().__init__(address, seed)
+    def __init__(self, addresses: Sequence[tuple[str, int]], seed: str, topic: str) -> None:
+        super().__init__(addresses, seed)
         self._topic = topic
 
     def turn(self) -> None:
         """See Worker."""
-        self.wire.call(METADATA, 1)
+        ask = self.asking.ask
+        ask(lambda wire: wire.call(METADATA, 1))
         resource = {"resource_type": TOPIC_RESOURCE, "resource_name": self._topic}
-        self.wire.call(DESCRIBE_CONFIGS, 1, resources=[resource])
-        self.wire.call(LIST_GROUPS, 1)
+        ask(lambda wire: wire.call(DESCRIBE_CONFIGS, 1, resources=[resource]))
+        ask(lambda wire: wire.call(LIST_GROUPS, 1))
         draw = self.chance.random()
         if draw < 0.1:
-            group = f"soak-passing-{self.chance.randrange(10)}"
-            _until_loaded(self, lambda: self.wire.commit(group, self._topic, 0, 1))
-            self.wire.call(DELETE_GROUPS, 1, groups_names=(group,))
+            group = Group(f"soak-passing-{self.chance.randrange(10)}")
+            ask(lambda wire: wire.commit(group.name, self._topic, 0, 1), group)
+            ask(lambda wire: wire.call(DELETE_GROUPS, 1, groups_names=(group.name,)), group)
         elif draw < 0.2:
-            with contextlib.closing(KafkaWire(self.address, TIMEOUT_S)) as other:
+            leader = self.asking.of(Place(self._topic, 0))
+            with contextlib.closing(KafkaWire(leader, TIMEOUT_S)) as other:
                 other.call(
                     FETCH,
                     7,
@@ -221,6 +227,5 @@ class Asker(WireWorker):
                 "config_operation": SET,
                 "value": str(self.chance.randint(3_600_000, 7_200_000)),
             }
-            self.wire.call(
-                INCREMENTAL_ALTER_CONFIGS, 0, resources=[{**resource, "configs": [change]}]
-            )
+            configs = [{**resource, "configs": [change]}]
+            ask(lambda wire: wire.call(INCREMENTAL_ALTER_CONFIGS, 0, resources=configs))

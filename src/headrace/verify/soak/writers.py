@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.records.codec import Record, encode_batch, iterate_records
 from headrace.runtime.clock import SystemClock
+from headrace.verify.blackbox.routing import Place
 from headrace.verify.chance import seeded
 from headrace.verify.kafka_wire import LIST_OFFSETS, KafkaWire, Refused
-from headrace.verify.soak.worker import TIMEOUT_S, WireWorker, Worker
+from headrace.verify.soak.worker import Asking, WireWorker, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -68,10 +69,15 @@ class LibraryWriter(Worker):
     rest_s = 0.0
 
     def __init__(
-        self, address: tuple[str, int], topic: str, partitions: int, codec: str, rate_per_s: int
+        self,
+        addresses: Sequence[tuple[str, int]],
+        topic: str,
+        partitions: int,
+        codec: str,
+        rate_per_s: int,
     ) -> None:
         name = f"{topic}-{codec}"
-        super().__init__(address, name)
+        super().__init__(addresses, name)
         from confluent_kafka import Producer
 
         self._name = name
@@ -81,7 +87,7 @@ class LibraryWriter(Worker):
         self.acknowledged = [Acknowledged(name, topic, at) for at in range(partitions)]
         self._producer = Producer(
             {
-                "bootstrap.servers": f"{address[0]}:{address[1]}",
+                "bootstrap.servers": self.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 5,
                 "compression.type": codec,
@@ -122,9 +128,11 @@ class RawWriter(WireWorker):
 
     rest_s = 0.05
 
-    def __init__(self, address: tuple[str, int], topic: str, partition: int, records: int) -> None:
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], topic: str, partition: int, records: int
+    ) -> None:
         name = f"{topic}-raw-{partition}"
-        super().__init__(address, name)
+        super().__init__(addresses, name)
         self._name = name
         self._topic = topic
         self._records = records
@@ -136,7 +144,7 @@ class RawWriter(WireWorker):
     def turn(self) -> None:
         """See Worker."""
         if self._producer[0] < 0:
-            self._producer, self._sequence = self.wire.new_producer(), 0
+            self._producer, self._sequence = self.asking.ask(KafkaWire.new_producer), 0
         (known,) = self.acknowledged
         first, count = self._next, self.chance.randint(1, self._records)
         now_ms = SystemClock().now_ms()
@@ -148,7 +156,8 @@ class RawWriter(WireWorker):
             base_sequence=self._sequence,
         )
         self._next += count
-        offset = self.wire.produce(self._topic, known.partition, batch)
+        place = Place(self._topic, known.partition)
+        offset = self.asking.ask(lambda wire: wire.produce(*place, batch), place)
         self._sequence += count
         for at in range(count):
             known.note(first + at, offset + at)
@@ -160,51 +169,52 @@ class RawWriter(WireWorker):
 
 
 def what_is_wrong(
-    address: tuple[str, int], acknowledged: Sequence[Acknowledged], retained: Mapping[str, int]
+    addresses: Sequence[tuple[str, int]],
+    acknowledged: Sequence[Acknowledged],
+    retained: Mapping[str, int],
 ) -> tuple[list[str], int]:
     """Read every partition that was written to: (what is not as acknowledged, records read).
 
     `retained`: topic -> retention.bytes; what is not in it keeps everything.
     """
-    places: dict[tuple[str, int], list[Acknowledged]] = {}
+    places: dict[Place, list[Acknowledged]] = {}
     for one in acknowledged:
-        places.setdefault((one.topic, one.partition), []).append(one)
+        places.setdefault(Place(one.topic, one.partition), []).append(one)
     wrong: list[str] = []
     count = 0
-    wire = KafkaWire(address, TIMEOUT_S)
+    asking = Asking(addresses)
     try:
-        for (topic, partition), of_place in sorted(places.items()):
-            found, read = _compare(wire, topic, partition, of_place, retained.get(topic))
+        for place, of_place in sorted(places.items()):
+            found, read = _compare(asking, place, of_place, retained.get(place.topic))
             wrong += found
             count += read
     finally:
-        wire.close()
+        asking.close()
     return wrong, count
 
 
 def _compare(
-    wire: KafkaWire,
-    topic: str,
-    partition: int,
+    asking: Asking,
+    place: Place,
     acknowledged: Sequence[Acknowledged],
     retention_bytes: int | None,
 ) -> tuple[list[str], int]:
     expected = {
         offset: (one.writer, number) for one in acknowledged for offset, number in one.by_offset()
     }
-    where = f"{topic}-{partition}"
+    where = f"{place.topic}-{place.part}"
     wrong: list[str] = []
     if len(expected) < sum(map(len, acknowledged)):
         wrong.append(f"{where}: two records were acknowledged at one offset")
-    start = offset = _start(wire, topic, partition)
+    start = offset = _start(asking, place)
     end, count, size = offset + 1, 0, 0
     while offset < end and len(wrong) < WRONG_KEPT:
         try:
-            data, end = wire.fetch(topic, partition, offset)
+            data, end = _fetch(asking, place, offset)
         except Refused as error:
             if error.code != 1:  # OFFSET_OUT_OF_RANGE: retention was faster
                 raise
-            start = offset = _start(wire, topic, partition)
+            start = offset = _start(asking, place)
             size = 0
             continue
         size += len(data)
@@ -236,12 +246,19 @@ def _compare(
     return wrong[:WRONG_KEPT], count
 
 
-def _start(wire: KafkaWire, topic: str, partition: int) -> int:
-    asked = {"partition_index": partition, "timestamp": EARLIEST}
-    told = wire.call(
-        LIST_OFFSETS, 1, replica_id=-1, topics=[{"name": topic, "partitions": [asked]}]
-    )
-    answer = told.topics[0].partitions[0]
-    if int(answer.error_code):
-        raise Refused(int(answer.error_code))
-    return int(answer.offset)
+def _fetch(asking: Asking, place: Place, offset: int) -> tuple[bytes, int]:
+    return asking.ask(lambda wire: wire.fetch(*place, offset), place)
+
+
+def _start(asking: Asking, place: Place) -> int:
+    def earliest(wire: KafkaWire) -> int:
+        asked = {"partition_index": place.part, "timestamp": EARLIEST}
+        told = wire.call(
+            LIST_OFFSETS, 1, replica_id=-1, topics=[{"name": place.topic, "partitions": [asked]}]
+        )
+        answer = told.topics[0].partitions[0]
+        if int(answer.error_code):
+            raise Refused(int(answer.error_code))
+        return int(answer.offset)
+
+    return asking.ask(earliest, place)
