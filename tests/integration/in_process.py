@@ -20,6 +20,7 @@ from headrace.runtime.randomness import SystemRandomness
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from headrace.log.partition_log import PartitionLog
     from headrace.storage.memory import MemoryLedgerStore
 
 TIMEOUT_S = 60
@@ -80,3 +81,16 @@ async def append(node: Node, value: bytes) -> None:
         while (appended := log.append(batch, check_batch(batch))) is None:
             await log.ready.wait()  # for its first ledger
         await appended.completion.wait()
+
+
+def hold_answers(node: Node) -> tuple[asyncio.Event, asyncio.Event]:
+    """Hold back what `node` tells of its logs' offsets: (somebody has asked, answer)."""
+    asked, answer, ready = asyncio.Event(), asyncio.Event(), node.partition_ready
+
+    async def ready_late(partition: PartitionLog) -> None:
+        asked.set()
+        await answer.wait()
+        await ready(partition)
+
+    node.partition_ready = ready_late  # type: ignore[method-assign]
+    return asked, answer

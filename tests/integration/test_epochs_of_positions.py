@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.in_process import TIMEOUT_S, append, broker, move
+from tests.integration.in_process import TIMEOUT_S, append, broker, hold_answers, move
 
 from headrace.metadata.memory import MemoryMetadata
 from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
-    from headrace.log.partition_log import PartitionLog
 
 
 def member(node: Node, reset: str) -> Any:
@@ -31,19 +30,6 @@ def member(node: Node, reset: str) -> Any:
             "log_level": 0,
         }
     )
-
-
-def hold_answers(node: Node) -> tuple[asyncio.Event, asyncio.Event]:
-    """Hold back what `node` tells of its logs' offsets: (somebody has asked, answer)."""
-    asked, answer, ready = asyncio.Event(), asyncio.Event(), node.partition_ready
-
-    async def ready_late(partition: PartitionLog) -> None:
-        asked.set()
-        await answer.wait()
-        await ready(partition)
-
-    node.partition_ready = ready_late  # type: ignore[method-assign]
-    return asked, answer
 
 
 async def read_to(consumer: Any, last: int, seen: list[int]) -> None:

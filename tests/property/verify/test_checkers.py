@@ -42,3 +42,43 @@ def test_a_spoiled_history_is_caught_by_the_right_checkers(mutation):
 
     attempt()
     assert found, "no history offered a place for it"
+
+
+def member(*polls, kind="librdkafka-member", committed=None):
+    """A history of one member of a group, which polls these runs of offsets of one partition."""
+    place = {"topic": "t", "part": 0}
+    events = [{"p": "m", "k": "ok", "f": "note", "what": "started", "kind": kind}]
+    for value in range(1, 11):
+        events.append({"p": "p", "k": "invoke", "f": "send", **place, "value": value})
+        events.append(
+            {"p": "p", "k": "ok", "f": "send", **place, "value": value, "offset": value - 1}
+        )
+    if committed is not None:
+        whose = {"p": "n", "f": "commit", "op": 1, "group": "g", "member": "n", "gen": 1}
+        events.append({**whose, "k": "invoke", "offs": [["t", 0, committed]]})
+        events.append({**whose, "k": "ok"})
+    events.append({"p": "m", "k": "ok", "f": "assign", "group": "g", "member": "m", "gen": 2})
+    events[-1]["parts"] = [["t", 0]]
+    for first, end in polls:
+        records = [[0, offset, offset + 1] for offset in range(first, end)]
+        events.append(
+            {"p": "m", "k": "ok", "f": "poll", "topic": "t", "recs": records, "group": "g"}
+        )
+    for at, event in enumerate(events):
+        event["t"], event["since"] = at, at - 1
+    verdict = judge_history(events)
+    return [kind for kind in verdict.counts if "poll" in kind], verdict.excused
+
+
+def test_what_librdkafka_fetched_of_a_partition_it_had_given_up_is_told_and_nothing_else() -> None:
+    excused = {"fetched while given up": 1}
+    assert member((0, 5), (0, 10)) == ([], excused), "nothing was committed: it begins at the start"
+    assert member((0, 5), (2, 10), committed=2) == ([], excused)
+    assert member((0, 5), (8, 10), committed=8) == ([], excused), "the rest of it was thrown away"
+    back, skip = "external non-monotonic poll", "external poll skip"
+    assert member((0, 5), (0, 10), kind="aiokafka-member") == ([back], {})
+    assert member((0, 5), (1, 10)) == ([back], {}), "no place where a group would begin"
+    assert member((0, 5), (8, 10)) == ([skip], {})
+    assert member((3, 5), (0, 10)) == ([back], {}), "it asks for the log's start"
+    assert member((0, 3), (3, 5), (0, 10)) == ([back], {}), "the queue is cut off at once"
+    assert member((0, 5), (0, 7), (0, 10)) == ([back], excused), "once"

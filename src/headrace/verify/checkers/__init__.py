@@ -18,7 +18,7 @@ from headrace.verify.checkers.ownership import (
     commits_of_old_generations,
     two_owners,
 )
-from headrace.verify.checkers.polls import poll_steps, precommitted_reads
+from headrace.verify.checkers.polls import REVIVED, poll_steps, precommitted_reads
 from headrace.verify.checkers.progress import (
     committed_regress,
     high_watermark_regress,
@@ -84,6 +84,8 @@ class Verdict:
     counts: dict[str, int] = field(default_factory=dict)
     """Kind -> how many."""
     anomalies: list[Anomaly] = field(default_factory=list)
+    excused: dict[str, int] = field(default_factory=dict)
+    """What a client is known to do by itself -> how often it did."""
 
     @property
     def is_clean(self) -> bool:
@@ -94,6 +96,7 @@ class Verdict:
         """Plain values."""
         return {
             "counts": self.counts,
+            "excused": self.excused,
             "anomalies": [anomaly._asdict() for anomaly in self.anomalies],
         }
 
@@ -101,11 +104,11 @@ class Verdict:
 def judge(facts: Facts) -> Verdict:
     """Ask every checker."""
     verdict = Verdict()
-    counts = verdict.counts
     for checker in CHECKERS:
         for anomaly in checker(facts):
+            counts = verdict.excused if anomaly.kind == REVIVED else verdict.counts
             count = counts[anomaly.kind] = counts.get(anomaly.kind, 0) + 1
-            if count <= KEPT:
+            if counts is verdict.counts and count <= KEPT:
                 verdict.anomalies.append(anomaly)
     return verdict
 

@@ -20,6 +20,7 @@ from headrace.verify.history import (
     DRAINED,
     FAIL,
     INVOKE,
+    NOTE,
     OFFSETS,
     OK,
     POLL,
@@ -223,6 +224,8 @@ class Facts:
     """Share groups: acquired and settled, in order of time."""
     drained: dict[str, int] = field(default_factory=dict)
     """Group -> when it was seen to have read everything."""
+    clients: dict[str, str] = field(default_factory=dict)
+    """Process -> what kind of client it is."""
     counts: dict[str, int] = field(default_factory=dict)
     """Operation and kind -> how many."""
 
@@ -251,6 +254,7 @@ class _Gatherer:
             ACQUIRE: self.facts.deliveries.append,
             SETTLE: self.facts.deliveries.append,
             DRAINED: self._drain,
+            NOTE: self._note,
         }
 
     def _send(self, event: Event) -> None:
@@ -361,6 +365,10 @@ class _Gatherer:
             self._transaction(event["txn"]).outcome = event["end"]
         elif event["k"] == FAIL:
             self._transaction(event["txn"]).outcome = "abort"
+
+    def _note(self, event: Event) -> None:
+        if event.get("what") == "started":
+            self.facts.clients[event["p"]] = event.get("kind", "")
 
     def _drain(self, event: Event) -> None:
         self.facts.drained[event["group"]] = event["t"]
