@@ -154,6 +154,7 @@ class Node:
                 if self.config.broker_id == self._slots[0]:
                     await adopt_partitions(self.metadata, self.topics, self._slots[0])
                 await self._collect_orphans()
+        self.tasks.spawn(self.topics.finish_deletions(), "deletions that were cut short")
         self.tasks.spawn(self._keep_house(), "housekeeping")
         if self.sweep is not None:
             self.tasks.spawn(self.sweep.run(), "sweep")
@@ -204,8 +205,9 @@ class Node:
         """Another broker may have made, changed or deleted a topic."""
         name = topic_of_key(key)
         known = self.topics.by_name.get(name)
+        fact = None if entry is None else TopicFact.decode(entry.value)
         # Deleted, or deleted and made again before this broker looked.
-        if known is not None and (entry is None or TopicFact.decode(entry.value).id != known.id):
+        if known is not None and (fact is None or fact.is_deleted or fact.id != known.id):
             self.tasks.spawn(self._forget_patiently(name, known.id), f"forget offsets of {name}")
         self.topics.apply(key, entry)
 

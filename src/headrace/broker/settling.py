@@ -51,7 +51,7 @@ class Settling:
 
     def _owners(self, topic: Topic) -> list[Owner | None]:
         """Of each partition, if it lives."""
-        owners = [self._view.owners.get((topic.id, n)) for n in range(len(topic.partitions))]
+        owners = [self._view.owners.get((topic.id, n)) for n in range(topic.fact.partition_count)]
         return [owner if owner and self._view.is_alive(owner.fact) else None for owner in owners]
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:

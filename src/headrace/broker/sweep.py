@@ -83,6 +83,7 @@ class Sweep:
             if one_of(SWEEPER, brokers) != self._config.broker_id:
                 self._since_ms.clear()
                 continue
+            await self._topics.finish_deletions()
             try:
                 await self.sweep()
             except HeadraceError as error:

@@ -14,26 +14,25 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.broker.deletion import await_end, clear
+from headrace.broker.deletion import Deletions, clear
 from headrace.broker.topic import Topic
-from headrace.broker.topic_config import check_config, check_quorum, check_tiering, log_config
+from headrace.broker.topic_checks import TopicChecks
+from headrace.broker.topic_config import log_config
 from headrace.errors import (
     HeadraceError,
     MetadataUnavailable,
     NotOwner,
     PartitionsInvalid,
     PolicyViolation,
-    ReplicationFactorInvalid,
     TopicExists,
     TopicIdUnknown,
-    TopicNameInvalid,
     TopicUnknown,
     VersionConflict,
 )
 from headrace.log.partition_log import PartitionLog
 from headrace.metadata.facts import TOPICS, TopicFact, partition_key, topic_key, topic_of_key
 from headrace.metadata.store import ABSENT, Operation
-from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, is_topic_name
+from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REPLICATION_FACTOR_MAX = 9
 SHARED_LEDGER_BYTES_MAX = 256 * 1024 * 1024
 OWNERS_AT_ONCE = 1_000
 """In one step of the metadata store, whose steps are bounded."""
@@ -76,11 +74,13 @@ class Topics:
         self._environment = environment
         self._config = config
         self._is_alone = is_alone
+        self._checks = TopicChecks(environment, config, is_alone=is_alone)
         self.ownership: Ownership
         self.randomness = randomness
         self.forget_progress: Callable[[str, UUID], Awaitable[None]]
         """Has the groups of this broker forget their progress in a topic that is gone."""
         self._changing = asyncio.Lock()
+        self.deletions = Deletions(environment)
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[UUID, Topic] = {}
         self.ids: dict[str, UUID] = {}
@@ -89,24 +89,27 @@ class Topics:
     async def load(self) -> None:
         """Read all topics from the metadata store."""
         for entry in await self._environment.metadata.list(TOPICS):
-            self._add(TopicFact.decode(entry.value), entry.version)
+            self.apply(entry.key, entry)
 
     def apply(self, key: str, entry: Entry | None) -> None:
         """Take over what is stored under a topic's key; None: the topic is gone.
 
         Raises DataCorrupt, FormatUnsupported.
         """
-        known = self.by_name.get(topic_of_key(key))
-        if entry is None:
-            if known is not None:
-                self._remove(known)
-            return
-        fact = TopicFact.decode(entry.value)
-        if known is not None and known.id != fact.id:
+        name = topic_of_key(key)
+        known = self.by_name.get(name)
+        fact = None if entry is None else TopicFact.decode(entry.value)
+        if known is not None and (fact is None or fact.is_deleted or known.id != fact.id):
             self._remove(known)
             known = None
-        if known is None:
-            self._add(fact, entry.version)
+        if entry is None or fact is None:
+            self.deletions.ended(name)
+        elif fact.is_deleted:
+            self.deletions.marked(Topic(fact, entry.version, []))
+        elif known is None:
+            if not self.deletions.holds(fact.id):
+                self.deletions.ended(name)
+                self._add(fact, entry.version)
         elif known.version < entry.version:
             known.fact, known.version = fact, entry.version
             self._extend(known)
@@ -198,46 +201,6 @@ class Topics:
 
     # --- changes -----------------------------------------------------------------------------
 
-    def check_new(
-        self, name: str, partition_count: int, replication_factor: int, configs: Mapping[str, str]
-    ) -> None:
-        """Raises the error that creating such a topic would meet."""
-        if not is_topic_name(name):
-            raise TopicNameInvalid(
-                f"{name[:249]!r} is no topic name: 1 to 249 of the characters a-z A-Z 0-9 . _ -,"
-                " and not . or .."
-            )
-        if name in self.by_name:
-            raise TopicExists(f"topic {name!r} is there already")
-        # Kafka's metrics fold . into _, so it refuses such pairs; so do we, or a cluster could
-        # not be moved back.
-        folded = name.replace(".", "_")
-        if "." in name or "_" in name:
-            for other in (*self.by_name, *INTERNAL_TOPICS):
-                if other != name and other.replace(".", "_") == folded:
-                    raise TopicNameInvalid(f"{name!r} collides with the topic {other!r}: . and _")
-        self._check_partition_count(partition_count)
-        most = 1 if self._is_alone else REPLICATION_FACTOR_MAX
-        if not 1 <= replication_factor <= most:
-            raise ReplicationFactorInvalid(
-                f"replication factor {replication_factor} is impossible: from 1 to {most}, or -1"
-                " for the default; how often bytes are kept is a matter of the storage"
-            )
-        self._check_configs(configs, {})
-
-    def _check_configs(self, configs: Mapping[str, str], before: Mapping[str, str]) -> None:
-        for key, value in configs.items():
-            if before.get(key) != value:  # else it stands already; perhaps a newer broker set it
-                check_config(key, value)
-        check_tiering(configs, before, has_objects=self._environment.tier is not None)
-        check_quorum(configs, before, is_replicated=self._environment.is_shared)
-
-    def _check_partition_count(self, count: int) -> None:
-        if not 1 <= count <= self._config.partition_count_max:
-            raise PartitionsInvalid(
-                f"{count} partitions are not possible: from 1 to {self._config.partition_count_max}"
-            )
-
     async def create(
         self,
         name: str,
@@ -247,12 +210,24 @@ class Topics:
         *,
         is_validated_only: bool = False,
     ) -> TopicFact:
-        """Make a topic; -1 stands for the broker's default. Raises what `check_new` says."""
+        """Make a topic; -1 stands for the broker's default. Raises what `TopicChecks` says."""
         if name in INTERNAL_TOPICS and name not in self.by_name:
             raise PolicyViolation(f"{name} is internal: it is made when a group first needs it")
-        return await self._create(
-            name, partition_count, replication_factor, configs, is_validated_only=is_validated_only
-        )
+        for is_last in (False, True):
+            if not is_validated_only:
+                await self.deletions.finish(name, self.ownership)
+            try:
+                return await self._create(
+                    name,
+                    partition_count,
+                    replication_factor,
+                    configs,
+                    is_validated_only=is_validated_only,
+                )
+            except TopicExists:
+                if is_last or name not in self.deletions:  # else it was just heard of
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     async def _create(
         self,
@@ -269,7 +244,9 @@ class Topics:
             replication_factor = 1
         overrides = dict(configs or {})
         async with self._changing:
-            self.check_new(name, partition_count, replication_factor, overrides)
+            self._checks.check_new(
+                name, partition_count, replication_factor, overrides, self.by_name
+            )
             fact = TopicFact(
                 name,
                 self.randomness.uuid(),
@@ -316,7 +293,12 @@ class Topics:
         async with self._changing:
             self._check_current(topic)
             numbers = range(topic.fact.partition_count)
-            await self._put(topic, None)
+            if self._is_alone:
+                await self._put(topic, None)
+            else:
+                deleted_ms = self._environment.clock.now_ms()
+                await self._put(topic, replace(topic.fact, deleted_ms=deleted_ms))
+                self.deletions.marked(topic)
             if self.by_id.get(topic.id) is topic:  # the store's own news may have been faster
                 self._remove(topic)
             try:
@@ -334,7 +316,11 @@ class Topics:
             self._environment.tasks.spawn(clearing, f"delete {topic.name}")
         else:  # the sweep of orphans deletes ledgers when nobody can write to them any more
             self.ownership.topics_changed()
-            await await_end(self._environment, self.ownership, topic)
+            await self.deletions.finish(topic.name, self.ownership)
+
+    async def finish_deletions(self) -> None:
+        """Finish what brokers that are gone have begun to delete."""
+        await self.deletions.finish_all(self.ownership)
 
     async def clear(self, partitions: Sequence[PartitionLog], keys: Sequence[str]) -> None:
         """Delete the ledgers of partitions whose topic is gone, then what says which these are."""
@@ -346,7 +332,7 @@ class Topics:
         """Raise the number of partitions to `count`. Raises PartitionsInvalid."""
         async with self._changing:
             self._check_current(topic)
-            self._check_partition_count(count)
+            self._checks.check_partition_count(count)
             if count <= topic.fact.partition_count:
                 raise PartitionsInvalid(
                     f"topic {topic.name!r} has {topic.fact.partition_count} partitions already,"
@@ -371,7 +357,7 @@ class Topics:
         async with self._changing:
             self._check_current(topic)
             configs = change(topic.fact.configs)
-            self._check_configs(configs, topic.fact.configs)
+            self._checks.check_configs(configs, topic.fact.configs)
             if is_validated_only:
                 return
             await self._put(topic, replace(topic.fact, configs=dict(configs)))

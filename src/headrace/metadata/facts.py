@@ -129,7 +129,14 @@ class TopicFact(StoredFact):
     replication_factor: int
     configs: dict[str, str]
     created_ms: int
+    deleted_ms: int | None = None
+    """When it was deleted: the fact stays until nobody can take records for it any more."""
     unknown: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether its name alone is left, which no other topic may have yet."""
+        return self.deleted_ms is not None
 
     @classmethod
     def decode(cls, value: bytes) -> TopicFact:
@@ -143,6 +150,7 @@ class TopicFact(StoredFact):
             reader.integer("replication_factor", 1),
             reader.texts("configs"),
             reader.integer("created_ms", 0),
+            reader.integer_or_none("deleted_ms", 0),
             reader.rest(),
         )
 

@@ -152,7 +152,7 @@ class ClusterAdmin:
             await ensure_cluster_id(metadata, SystemRandomness()),
             {fact.id: fact for fact in (BrokerFact.decode(entry.value) for entry in brokers)},
             {int(entry.key.removeprefix(DRAINING)) for entry in draining},
-            {fact.id: fact for fact in facts},
+            {fact.id: fact for fact in facts if not fact.is_deleted},
             {partition_of_key(entry.key): OwnerFact.decode(entry.value) for entry in owners},
             {partition_of_key(entry.key): PinFact.decode(entry.value).broker for entry in pins},
             {int(entry.key.removeprefix(LOADS)): LoadFact.decode(entry.value) for entry in loads},
@@ -175,7 +175,7 @@ class ClusterAdmin:
         """
         entry = await self._metadata.get(topic_key(topic))
         fact = None if entry is None else TopicFact.decode(entry.value)
-        if fact is None or not 0 <= partition < fact.partition_count:
+        if fact is None or fact.is_deleted or not 0 <= partition < fact.partition_count:
             raise TopicUnknown(f"there is no partition {partition} of a topic {topic!r}")
         key = pin_key(fact.id, partition)
         if broker_id is not None:

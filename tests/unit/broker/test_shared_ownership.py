@@ -407,7 +407,7 @@ def test_a_deletion_is_answered_when_the_worker_that_serves_the_topic_has_heard_
 
 def test_a_deletion_of_which_nobody_can_be_sure_says_so(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
-        monkeypatch.setattr(deletion, "SHUT_OUT_WAIT_S", 0.05)
+        monkeypatch.setattr(deletion, "END_WAIT_S", 0.2)
         one, _two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 2)
         await until(lambda: cluster.agree("t", {1, 2}))
@@ -422,6 +422,81 @@ def test_a_deletion_of_which_nobody_can_be_sure_says_so(monkeypatch) -> None:
         with pytest.raises(StorageUnavailable, match=r"'t' is deleted, but .*no bookie"):
             await one.topics.delete(one.topics.get("t"))
         assert "t" not in one.topics.by_name
+        with pytest.raises(StorageUnavailable, match=r"'t' is deleted, but .*no bookie"):
+            await one.topics.create("t", 1)
+        one.store.recover = type(one.store).recover.__get__(one.store)  # type: ignore[method-assign]
+        await one.topics.create("t", 1)
+        await until(lambda: cluster.agree("t", {1, 2}))
+
+    run(scenario)
+
+
+def test_what_a_broker_that_died_has_begun_to_delete_is_finished_by_who_wants_the_name(
+    monkeypatch,
+) -> None:
+    """And until then a broker that has not heard of it may take records, of a topic that nobody
+    can make again."""
+
+    async def scenario(cluster: Cluster) -> None:
+        for broker_id in (1, 2, 3):
+            await cluster.start(broker_id)
+        one, two, three = (cluster.nodes[broker_id] for broker_id in (1, 2, 3))
+        await one.topics.create("t", 6)
+        await until(lambda: cluster.agree("t", {1, 2, 3}))
+        topic = two.topics.get("t")
+        served = [number for number in range(6) if two.ownership.is_mine(topic, number)]
+        for number in served:
+            await append_at(two, topic, number, b"old")
+        deaf_to_topics(two)
+        monkeypatch.setattr(deletion, "HEARD_WAIT_S", 0.05)
+        one.topics.deletions.finish = stuck  # type: ignore[method-assign]
+        deleting = asyncio.ensure_future(one.topics.delete(one.topics.get("t")))
+        await until(lambda: "t" in three.topics.deletions)
+        await cluster.kill(1)
+        deleting.cancel()
+        assert "t" not in three.topics.by_name
+        await append_at(two, topic, served[0], b"in time")
+        await three.topics.create("t", 6)
+        for number in served:
+            with pytest.raises(HeadraceError):
+                await append_at(two, topic, number, b"late")
+
+    run(scenario)
+
+
+async def stuck(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("slots", [(), (1, 2)])
+def test_a_deletion_that_was_cut_short_is_finished_by_the_next_start(slots) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one = await cluster.start(1, slots=slots)
+        await one.topics.create("t", 2)
+        one.topics.deletions.finish = stuck  # type: ignore[method-assign]
+        deleting = asyncio.ensure_future(one.topics.delete(one.topics.get("t")))
+        await until(lambda: "t" not in one.topics.by_name)
+        await cluster.kill(1)
+        deleting.cancel()
+        two = await cluster.start(2, slots=slots)
+        assert "t" not in two.topics.by_name
+        await until(lambda: "t" not in two.topics.deletions)
+        assert await two.metadata.get(topic_key("t")) is None
+
+    run(scenario)
+
+
+def test_news_from_before_a_deletion_do_not_bring_the_topic_back() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await node.topics.create("t", 1)
+        before = await node.metadata.get(topic_key("t"))
+        node.topics.deletions.finish = stuck  # type: ignore[method-assign]
+        deleting = asyncio.ensure_future(node.topics.delete(node.topics.get("t")))
+        await until(lambda: "t" in node.topics.deletions)
+        node.topics.apply(topic_key("t"), before)
+        assert "t" not in node.topics.by_name
+        deleting.cancel()
 
     run(scenario)
 

@@ -13,8 +13,10 @@ import asyncio
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.broker import shared_ownership, topics
+from headrace.broker import shared_ownership
+from headrace.broker.deletion import Deletions
 from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
+from headrace.broker.settling import Settling
 from headrace.coordination.groups import classic
 from headrace.coordination.groups.commands import HeartbeatReply
 from headrace.coordination.machine import Decision
@@ -203,10 +205,11 @@ def forget_that_a_footers_sync_failed(patch: Patch) -> None:
 
 
 def answer_a_deletion_before_writers_are_shut_out(patch: Patch) -> None:
-    async def hasty(*_: Any) -> None:
-        return
+    async def hasty(*_: Any) -> bool:
+        return True
 
-    patch(topics, "await_end", hasty)
+    patch(Deletions, "_shut_out_all", hasty)
+    patch(Settling, "wait_ended", hasty)
 
 
 BUGS = (
