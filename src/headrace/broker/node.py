@@ -40,6 +40,7 @@ from headrace.metadata.facts import (
     PartitionFact,
     TopicFact,
     ensure_cluster_id,
+    owner_key,
     partition_of_key,
     topic_of_key,
 )
@@ -267,6 +268,10 @@ class Node:
                 used |= PartitionFact.decode(entry.value).local_ledgers
             else:
                 stale.append(entry.key)
+        for partition, broker_id in owners.items():
+            # Of a former life: it ended before it could let go of what was deleted.
+            if broker_id == self.config.broker_id and partition[0] not in self.topics.by_id:
+                stale.append(owner_key(*partition))
         orphans = [info.ledger for info in self.store.list() if info.ledger not in used]
         try:
             for ledger in orphans:

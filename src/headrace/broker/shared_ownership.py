@@ -26,6 +26,7 @@ from headrace.broker.peers import Peers
 from headrace.broker.placement import Placement
 from headrace.broker.session_guard import guard_session
 from headrace.broker.settling import Settling
+from headrace.broker.unheard import Unheard
 from headrace.coordination.placement.rendezvous import NOBODY
 from headrace.errors import HeadraceError, NotOwner, VersionConflict
 from headrace.metadata.facts import OwnerFact, owner_key, partition_key
@@ -84,6 +85,7 @@ class SharedOwnership:
         self._wake = asyncio.Event()
         self.view = ClusterView(metadata, tasks, self._wake.set)
         self._settling = Settling(self.view, self._me)
+        self._unheard = Unheard(self.view, metadata, incarnation, tasks)
         self._is_all_due = True
         """Whether all partitions have to be looked at; else those that the view calls dirty."""
         self._peers = Peers(self._me, metadata, tasks)
@@ -246,6 +248,7 @@ class SharedOwnership:
         """Begin whatever it takes for each partition of this broker; what is under way goes on."""
         is_moving = asyncio.get_running_loop().time() >= self._moves_at
         dirty, self.view.dirty = self.view.dirty, set()
+        self._unheard.note(dirty, self._topics.by_id)
         if self._is_all_due:
             self._is_all_due = False
             self._drop_deleted()

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker import deletion
+from headrace.broker import deletion, unheard
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.broker.ownership import NO_LEADER
@@ -28,11 +28,13 @@ from headrace.errors import (
 from headrace.log.reading import read
 from headrace.log.upkeep import Upkeep
 from headrace.metadata.facts import (
+    OWNERS,
     OwnerFact,
     PinFact,
     broker_key,
     draining_key,
     owner_key,
+    partition_of_key,
     pin_key,
     topic_key,
 )
@@ -401,6 +403,68 @@ def test_a_deletion_is_answered_when_the_worker_that_serves_the_topic_has_heard_
         await deleting
         with pytest.raises(HeadraceError):
             await append_at(two, topic, served, b"late")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("slots", [(), (1, 2)], ids=["shared ledgers", "workers"])
+def test_an_owner_that_never_heard_of_a_topic_keeps_nobody_waiting_for_its_end(
+    slots, monkeypatch
+) -> None:
+    """Made and deleted before it looked: its owners are in the metadata, and it does not know."""
+
+    async def scenario(cluster: Cluster) -> None:
+        monkeypatch.setattr(unheard, "WAIT_S", 0.05)
+        one, two = await cluster.start(1, slots=slots), await cluster.start(2, slots=slots)
+        await one.topics.create("kept", 4)
+        await until(lambda: cluster.agree("kept", {1, 2}))
+        hear, two.topics.apply = two.topics.apply, lambda *_news: None  # type: ignore[method-assign]
+        await one.topics.create("t", 4)
+        topic = one.topics.get("t")
+        assert 2 in cluster.owners("t", one)
+        two.topics.apply = hear  # type: ignore[method-assign]
+        async with asyncio.timeout(deletion.HEARD_WAIT_S * 0.9):
+            await one.topics.delete(topic)
+        for node in (one, two):
+            left = {key[0] for key in node.ownership.view.owners}  # type: ignore[attr-defined]
+            assert left == {one.topics.get("kept").id}
+        owners = await one.metadata.list(OWNERS)
+        assert {partition_of_key(entry.key)[0] for entry in owners} == left
+        assert cluster.agree("kept", {1, 2})
+
+    run(scenario)
+
+
+def test_a_worker_that_starts_lets_go_of_what_was_deleted_in_its_former_life() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one = await cluster.start(1, slots=(1, 2))
+        await one.topics.create("t", 4)
+        gone = SystemRandomness().uuid()
+        for broker_id in (1, 2):
+            fact = OwnerFact(broker_id, "a former life", 0)
+            await one.metadata.put(owner_key(gone, broker_id), fact.encode(), ANY)
+        await cluster.start(2, slots=(1, 2))
+        left = {partition_of_key(entry.key) for entry in await one.metadata.list(OWNERS)}
+        assert {key for key in left if key[0] == gone} == {(gone, 1)}, "the other's is the other's"
+        await until(lambda: cluster.agree("t", {1, 2}))
+
+    run(scenario)
+
+
+def test_an_owner_that_hears_late_of_a_topic_serves_it(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        monkeypatch.setattr(unheard, "WAIT_S", 0.01)
+        one, two = await cluster.start(1), await cluster.start(2)
+        news: list[tuple[str, Entry | None]] = []
+        hear, two.topics.apply = two.topics.apply, lambda *told: news.append(told)  # type: ignore[method-assign]
+        await one.topics.create("t", 4)
+        await asyncio.sleep(0.1)
+        assert {owner.fact.leader_epoch for owner in two.ownership.view.owners.values()} == {0}  # type: ignore[attr-defined]
+        assert 2 in cluster.owners("t", one)
+        two.topics.apply = hear  # type: ignore[method-assign]
+        for told in news:
+            hear(*told)
+        await until(lambda: cluster.agree("t", {1, 2}))
 
     run(scenario)
 

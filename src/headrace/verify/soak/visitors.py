@@ -23,6 +23,8 @@ API_VERSIONS, DESCRIBE_CONFIGS, LIST_GROUPS, DELETE_GROUPS = 18, 32, 16, 42
 INCREMENTAL_ALTER_CONFIGS = 44
 TOPIC_RESOURCE, SET = 2, 0
 GROUP = "soak-group"
+AT_ONCE = 0.1
+"""How often a topic is deleted before anybody has done anything with it."""
 
 
 class Member(Worker):
@@ -67,7 +69,7 @@ class Member(Worker):
 
 
 class TopicChurn(WireWorker):
-    """Topics made, written, read and deleted."""
+    """Topics made, written, read and deleted, or deleted at once."""
 
     rest_s = 0.3
 
@@ -77,6 +79,9 @@ class TopicChurn(WireWorker):
         partitions = self.chance.choice((1, 1, 3))
         ask = self.asking.ask
         ask(lambda wire: wire.create_topic(topic, partitions, {"segment.bytes": "65536"}))
+        if self.chance.random() < AT_ONCE:
+            ask(lambda wire: wire.delete_topic(topic))
+            return
         producer = ask(KafkaWire.new_producer)
         values = [b"brief %d" % number * 50 for number in range(20)]
         now_ms = SystemClock().now_ms()
