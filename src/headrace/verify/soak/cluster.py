@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from headrace.server.cluster_admin import Findings
 
 BROKER_COUNT, BOOKIE_COUNT = 2, 3
+UNTIDY = 1.25
+"""A bookie's files may hold so many times what is alive in them: it compacts below 80 %."""
 LOOK_S_MIN, LOOK_COSTS = 1.0, 10
 """What is shared is looked at after so long at the soonest, and after so many times what the last
 look took: it is work for ZooKeeper, too."""
@@ -50,7 +52,7 @@ _SWEEP = ("--sweep-interval-ms", str(SWEEP_INTERVAL_MS), "--sweep-grace-ms", str
 class SoakedCluster:
     """See Soaked."""
 
-    copies = BOOKIE_COUNT
+    copies: float = BOOKIE_COUNT * UNTIDY
 
     def __init__(self, folder: Path, bug: str = "") -> None:
         self._folder = folder

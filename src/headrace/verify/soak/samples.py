@@ -69,8 +69,8 @@ class Sample(NamedTuple):
     """What each topic keeps."""
     folder_bytes: int
     """What lies on disks: in the data folder, or on all bookies."""
-    copies: int = 1
-    """How often each byte of a log is there."""
+    copies: float = 1
+    """How often each byte of a log may be there."""
     shared: Shared | None = None
     """None: brokers share nothing, or it was not looked at this time."""
     produce_p50_ms: float | None = None

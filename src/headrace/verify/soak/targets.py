@@ -39,8 +39,8 @@ class Watched(NamedTuple):
 class Soaked(Protocol):
     """What is soaked."""
 
-    copies: int
-    """How often each byte of a log is kept."""
+    copies: float
+    """How often each byte of a log is kept, at the most."""
 
     @property
     def addresses(self) -> Sequence[tuple[str, int]]:
@@ -85,7 +85,7 @@ class Soaked(Protocol):
 class OneBroker:
     """A broker that is alone."""
 
-    copies = 1
+    copies: float = 1
 
     def __init__(self, folder: Path, bug: str = "", options: Sequence[str] = ()) -> None:
         launch = spoiled_launch("soak", bug) if bug else ()
