@@ -74,7 +74,8 @@ class Unheard:
         """Raises MetadataUnavailable, VersionConflict, and why a topic cannot be read: it may be
         the one."""
         asked = list(self._waiting)
-        topics = {TopicFact.decode(one.value).id for one in await self._metadata.list(TOPICS)}
+        facts = [TopicFact.decode(one.value) for one in await self._metadata.list(TOPICS)]
+        topics = {fact.id for fact in facts if not fact.is_deleted}
         for key in asked:
             version = self._version_of(key)
             if key[0] not in topics and version is not None:
