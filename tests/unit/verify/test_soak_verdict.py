@@ -30,8 +30,9 @@ def sample(number: int, **figures) -> Sample:
         tasks=7,
         connections=45,
     )
+    other = held._replace(tasks=None, connections=None)
     own = {name: figures.pop(name) for name in Process._fields if name in figures}
-    processes = dict(zip(NAMES, (held._replace(**own), held), strict=True))
+    processes = dict(zip(NAMES, (held._replace(**own), other), strict=True))
     plain = Sample(
         number * EVERY_S,
         processes,
@@ -123,6 +124,17 @@ def test_the_age_of_what_is_left_counts_from_the_look_that_first_saw_it():
     assert ages.oldest_s(5.0, ["b", "a"]) == 3
     assert ages.oldest_s(9.0, ["b"]) == 4
     assert ages.oldest_s(10.0, ["a"]) == 0
+
+
+def test_each_write_ahead_log_may_have_its_files():
+    def folder(part):
+        return {"folder_bytes": int((70 + 400 * part) * MIB), "log_bytes": {}}
+
+    assert "disks" in verdict(folder)[0]
+    samples = [sample(number, **folder(number / COUNT)) for number in range(COUNT)]
+    for one in samples:
+        one.processes["another"] = one.processes[""]
+    assert judge(samples, "endless", {})[0] == []
 
 
 def test_a_third_of_wild_figures_changes_nothing():

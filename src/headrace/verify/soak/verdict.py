@@ -101,8 +101,8 @@ def named(figure: str, process: str) -> str:
     return f"{figure}, {process}" if process else figure
 
 
-def limits(endless: str, processes: Sequence[str] = ("",)) -> tuple[Limit, ...]:
-    """Of every figure that must not grow."""
+def limits(endless: str, processes: Sequence[str] = ("",), disks: int = 1) -> tuple[Limit, ...]:
+    """Of every figure that must not grow; `disks`: how many keep a journal of their own."""
     of_processes = [
         Limit(named(name, process), _of(process, figure), floor, per_hour)
         for process in processes
@@ -112,7 +112,7 @@ def limits(endless: str, processes: Sequence[str] = ("",)) -> tuple[Limit, ...]:
         *of_processes,
         # The write-ahead log: four files of 32 MiB to a checkpoint, and those kept for reuse. Of
         # bookies: journals, and what is not yet cleared up.
-        Limit("disks beyond the logs, bytes", overhead_bytes, 256 * MIB, 64 * MIB),
+        Limit("disks beyond the logs, bytes", overhead_bytes, disks * 256 * MIB, 64 * MIB),
         # Groups' progress is cut at 16 MiB a partition.
         Limit("logs that are bounded, bytes", bounded_bytes(endless), 24 * MIB, 48 * MIB),
         # Deleted topics and trimmed ledgers are swept away, each a minute after the other.
@@ -154,7 +154,7 @@ def judge(
     wrong: list[str] = []
     figures: dict[str, Any] = {}
     processes = _processes(samples)
-    for limit in limits(endless, processes):
+    for limit in limits(endless, processes, _disks(samples)):
         found = _trend(samples, limit.figure)
         if found is None:
             continue
@@ -185,6 +185,13 @@ def judge(
 
 def _processes(samples: Sequence[Sample]) -> list[str]:
     return list(samples[-1].processes) if samples else []
+
+
+def _disks(samples: Sequence[Sample]) -> int:
+    """How many write-ahead logs there are: one of each broker, where they share nothing."""
+    if not samples or any(one.shared is not None for one in samples):
+        return 1
+    return sum(one.tasks is not None for one in samples[-1].processes.values())
 
 
 def _left_over(samples: Sequence[Sample], figures: dict[str, Any]) -> list[str]:
