@@ -6,8 +6,8 @@ put what they have into a queue and wake the loop; everything else runs in the l
 How it works. A call waits until the session is connected and a place is free, is sent, and ends
 with an answer or, at its deadline, with MetadataUnavailable. A read whose connection broke is sent
 again; a change is not: it may have been done, and only its author can tell what that means. A
-heartbeat proves the session's life (`session.is_safe`) and finds servers that are silent, which
-kazoo overlooks while it is busy.
+heartbeat proves the session's life (`session.is_safe`), as kazoo's own pings do, and finds servers
+that are silent, which kazoo overlooks while it is busy.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class ZooKeeperLink:
                 f"{options.hosts!r} names no ZooKeeper ({error}): write HOST:PORT[,HOST:PORT...]"
             ) from error
         self.parts.client.add_listener(self._note_state)
+        self.parts.on_pong = lambda sent_ns: self.post(self._prove, sent_ns)
 
     async def open(self) -> None:
         """Open a session. Raises MetadataUnavailable."""
@@ -198,6 +199,11 @@ class ZooKeeperLink:
             session.lose(now_ns)
             if not self._is_closed:
                 log.warning("session %d with ZooKeeper at %s is over", session.number, hosts)
+
+    def _prove(self, sent_ns: int) -> None:
+        """kazoo's thread asks by itself, too, while the loop is held up: it lived all the while."""
+        if self.session.state is SessionState.CONNECTED:
+            self.session.prove(sent_ns)
 
     async def _beat(self) -> None:
         """Ask for something small again and again; break a connection that stays silent."""

@@ -14,13 +14,14 @@ import select
 import socket
 import ssl
 import struct
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.connection import DELETED_EVENT
+from kazoo.protocol.connection import DELETED_EVENT, PING_XID
 from kazoo.protocol.serialization import Connect, Watch
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
@@ -269,6 +270,12 @@ class KazooParts:
         connection = self.client._connection  # noqa: SLF001 - see the rules of the room
         self._invoke = connection._invoke  # noqa: SLF001
         connection._invoke = self._invoke_and_note  # noqa: SLF001
+        self.on_pong: Callable[[int], None] = lambda _sent_ns: None
+        """Called when a ping of kazoo's own was answered, with the time at which it was sent."""
+        self._pings: deque[int] = deque()  # when those were sent that are not answered yet
+        self._send_ping, self._read_header = connection._send_ping, connection._read_header  # noqa: SLF001
+        connection._send_ping = self._note_ping  # noqa: SLF001
+        connection._read_header = self._read_header_and_note  # noqa: SLF001
 
     @property
     def last_words(self) -> str:
@@ -308,8 +315,20 @@ class KazooParts:
         """The session's id; 0 when there is none."""
         return self.client._session_id or 0  # noqa: SLF001
 
+    def _note_ping(self, timeout_s: float) -> None:
+        self._pings.append(self._clock.now_ns())
+        self._send_ping(timeout_s)
+
+    def _read_header_and_note(self, timeout_s: float) -> Any:
+        read = self._read_header(timeout_s)
+        if read[0].xid == PING_XID and self._pings:
+            self.on_pong(self._pings.popleft())  # the server answers in order
+        return read
+
     def _invoke_and_note(self, timeout: float, request: object, xid: int | None = None) -> Any:
         sent_ns = self._clock.now_ns()
+        if isinstance(request, Connect):
+            self._pings.clear()
         answer = self._invoke(timeout, request, xid)
         if isinstance(request, Connect) and answer[0].time_out > 0:
             self.session_timeout_ms = answer[0].time_out
