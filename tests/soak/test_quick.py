@@ -51,6 +51,7 @@ def test_a_cluster_gives_back_what_it_takes_and_leaves_nothing_of_what_is_gone(
 ):
     report, looks = soaked(tmp_path, "cluster", "--quick")
     assert list(looks[-1]["processes"]) == ["broker 1", "broker 2"]
+    assert all(one["cache_bytes"] > 0 for one in looks[-1]["processes"].values())
     seen = [look["shared"] for look in looks if look["shared"] is not None]
     assert max(one["orphans"] for one in seen) > 0
     assert max(one["stale"] for one in seen) > 0

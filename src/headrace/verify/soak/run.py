@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.verify.soak.probe import Round
     from headrace.verify.soak.targets import Soaked
 
-LOOKS = 400
+LOOKS, LOOKS_MIN = 400, 12
 LOOK_S_MIN, LOOK_S_MAX = 0.25, 5.0
 SETTLE_S, SETTLE_CLUSTER_S = 45, 90
 """For what was taken to be given back, and swept away."""
@@ -159,7 +159,11 @@ class _Soak:
         every_s = min(LOOK_S_MAX, max(LOOK_S_MIN, self._plan.seconds / LOOKS))
         begun_s = self._at_s
         samples: list[Sample] = []
-        while (gone_s := self._at_s - begun_s) < self._plan.seconds:
+        seconds = self._plan.seconds
+        while (gone_s := self._at_s - begun_s) < seconds or (
+            # On a machine that has no time for them, looks and the probe's rounds are few.
+            _with_figures(samples) < LOOKS_MIN and gone_s < seconds + START_S
+        ):
             pause(every_s)
             if ended := self._target.ended():
                 self._faults.append(f"has ended by itself: {ended}")
@@ -173,7 +177,7 @@ class _Soak:
             processes = looked.processes.values()
             rss = sum(one.rss_bytes or 0 for one in processes) >> 20
             tasks = sum(one.tasks or 0 for one in processes)
-            self._on_progress(gone_s / self._plan.seconds, f"{rss} MiB, {tasks} tasks")
+            self._on_progress(min(1.0, gone_s / seconds), f"{rss} MiB, {tasks} tasks")
         return samples
 
     def _settled(self, before: Sample) -> Sample:
@@ -238,6 +242,10 @@ def _faults_in(path: Path) -> list[str]:
             text = "\n".join(lines[max(0, number - 1) : number + 40])
             return [f"a fault of a broker in its log: {text[:3000]}"]
     return []
+
+
+def _with_figures(samples: Sequence[Sample]) -> int:
+    return sum(one.produce_p50_ms is not None for one in samples)
 
 
 def _joined(addresses: Sequence[tuple[str, int]]) -> str:
