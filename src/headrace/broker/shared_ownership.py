@@ -340,6 +340,8 @@ class SharedOwnership:
         async with self._loads:
             try:
                 await served.wait_loaded()
+            except NotOwner as error:  # no fault, and one for each partition of a lost session
+                log.debug("%s is not read any more: %s", served.name, error)
             except HeadraceError as error:
                 log.warning("%s cannot be read yet: %s", served.name, error)
 
