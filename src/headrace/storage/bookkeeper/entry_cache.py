@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from headrace.storage.ledger import Buffer
 
-ENTRY_OVERHEAD_BYTES: Final = 400
-"""Of dictionaries, lists and views, for each entry."""
+ENTRY_OVERHEAD_BYTES: Final = 600
+"""Of dictionaries, lists, views and the frame's own head, for each entry: measured."""
 
 
 class EntryCache:

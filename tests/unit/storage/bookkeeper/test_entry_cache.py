@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.storage.bookkeeper.entry_builder import DATA_AT
 from headrace.storage.bookkeeper.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
 
 
@@ -43,3 +46,19 @@ def test_the_newest_entries_stay():
     assert cache.get(1, 4_000, 1_000) == b"".join(bytes([n]) * 100 for n in range(40, 50))
     assert cache.get(1, 3_900, 10) is None
     assert cache.get(1, 4_950, 100) is None  # the end is not here
+
+
+@pytest.mark.parametrize("size", [200, 1_300, 20_000])
+def test_what_is_counted_is_what_is_taken(size):
+    count = 4_000
+    cache = EntryCache(1 << 40)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(count):
+            frame = bytearray().join((bytes(DATA_AT), bytes(size)))
+            cache.put(1_000 + number // 500, number * size, memoryview(frame)[DATA_AT:])
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken == pytest.approx(cache.bytes_held, rel=0.12)
