@@ -56,7 +56,7 @@ def test_a_cluster_gives_back_what_it_takes_and_leaves_nothing_of_what_is_gone(
     assert max(one["orphans"] for one in seen) > 0
     assert max(one["stale"] for one in seen) > 0
     assert (seen[-1]["orphans"], seen[-1]["stale"], seen[-1]["problems"]) == (0, 0, [])
-    assert "ledgers" in report["figures"]
+    assert "sockets, broker 2" in report["figures"]
 
 
 @pytest.mark.long

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 BROKER_COUNT, BOOKIE_COUNT = 2, 3
 UNTIDY = 1.25
 """A bookie's files may hold so many times what is alive in them: it compacts below 80 %."""
-LOOK_S_MIN, LOOK_COSTS = 1.0, 10
-"""What is shared is looked at after so long at the soonest, and after so many times what the last
-look took: it is work for ZooKeeper, too."""
+LOOK_S_MIN, LOOK_S_MAX, LOOK_COSTS = 1.0, 5.0, 10
+"""What is shared is looked at after so long at the soonest and at the latest, in between after so
+many times what the last look took: it is work for ZooKeeper, too."""
 _BOOKIE_SETTINGS = {
     "journalMaxGroupWaitMSec": "1",
     "journalMaxSizeMB": "16",
@@ -117,7 +117,7 @@ class SoakedCluster:
         if "zk_znode_count" not in told:
             raise ConnectionError("ZooKeeper does not say how many nodes it has")
         took_s = (self._clock.now_ns() - begun_ns) / 1e9
-        self._due_s = at_s + max(LOOK_S_MIN, LOOK_COSTS * took_s)
+        self._due_s = at_s + max(LOOK_S_MIN, min(LOOK_S_MAX, LOOK_COSTS * took_s))
         return Shared(
             found.ledgers + len(orphans),
             len(orphans),
