@@ -45,14 +45,17 @@ def own_log_level():
 def pytest_collection_modifyitems(items):
     """A test in real time that fails runs once more, and is told of (docs/decisions/0015)."""
     for item in items:
-        folder = item.path.relative_to(item.config.rootpath).parts[1]
-        if folder in REAL_TIME and item.path.name not in ONE_CHANCE:
+        if _folder_of(item.nodeid) in REAL_TIME and item.path.name not in ONE_CHANCE:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def _folder_of(nodeid):
+    return nodeid.split("/")[1]
 
 
 def _group_of(nodeid):
     """Tests of one group run one after another, those of others beside them (0017)."""
-    folder = nodeid.split("/")[1]
+    folder = _folder_of(nodeid)
     if folder == "pipeline":
         return "Spark"
     return "real time" if folder in REAL_TIME else "computing"

@@ -38,11 +38,9 @@ from headrace.metadata.facts import (
     BrokerFact,
     OwnerFact,
     PartitionFact,
-    TopicFact,
     ensure_cluster_id,
     owner_key,
     partition_of_key,
-    topic_of_key,
 )
 from headrace.metadata.store import ANY, MetadataStore
 from headrace.records.identifiers import OFFSETS_TOPIC
@@ -204,13 +202,11 @@ class Node:
 
     def _topic_changed(self, key: str, entry: Entry | None) -> None:
         """Another broker may have made, changed or deleted a topic."""
-        name = topic_of_key(key)
-        known = self.topics.by_name.get(name)
-        fact = None if entry is None else TopicFact.decode(entry.value)
-        # Deleted, or deleted and made again before this broker looked.
-        if known is not None and (fact is None or fact.is_deleted or fact.id != known.id):
-            self.tasks.spawn(self._forget_patiently(name, known.id), f"forget offsets of {name}")
-        self.topics.apply(key, entry)
+        gone = self.topics.apply(key, entry)
+        if gone is not None:
+            self.tasks.spawn(
+                self._forget_patiently(gone.name, gone.id), f"forget offsets of {gone.name}"
+            )
 
     async def _forget_patiently(self, name: str, topic_id: UUID) -> None:
         """Have this broker's groups forget the topic: nobody else can, and storage may be away."""

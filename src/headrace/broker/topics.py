@@ -91,17 +91,19 @@ class Topics:
         for entry in await self._environment.metadata.list(TOPICS):
             self.apply(entry.key, entry)
 
-    def apply(self, key: str, entry: Entry | None) -> None:
-        """Take over what is stored under a topic's key; None: the topic is gone.
+    def apply(self, key: str, entry: Entry | None) -> Topic | None:
+        """Take over what is stored under a topic's key, None for nothing; the topic that is gone
+        by that, deleted, or deleted and made again before this broker looked.
 
         Raises DataCorrupt, FormatUnsupported.
         """
         name = topic_of_key(key)
         known = self.by_name.get(name)
+        gone: Topic | None = None
         fact = None if entry is None else TopicFact.decode(entry.value)
         if known is not None and (fact is None or fact.is_deleted or known.id != fact.id):
             self._remove(known)
-            known = None
+            known, gone = None, known
         if entry is None or fact is None:
             self.deletions.ended(name)
         elif fact.is_deleted:
@@ -116,6 +118,7 @@ class Topics:
             for partition in known.partitions:
                 partition.config = self._log_config(fact.configs)
             self.version += 1
+        return gone
 
     async def refresh(self, name: str) -> None:
         """Take over what the store says of one topic. Raises MetadataUnavailable."""
