@@ -104,6 +104,29 @@ class ProducerFenced(Fenced):
     """A newer epoch of this producer id is at work."""
 
 
+# --- transactions ----------------------------------------------------------------------------
+
+
+class TransactionStateInvalid(Rejected):
+    """The transaction is not in a state that allows this."""
+
+
+class TransactionCoordinatorFenced(Fenced):
+    """A newer coordinator of this producer's transactions is at work."""
+
+
+class TransactionAbortable(Rejected):
+    """The transaction cannot go on: abort it, and begin the next one (KIP-890)."""
+
+
+class ConcurrentTransactions(Retriable):
+    """Another operation of this transaction is under way: try again in a moment."""
+
+
+class TransactionUnverified(Retriable):
+    """Whether the producer's transaction includes this partition cannot be found out now."""
+
+
 # --- metadata --------------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ from headrace.errors import (
 from headrace.log.ledger_chain import LedgerChain
 from headrace.log.producer_state import ProducerState, Retries
 from headrace.log.upkeep import Upkeep
+from headrace.log.visibility import Visibility
 from headrace.log.waiters import Waiters
 from headrace.records.batch import (
     CONTROL,
@@ -37,7 +38,9 @@ from headrace.records.batch import (
     TRANSACTIONAL,
     BatchHeader,
     Buffer,
+    read_header,
 )
+from headrace.records.marker import Marker, encode_marker
 from headrace.runtime.completion import Completion
 
 if TYPE_CHECKING:
@@ -90,7 +93,6 @@ class PartitionLog:
         "end_offset",
         "failure",
         "fetched_bytes",
-        "high_watermark",
         "indexes",
         "is_deleted",
         "is_loaded",
@@ -103,7 +105,7 @@ class PartitionLog:
         "retries",
         "segments",
         "upkeep",
-        "visible_position",
+        "visibility",
         "waiters",
     )
 
@@ -125,9 +127,7 @@ class PartitionLog:
         self.waiters = Waiters()
         self.log_start_offset = 0
         self.end_offset = 0
-        self.high_watermark = 0
-        self.visible_position = 0
-        """Bytes of the active ledger that lie below the high watermark."""
+        self.visibility = Visibility()
         self.boundaries: dict[int, tuple[int, int]] = {}
         """Offset -> (ledger, position), where readers stopped: the next read goes on there."""
         self.leader_epoch = leader_epoch or 0
@@ -171,7 +171,7 @@ class PartitionLog:
             return None
         config = self.config
         # Unpacked once: by name, each look at a field costs 25 ns more.
-        _, length, _, _, _, attributes, last_delta, first_ms, max_ms, producer_id, _, _, _ = header
+        _, length, _, _, _, attributes, _, first_ms, max_ms, producer_id, _, _, _ = header
         size = length + LOG_OVERHEAD
         now_ms = self._clock.now_ms()
         if (
@@ -185,6 +185,49 @@ class PartitionLog:
             duplicate = self.retries.check(self.producers, header, now_ms)
             if duplicate is not None:
                 return Appended(duplicate.base_offset, self._safe_when(duplicate.base_offset))
+        return self._append(batch, header, active, now_ms)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        *,
+        is_commit: bool,
+        transaction_version: int = 1,
+    ) -> Appended | None:
+        """Append the marker that ends the producer's transaction here.
+
+        None as for `append`. A marker that would change nothing, as one that was stored before and
+        is sent again, is not appended: its offset is -1. Raises TransactionCoordinatorFenced,
+        ProducerFenced (see `ProducerState.check_marker`), and what storage says.
+        """
+        active = self.active
+        if self.ready is not None or active is None:
+            self.check_failure()
+            self.upkeep.require_active()
+            return None
+        if not self.producers.check_marker(
+            producer_id, producer_epoch, coordinator_epoch, transaction_version
+        ):
+            return Appended(-1, self._safe_when(self.end_offset - 1))
+        now_ms = self._clock.now_ms()
+        marker = Marker(is_commit, coordinator_epoch)
+        batch = encode_marker(producer_id, producer_epoch, marker, now_ms)
+        return self._append(batch, read_header(batch), active, now_ms, marker)
+
+    def _append(
+        self,
+        batch: Buffer,
+        header: BatchHeader,
+        active: Segment,
+        now_ms: int,
+        marker: Marker | None = None,
+    ) -> Appended:
+        """Append a batch that was found good."""
+        config = self.config
+        _, length, _, _, _, attributes, last_delta, _, max_ms, producer_id, _, _, _ = header
+        size = length + LOG_OVERHEAD
         base_offset = self.end_offset
         parts = (PLACEMENT.pack(base_offset, length, self.leader_epoch), memoryview(batch)[16:])
         if not self._pending:
@@ -206,8 +249,10 @@ class PartitionLog:
         end_position = active.end_position = position + size
         if active.proved_to == position:
             active.proved_to = end_position
-        if producer_id != NO_PRODUCER_ID:
-            self.producers.apply(header, base_offset, now_ms, self.high_watermark)
+        if attributes & TRANSACTIONAL:
+            self._apply_transactional(header, base_offset, position, now_ms, marker)
+        elif producer_id != NO_PRODUCER_ID:
+            self.producers.apply(header, base_offset, now_ms, self.visibility.acknowledged.offset)
         if completion is self._last_completion:
             pending = self._pending[-1]
             pending.end_offset, pending.end_position = end_offset, end_position
@@ -225,12 +270,33 @@ class PartitionLog:
             self.upkeep.begin_roll(now_ms)
         return Appended(base_offset, completion)
 
+    def _apply_transactional(
+        self,
+        header: BatchHeader,
+        base_offset: int,
+        position: int,
+        now_ms: int,
+        marker: Marker | None,
+    ) -> None:
+        producers, visibility = self.producers, self.visibility
+        safe_offset = visibility.high_watermark
+        if marker is None:
+            is_first = producers.open_transaction(header.producer_id) is None
+            producers.apply(header, base_offset, now_ms, safe_offset)
+            if is_first:
+                visibility.begin(base_offset, position)
+            return
+        first_offset = producers.apply_marker(
+            header, marker.coordinator_epoch, base_offset, now_ms, safe_offset
+        )
+        if first_offset is not None:
+            visibility.end(first_offset, base_offset)
+
     def _check_content(self, header: BatchHeader, now_ms: int) -> None:
-        if header.attributes & (CONTROL | TRANSACTIONAL):
-            raise RecordInvalid(
-                "control and transactional batches are not accepted: this broker has no"
-                " transactions yet"
-            )
+        if header.attributes & CONTROL:
+            raise RecordInvalid("control batches are not accepted: the broker alone writes them")
+        if header.attributes & TRANSACTIONAL and header.producer_id == NO_PRODUCER_ID:
+            raise RecordInvalid("a transactional batch without a producer id is not accepted")
         config = self.config
         config.check_size(header.size)
         if header.max_timestamp_ms > now_ms + config.timestamp_after_max_ms:
@@ -251,7 +317,7 @@ class PartitionLog:
             )
 
     def _safe_when(self, offset: int) -> Completion:
-        if offset < self.high_watermark or self._last_completion is None:
+        if offset < self.visibility.acknowledged.offset or self._last_completion is None:
             done = Completion()
             done.succeed()
             return done
@@ -267,8 +333,7 @@ class PartitionLog:
         assert first is pending, "appends of one ledger complete in order"
         if not self._pending:
             self._last_completion = None
-        self.high_watermark = pending.end_offset
-        self.visible_position = pending.end_position
+        self.visibility.advance(pending.end_offset, pending.end_position)
         self.segments[-1].safe_max_timestamp_ms = pending.max_timestamp_ms
         if self.waiters:
             self.waiters.wake()
@@ -287,7 +352,8 @@ class PartitionLog:
             pending = self._pending.pop()
             pending.is_void = True
         self._last_completion = None
-        end_offset, end_position = self.high_watermark, self.visible_position
+        acknowledged = self.visibility.acknowledged
+        end_offset, end_position = acknowledged.offset, acknowledged.position
         max_timestamp_ms = segment.safe_max_timestamp_ms
         if self._pending:
             end_offset = self._pending[-1].end_offset
@@ -298,6 +364,7 @@ class PartitionLog:
         segment.end_position = end_position
         segment.max_timestamp_ms = max_timestamp_ms
         self.producers.truncate(end_offset)
+        self.visibility.truncate(end_offset)
         self._leave(segment)
 
     def _leave(self, segment: Segment) -> None:
@@ -351,6 +418,11 @@ class PartitionLog:
             raise type(failure)(str(failure), **failure.fields)
 
     # --- reading -----------------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset after the last acknowledged record: readers see what comes before it."""
+        return self.visibility.acknowledged.offset
 
     @property
     def size_bytes(self) -> int:

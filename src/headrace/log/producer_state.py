@@ -1,11 +1,13 @@
-"""One partition's producer sequence numbers (idempotence).
+"""One partition's producers: their sequence numbers (idempotence) and open transactions.
 
-Rules of the room: knows sequences and epochs, not records, not files. Never asks the time;
-expiry gets both times. State is rebuilt by `apply` alone, live and on replay alike.
-How it works: the last five batches of each producer are kept, so a retry that crosses its
-acknowledgement is answered with the offset it already has (KIP-98, KIP-360). Five that are safe are
-kept behind those that are not, so that appends which fail, however many and however often, can be
-forgotten without losing what was there before.
+Invariants: knows sequences, epochs and offsets, not records or files. Never reads the clock;
+expiry gets both times. State is rebuilt by `apply` and `apply_marker` alone, live and on replay.
+How it works: the last five batches of each producer are kept, so a retry whose acknowledgement was
+lost is answered with the offset it already has (KIP-98, KIP-360). Five that are safe are kept
+before those that are not, so that appends which fail, however many and however often, can be
+forgotten without losing what was there before. A producer's transaction opens with its first
+transactional batch and ends with a marker. What a marker that is not safe yet has changed is kept
+beside the state, so that a failed append of the marker opens the transaction again.
 """
 
 from __future__ import annotations
@@ -19,11 +21,19 @@ from headrace.errors import (
     ProducerFenced,
     RecordInvalid,
     StorageUnavailable,
+    TransactionCoordinatorFenced,
+    TransactionStateInvalid,
 )
+from headrace.records.batch import TRANSACTIONAL
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace.records.batch import BatchHeader
 
+NO_COORDINATOR_EPOCH: Final = -1
+MARKERS_BUMP: Final = 2
+"""The transaction version from which on each marker carries a new producer epoch (KIP-890)."""
 DUPLICATES_KEPT: Final = 5
 """Java's producer has at most five requests in flight when it is idempotent. Do not change."""
 SEQUENCE_END: Final = 2**31
@@ -48,16 +58,41 @@ class AppendedBatch(NamedTuple):
 
 
 class _Producer:
-    __slots__ = ("batches", "epoch", "first_sequence", "overdue_ns", "seen_ms")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "first_sequence",
+        "overdue_ns",
+        "seen_ms",
+    )
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, coordinator_epoch: int = NO_COORDINATOR_EPOCH) -> None:
         self.epoch = epoch
+        self.coordinator_epoch = coordinator_epoch
+        """Of the transaction coordinator that wrote the producer's last marker."""
         self.batches: list[AppendedBatch] = []
         self.first_sequence = 0
         """What must come first while there are no batches: all that were appended have failed."""
         self.seen_ms = 0
         self.overdue_ns: int | None = None
         """Since when it is found silent for too long, each time anybody looks."""
+
+    def copy(self) -> _Producer:
+        """The same producer, which further batches and markers do not change."""
+        copied = _Producer(self.epoch, self.coordinator_epoch)
+        copied.batches = list(self.batches)
+        copied.first_sequence, copied.seen_ms = self.first_sequence, self.seen_ms
+        return copied
+
+
+class _BeforeMarker(NamedTuple):
+    """A producer as it was before the marker at `marker_offset`."""
+
+    marker_offset: int
+    producer_id: int
+    producer: _Producer | None
+    open_offset: int | None
 
 
 def sequence_after(sequence: int, count: int) -> int:
@@ -68,10 +103,14 @@ def sequence_after(sequence: int, count: int) -> int:
 class ProducerState:
     """The producers of one partition."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_before_markers", "_open", "_producers")
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
+        self._open: dict[int, int] = {}
+        """Producer id -> first offset of its open transaction, in the order of these offsets."""
+        self._before_markers: list[_BeforeMarker] = []
+        """Of the markers that may still be forgotten, in the order of their offsets."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -79,16 +118,31 @@ class ProducerState:
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._producers
 
+    def open_transaction(self, producer_id: int) -> int | None:
+        """The first offset of the producer's open transaction, None if none is open."""
+        return self._open.get(producer_id)
+
+    @property
+    def open_offsets(self) -> Iterable[int]:
+        """The first offsets of all open transactions, from the lowest."""
+        return self._open.values()
+
     def check(self, batch: BatchHeader) -> AppendedBatch | None:
-        """Say whether `batch` may be appended.
+        """Decide whether `batch` may be appended.
 
         Returns the earlier append when this is a retry of one of the last five, else None.
         Raises OutOfOrderSequence on a gap, ProducerFenced on an older producer epoch,
-        RecordInvalid on a sequence that cannot be.
+        RecordInvalid on an impossible sequence, TransactionStateInvalid on a batch that is not
+        transactional while its producer has a transaction open.
         """
         first = batch.base_sequence
         if first < 0 or batch.producer_id < 0:
             raise RecordInvalid(f"sequence {first} of producer {batch.producer_id} cannot be")
+        if self._open and not batch.attributes & TRANSACTIONAL and batch.producer_id in self._open:
+            raise TransactionStateInvalid(
+                f"producer {batch.producer_id} has a transaction open, and sent a batch that is not"
+                " part of it: end the transaction first"
+            )
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             return None
@@ -122,11 +176,10 @@ class ProducerState:
 
         No append below `safe_offset` will ever be forgotten.
         """
-        producer = self._producers.get(batch.producer_id)
-        if producer is None or producer.epoch != batch.producer_epoch:
-            producer = _Producer(batch.producer_epoch)
-            self._producers[batch.producer_id] = producer
+        producer = self._with_epoch(batch)
         producer.seen_ms = now_ms
+        if batch.attributes & TRANSACTIONAL and batch.producer_id not in self._open:
+            self._open[batch.producer_id] = base_offset
         batches = producer.batches
         batches.append(
             AppendedBatch(
@@ -139,32 +192,114 @@ class ProducerState:
         while len(batches) > DUPLICATES_KEPT and batches[DUPLICATES_KEPT].base_offset < safe_offset:
             del batches[0]
 
-    def truncate(self, end_offset: int) -> None:
-        """Forget the batches at and behind `end_offset`: their append failed.
+    def _with_epoch(self, batch: BatchHeader) -> _Producer:
+        """The producer of `batch`, in the epoch of `batch`."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            producer = self._producers[batch.producer_id] = _Producer(batch.producer_epoch)
+        elif producer.epoch != batch.producer_epoch:
+            producer = _Producer(batch.producer_epoch, producer.coordinator_epoch)
+            self._producers[batch.producer_id] = producer
+        return producer
 
-        The first of them must come before those behind it, even if nothing else is known of its
-        producer: whoever hears that a later batch is stored takes the earlier ones for stored.
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, version: int
+    ) -> bool:
+        """Decide whether a marker may be appended; False if it would change nothing.
+
+        `version` is that of the transaction. Raises TransactionCoordinatorFenced on an older
+        coordinator epoch, ProducerFenced on an older producer epoch, and from version 2 on, whose
+        markers carry a new one, also on the present epoch while a transaction is open.
         """
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return True
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"a marker for producer {producer_id} comes from coordinator epoch"
+                f" {coordinator_epoch}, and epoch {producer.coordinator_epoch} is at work: it is"
+                " not written"
+            )
+        is_open = producer_id in self._open
+        is_old = version >= MARKERS_BUMP and is_open and producer_epoch == producer.epoch
+        if is_old or producer_epoch < producer.epoch:
+            raise ProducerFenced(
+                f"a marker for producer {producer_id} carries epoch {producer_epoch}, and epoch"
+                f" {producer.epoch} is at work: it is not written"
+            )
+        return (
+            is_open
+            or producer_epoch > producer.epoch
+            or coordinator_epoch > producer.coordinator_epoch
+        )
+
+    def apply_marker(
+        self,
+        batch: BatchHeader,
+        coordinator_epoch: int,
+        marker_offset: int,
+        now_ms: int,
+        safe_offset: int,
+    ) -> int | None:
+        """Take note of an appended marker; the first offset of the transaction that it ends.
+
+        None: the producer had none open. No append below `safe_offset` will ever be forgotten.
+        """
+        producer_id, kept = batch.producer_id, self._before_markers
+        settled = 0
+        while settled < len(kept) and kept[settled].marker_offset < safe_offset:
+            settled += 1
+        del kept[:settled]
+        before, first_offset = self._producers.get(producer_id), self._open.get(producer_id)
+        kept.append(
+            _BeforeMarker(
+                marker_offset, producer_id, None if before is None else before.copy(), first_offset
+            )
+        )
+        producer = self._with_epoch(batch)
+        producer.coordinator_epoch = coordinator_epoch
+        producer.seen_ms = now_ms
+        if first_offset is not None:
+            del self._open[producer_id]
+        return first_offset
+
+    def truncate(self, end_offset: int) -> None:
+        """Forget the batches and markers at and after `end_offset`: their append failed.
+
+        The first of a producer's batches must come before those after it, even if nothing else is
+        known of the producer: a client that learns that a later batch is stored takes the earlier
+        ones for stored.
+        """
+        self._forget_markers(end_offset)
         for producer in self._producers.values():
             kept = [batch for batch in producer.batches if batch.base_offset < end_offset]
             if not kept and producer.batches:
                 producer.first_sequence = producer.batches[0].first_sequence
             producer.batches = kept
 
-    def as_of(self, end_offset: int) -> ProducerState:
-        """The producers as they were when the log ended at `end_offset`, if that was lately."""
-        state = ProducerState()
-        for producer_id, producer in self._producers.items():
-            copied = state._producers[producer_id] = _Producer(producer.epoch)
-            copied.batches = list(producer.batches)
-            copied.first_sequence, copied.seen_ms = producer.first_sequence, producer.seen_ms
-        state.truncate(end_offset)
-        return state
+    def _forget_markers(self, end_offset: int) -> None:
+        kept, open_offsets = self._before_markers, self._open
+        while kept and kept[-1].marker_offset >= end_offset:
+            before = kept.pop()
+            if before.producer is not None:
+                self._producers[before.producer_id] = before.producer
+            elif before.producer_id in self._producers:
+                self._producers[before.producer_id].coordinator_epoch = NO_COORDINATOR_EPOCH
+            if before.open_offset is None:
+                open_offsets.pop(before.producer_id, None)
+            else:
+                open_offsets[before.producer_id] = before.open_offset
+        if open_offsets:
+            in_order = sorted((first, producer) for producer, first in open_offsets.items())
+            self._open = {producer: first for first, producer in in_order if first < end_offset}
 
     def expire(self, before_ms: int, now_ns: int) -> None:
-        """Forget the producers that were last seen before `before_ms`, and long since found so."""
+        """Forget the producers that were last seen before `before_ms`, and long since found so.
+
+        One that has a transaction open is never forgotten.
+        """
         for producer_id, producer in list(self._producers.items()):
-            if producer.seen_ms >= before_ms:
+            if producer.seen_ms >= before_ms or producer_id in self._open:
                 producer.overdue_ns = None
             elif producer.overdue_ns is None:
                 producer.overdue_ns = now_ns

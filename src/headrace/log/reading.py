@@ -92,7 +92,7 @@ def _visible_end(log: PartitionLog, segment: Segment) -> int:
     """The position behind the last readable batch of `segment`."""
     if segment.end_offset <= log.high_watermark:
         return segment.end_position
-    return log.visible_position
+    return log.visibility.acknowledged.position
 
 
 def _position_of(

@@ -17,6 +17,7 @@ from headrace.log.footer import Footer, decode_footer, encode_footer
 from headrace.log.offset_index import OffsetIndex
 from headrace.log.producer_state import ProducerState
 from headrace.records.batch import (
+    CONTROL,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -26,6 +27,7 @@ from headrace.records.batch import (
     iterate_headers,
     read_header,
 )
+from headrace.records.marker import read_marker
 from headrace.storage.ledger import KeepsNotes, LedgerId
 
 if TYPE_CHECKING:
@@ -204,7 +206,9 @@ class Segment:
                 if not is_intact(data, at, header):
                     raise self.corrupt(position + at, "the CRC of a batch does not match")
                 self.index.add(header.base_offset, position + at, header.max_timestamp_ms)
-                if header.producer_id != NO_PRODUCER_ID:
+                if header.attributes & CONTROL:
+                    self._scan_marker(data, at, header, producers, seen_ms)
+                elif header.producer_id != NO_PRODUCER_ID:
                     producers.apply(header, header.base_offset, seen_ms, header.base_offset)
                 if self.first_append_ms < 0:
                     self.first_append_ms = header.first_timestamp_ms
@@ -214,6 +218,19 @@ class Segment:
         except BatchCorrupt as error:
             raise self.corrupt(position + consumed, str(error)) from error
         return consumed
+
+    def _scan_marker(
+        self,
+        data: Buffer,
+        at: int,
+        header: BatchHeader,
+        producers: ProducerState,
+        seen_ms: int,
+    ) -> None:
+        marker = read_marker(data, at)
+        if marker is not None:
+            offset = header.base_offset
+            producers.apply_marker(header, marker.coordinator_epoch, offset, seen_ms, offset)
 
     def base_behind(self, link: LedgerLink, log_start_offset: int, *, can_shrink: bool) -> int:
         """Where the ledger of `link` begins, which follows this one.

@@ -118,6 +118,8 @@ class Upkeep(Steps):
                 info = await self._store.recover(segment.ledger)
                 producers = await segment.load_by_scan(self._store, info.end, producers, now_ms)
                 segment.is_sealed = info.is_sealed
+                if not info.is_sealed and link is not fact.ledgers[-1]:
+                    segment.footer = segment.encode_footer(producers)
             segments.append(segment)
             end_offset = segment.end_offset
         if producers is None:
@@ -127,17 +129,15 @@ class Upkeep(Steps):
         target.producers = producers
         target.segments = segments
         target.log_start_offset = fact.log_start_offset
-        target.end_offset = target.high_watermark = max(end_offset, fact.log_start_offset)
-        active = segments[-1] if segments and not segments[-1].is_sealed else None
-        if active is not None and (
-            # The tail was lost (`flush.ms`) below a start that was kept: a hole would follow.
-            active.end_offset < target.end_offset
-            # All batches of a ledger are of one epoch.
-            or active.leader_epoch != target.leader_epoch
-        ):
-            active = None
+        target.end_offset = max(end_offset, fact.log_start_offset)
+        active = self._appendable(segments, producers)
         target.active = active
-        target.visible_position = active.end_position if active else 0
+        target.visibility.reset(
+            target.end_offset,
+            active.end_position if active else 0,
+            fact.log_start_offset,
+            producers.open_offsets,
+        )
         target.is_loaded, self.to_resume = True, None
         self._open()
         target.waiters.wake()
@@ -147,6 +147,19 @@ class Upkeep(Steps):
                 continue
             # A crash came before the seal, or between the seal and its note in the chain.
             await self._seal(segment)
+
+    def _appendable(self, segments: list[Segment], producers: ProducerState) -> Segment | None:
+        """The last ledger, if appends go on there; else it has what it is to be sealed with."""
+        active = segments[-1] if segments and not segments[-1].is_sealed else None
+        if active is not None and (
+            # The tail was lost (`flush.ms`) below a start that was kept: a hole would follow.
+            active.end_offset < self._log.end_offset
+            # All batches of a ledger are of one epoch.
+            or active.leader_epoch != self._log.leader_epoch
+        ):
+            active.footer = active.encode_footer(producers)
+            return None
+        return active
 
     # --- the first ledger, and going on after a failure --------------------------------------
 
@@ -169,7 +182,8 @@ class Upkeep(Steps):
             return  # another would begin too early; the step that finds out is behind this one
         if target.active is None:
             target.segments.append(segment := await self._new_segment())
-            target.active, target.visible_position = segment, 0
+            target.active = segment
+            target.visibility.switch()
         self._open()
 
     async def _new_segment(self) -> Segment:
@@ -208,7 +222,7 @@ class Upkeep(Steps):
                 return
         finally:
             self._is_resuming = False
-        if info.end != self._log.visible_position:
+        if info.end != self._log.visibility.acknowledged.position:
             # To go on would give the offsets of these bytes to others.
             raise segment.corrupt(info.end, "it does not end where the acknowledged appends do")
         segment.index.truncate(info.end, segment.max_timestamp_ms)
@@ -282,8 +296,11 @@ class Upkeep(Steps):
         assert new is not None
         assert not target.has_pending, "a ledger is left when all its appends are safe"
         new.base_offset = new.end_offset = target.end_offset
+        # Now: when it is sealed, the producers have gone on.
+        old.footer = old.encode_footer(target.producers)
         target.segments.append(new)
-        target.active, target.visible_position = new, 0
+        target.active = new
+        target.visibility.switch()
         self._prepared, self.wants_roll = None, False
         _ = self._begin(self._seal(old), "seal")
         self._open()
@@ -293,10 +310,8 @@ class Upkeep(Steps):
             return  # retention was faster
         if not segment.is_sealed:
             if segment.footer is None:
-                # The newest producer states go along: a little newer than this ledger does no
-                # harm, since replaying the batches of the next one gives the same states again.
-                producers = self._log.producers.as_of(segment.end_offset)
-                segment.footer = segment.encode_footer(producers)
+                assert segment.end_offset == self._log.end_offset, "the producers are of its end"
+                segment.footer = segment.encode_footer(self._log.producers)
             await seal(segment, segment.footer, self._store)
         await self._chain.sealed(segment)
 
@@ -344,6 +359,7 @@ class Upkeep(Steps):
             {segment.ledger: segment.base_offset for segment in target.segments},
         )
         target.log_start_offset = log_start_offset
+        target.visibility.trim(log_start_offset)
         target.segments = [segment for segment in target.segments if segment not in gone]
         if self._environment.is_shared:
             discard(gone, self._environment.tier, self._store)

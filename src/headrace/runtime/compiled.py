@@ -48,6 +48,7 @@ CORE = (
     "storage/files/store",
     "log/offset_index",
     "log/producer_state",
+    "log/visibility",
     "log/waiters",
     "log/segment",
     "log/reading",

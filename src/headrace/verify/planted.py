@@ -69,8 +69,7 @@ def show_records_before_they_are_durable(patch: Patch) -> None:
     def eager(self: PartitionLog, *arguments: Any) -> Any:
         appended = append(self, *arguments)
         if appended is not None and self.active is not None:
-            self.high_watermark = self.end_offset
-            self.visible_position = self.active.end_position
+            self.visibility.advance(self.end_offset, self.active.end_position)
         return appended
 
     patch(PartitionLog, "append", eager)
