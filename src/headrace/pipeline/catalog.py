@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OFFSETS_PROPERTY = "headrace.offsets"  # do not change: stored
+ADDED_COLUMNS = {"timestampType": "int"}
+"""Columns that tables of earlier versions lack, with their SQL types; the archive adds them."""
 
 
 class TableName(NamedTuple):

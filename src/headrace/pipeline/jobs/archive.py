@@ -19,6 +19,7 @@ from time import monotonic_ns, sleep
 from typing import Any, Literal
 
 from headrace.pipeline.catalog import (
+    ADDED_COLUMNS,
     OFFSETS_PROPERTY,
     Progress,
     TableName,
@@ -178,17 +179,20 @@ class _Archive:
                 sleep(self._config.poll_interval_ms / 1000)
 
     def _create_table(self) -> None:
-        if load_table_or_none(self._catalog, self._table) is not None:
+        table = load_table_or_none(self._catalog, self._table)
+        if table is not None:
+            self._add_columns({field.name for field in table.schema().fields})
             return
         self._spark.sql(
             f"CREATE NAMESPACE IF NOT EXISTS {self._table.catalog}.{self._table.namespace}"
         )
         # Bounds of offset are what a resume reads; those of the payload would only cost.
         metrics = "write.metadata.metrics.column"
+        added = ", ".join(f"{name} {kind}" for name, kind in ADDED_COLUMNS.items())
         self._spark.sql(
             f"""CREATE TABLE IF NOT EXISTS {self._table.in_spark} (
                 topic string, partition int, offset bigint, timestamp timestamp, key binary,
-                headers array<struct<key: string, value: binary>>, value binary)
+                headers array<struct<key: string, value: binary>>, value binary, {added})
             USING iceberg PARTITIONED BY (topic, partition)
             TBLPROPERTIES ('format-version'='2', 'write.distribution-mode'='none',
                 'write.spark.fanout.enabled'='true', 'commit.retry.num-retries'='20',
@@ -198,6 +202,12 @@ class _Archive:
                 '{metrics}.offset'='full', '{metrics}.timestamp'='full',
                 '{metrics}.key'='none', '{metrics}.value'='none')"""
         )
+
+    def _add_columns(self, present: set[str]) -> None:
+        """Bring the table of an earlier version up to date; its rows are null there."""
+        for name, kind in ADDED_COLUMNS.items():
+            if name not in present:
+                self._spark.sql(f"ALTER TABLE {self._table.in_spark} ADD COLUMN {name} {kind}")
 
     def _progress(self) -> Progress:
         return read_progress(self._catalog.load_table(self._table.in_catalog))
@@ -244,7 +254,6 @@ class _Archive:
             .option("failOnDataLoss", str(self._config.fail_on_data_loss).lower())
             .option("maxRecordsPerTask", str(self._config.task_records_max))
             .load()
-            .drop("timestampType")
         )
         recorded = json.dumps(end, sort_keys=True)
         writer = (

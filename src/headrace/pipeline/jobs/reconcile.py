@@ -1,20 +1,22 @@
 """Proof that what was published is stored and archived: counts, bounds, gaps, duplicates, bytes.
 
-Rules of the room: reads only. The log is read as any client reads it, the table as any engine
-does; each side is reduced to a few figures a partition, and only where they differ are single
-offsets looked for.
+Invariants: reads only. The log is read as any client reads it, the table as any engine does; each
+side is reduced to a few figures a partition, and only where they differ are single offsets and
+columns looked for.
 How contents are compared: one pass over each side sums up, a partition at a time, the count, the
-bounds, and of a 64-bit hash over (offset, key, value) the exclusive or and the sum of its low half.
-A log's client hands out each offset once, so a table that agrees in all of it holds the same
-records, each once, but for a chance of 2^-96. Sides that differ are counted again by offset.
+bounds, and of a 64-bit hash over every stored field (fingerprint.py) the exclusive or and the sum
+of its low half. A log's client returns each offset once, so a table that agrees in all of it holds
+the same records, each once, but for a collision of the hash (2^-64 for a record that differs).
+Sides that differ are counted again by offset, and compared column by column.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.pipeline.catalog import TableName
+from headrace.pipeline import fingerprint
+from headrace.pipeline.catalog import ADDED_COLUMNS, TableName
 from headrace.pipeline.cluster import Cluster
 from headrace.pipeline.options import offsets_to_json
 from headrace.pipeline.planning import Offsets, offset_of, walk
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SAMPLE_MAX = 10
-_HASHED = ("partition", "offset", "xxhash64(offset, key, value) AS hash")
+_STORED = ("partition", "offset", *(column.name for column in fingerprint.COLUMNS))
+_HASHED = ("partition", "offset", f"{fingerprint.record_hash()} AS hash")
 _LOW_HALF = "sum(hash & 4294967295)"
 
 
@@ -54,6 +57,23 @@ class Side:
         return self.count - self.distinct
 
 
+class Difference(NamedTuple):
+    """A record that both sides hold, and the columns in which they do not agree."""
+
+    offset: int
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"offset {self.offset}: {', '.join(self.columns)}"
+
+
+class Differences(NamedTuple):
+    """How many records of a partition differ, and the first of them."""
+
+    number: int = 0
+    first: tuple[Difference, ...] = ()
+
+
 @dataclass(frozen=True)
 class PartitionProof:
     """One partition on all sides, and what is wrong with it."""
@@ -67,6 +87,8 @@ class PartitionProof:
     missing: tuple[int, ...] = ()
     missing_count: int = 0
     surplus_count: int = 0
+    differing: tuple[Difference, ...] = ()
+    differing_count: int = 0
 
     @property
     def problems(self) -> list[str]:
@@ -83,8 +105,11 @@ class PartitionProof:
             found.append(f"{self.surplus_count} in the table that the log does not hold")
         if self.archived.duplicate_count:
             found.append(f"{self.archived.duplicate_count} archived twice")
-        if not found and self.stored.fingerprint != self.archived.fingerprint:
-            found.append("same offsets, other bytes")
+        if self.differing_count:
+            some = "; ".join(map(str, self.differing))
+            found.append(f"{self.differing_count} not as in the log ({some})")
+        if not found and self.stored != self.archived:
+            found.append("the sides do not agree, and changed while they were compared: run again")
         return found
 
 
@@ -140,31 +165,34 @@ def run_reconcile(config: ReconcileConfig, *, spark: Any) -> ReconcileReport:
     stored, archived = _sides(log), _sides(table)
     if stored != archived:
         stored, archived = _sides_by_offset(log), _sides_by_offset(table)
+    if stored == archived:
+        differences: dict[int, Differences] = {}
+    else:
+        differences = _differences(log, table)
     proofs = []
     for _, partition, high in walk(end):
         left, right = stored.get(partition, Side()), archived.get(partition, Side())
         missing: list[int] = []
         missing_count = surplus_count = 0
-        if (left.distinct, left.first, left.last, left.fingerprint) != (
-            right.distinct,
-            right.first,
-            right.last,
-            right.fingerprint,
-        ):
+        if left != right:
             missing_count, missing = _only_in(log, table, partition)
             surplus_count, _ = _only_in(table, log, partition)
-        published = None if config.published is None else config.published.get(partition, 0)
+        differing = differences.get(partition, Differences())
         proofs.append(
             PartitionProof(
                 partition,
-                offset_of(start, config.topic, partition, 0),
-                high,
-                left,
-                right,
-                published,
-                tuple(missing),
-                missing_count,
-                surplus_count,
+                log_start=offset_of(start, config.topic, partition, 0),
+                high_watermark=high,
+                stored=left,
+                archived=right,
+                published_count=None
+                if config.published is None
+                else config.published.get(partition, 0),
+                missing=tuple(missing),
+                missing_count=missing_count,
+                surplus_count=surplus_count,
+                differing=differing.first,
+                differing_count=differing.number,
             )
         )
     return ReconcileReport(config.topic, config.table, tuple(proofs))
@@ -178,13 +206,13 @@ def _log_frame(config: ReconcileConfig, spark: Any, start: Offsets, end: Offsets
         reader.option("bootstrap.servers", config.bootstrap)
         .option("startingOffsets", offsets_to_json(start))
         .option("endingOffsets", offsets_to_json(end))
-        .option("includeHeaders", "false")
         .load()
-        .select("partition", "offset", "key", "value")
+        .select(*_STORED)
     )
 
 
 def _table_frame(config: ReconcileConfig, spark: Any, start: Offsets, end: Offsets) -> Any:
+    """What the table holds; null in a column that an earlier version did not archive."""
     from pyspark.sql.functions import col, expr
 
     within = " OR ".join(
@@ -192,11 +220,10 @@ def _table_frame(config: ReconcileConfig, spark: Any, start: Offsets, end: Offse
         f"AND offset < {high})"
         for _, partition, high in walk(end)
     )
-    return (
-        spark.table(TableName.parse(config.table).in_spark)
-        .where((col("topic") == config.topic) & expr(within))
-        .select("partition", "offset", "key", "value")
-    )
+    table = spark.table(TableName.parse(config.table).in_spark)
+    for name in set(_STORED) - set(table.columns):
+        table = table.withColumn(name, expr(f"CAST(NULL AS {ADDED_COLUMNS[name]})"))
+    return table.where((col("topic") == config.topic) & expr(within)).select(*_STORED)
 
 
 def _sides(frame: Any) -> dict[int, Side]:
@@ -231,3 +258,29 @@ def _only_in(left: Any, right: Any, partition: int) -> tuple[int, list[int]]:
     only = here.join(there, "offset", "left_anti").orderBy("offset")
     sample = [row["offset"] for row in only.limit(_SAMPLE_MAX).collect()]
     return (only.count() if sample else 0), sample
+
+
+def _differences(log: Any, table: Any) -> dict[int, Differences]:
+    """By partition, the records that both sides hold under one offset, but not alike."""
+    from pyspark.sql.functions import col, expr
+
+    place = [col("partition"), col("offset")]
+    names = {column: fingerprint.hash_name(column) for column in fingerprint.COLUMNS}
+    hashes = [expr(column.hashed).alias(name) for column, name in names.items()]
+    here = log.select(*place, *hashes).alias("here")
+    there = table.select(*place, *hashes).alias("there")
+    unlike = [
+        f"if(here.{name} = there.{name}, NULL, '{column.name}')" for column, name in names.items()
+    ]
+    found = (
+        here.join(there, ["partition", "offset"])
+        .select(*place, expr(f"array_compact(array({', '.join(unlike)}))").alias("columns"))
+        .where("size(columns) > 0")
+        .dropDuplicates(["partition", "offset"])
+    )
+    differences = {}
+    for partition, count in found.groupBy("partition").count().collect():
+        some = found.where(f"partition = {partition}").orderBy("offset").limit(_SAMPLE_MAX)
+        first = tuple(Difference(row["offset"], tuple(row["columns"])) for row in some.collect())
+        differences[partition] = Differences(count, first)
+    return differences

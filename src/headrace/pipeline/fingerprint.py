@@ -1,0 +1,59 @@
+"""Hashes of stored records as SQL: one of each column, one of the whole record.
+
+Invariants: pure text, no Spark. Two records that differ in any stored field have different input
+to the hash: every value carries its length or a mark of null, every list its size, and the hashes
+of columns have a fixed width. (A hash over several columns at once skips nulls, so that a key
+without a value would look like a value without a key.)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+OFFSET = "offset"
+
+
+class Column(NamedTuple):
+    """A column of the source and of the table, and the SQL of its 64-bit hash."""
+
+    name: str
+    hashed: str
+
+
+def _number(value: str) -> str:
+    return f"isnull({value}), {value}"
+
+
+def _octets(value: str) -> str:
+    """The length of a binary or a string is -1 for null, so it is the mark of null, too."""
+    return f"coalesce(octet_length({value}), -1), {value}"
+
+
+def _list(value: str, hash_of_element: str) -> str:
+    """Most records have no headers, and the function per element is the slow part."""
+    return (
+        f"if(isnull({value}), xxhash64(-1), "
+        f"xxhash64(size({value}), transform({value}, {hash_of_element})))"
+    )
+
+
+_HEADER = f"header -> xxhash64(isnull(header), {_octets('header.key')}, {_octets('header.value')})"
+
+COLUMNS = (
+    Column("timestamp", f"xxhash64({_number('unix_micros(timestamp)')})"),
+    Column("timestampType", f"xxhash64({_number('timestampType')})"),
+    Column("key", f"xxhash64({_octets('key')})"),
+    Column("headers", _list("headers", _HEADER)),
+    Column("value", f"xxhash64({_octets('value')})"),
+)
+"""Everything that is stored of a record but its place (topic, partition, offset)."""
+
+
+def record_hash(columns: tuple[Column, ...] = COLUMNS) -> str:
+    """The SQL of a record's 64-bit hash, its offset included."""
+    return f"xxhash64({OFFSET}, {', '.join(column.hashed for column in columns)})"
+
+
+def hash_name(column: Column) -> str:
+    """The name under which a column's own hash is selected."""
+    return f"{column.name}_hash"
