@@ -40,6 +40,10 @@ class StorageUnavailable(Retriable):
     """The write was not stored (disk full, I/O error): nothing of it is visible; try again."""
 
 
+class DiskFull(StorageUnavailable):
+    """The write was not stored for lack of space: only an operator can make room."""
+
+
 class LedgerUnknown(Rejected):
     """No such ledger: it was deleted or never made."""
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from headrace.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,
+    DiskFull,
     Fenced,
     HeadraceError,
     NotCoordinator,
@@ -256,7 +257,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         if isinstance(error, NotOwner | Fenced):
             self._resign(error)
             return
-        log.warning("%s: append failed (%s); reading the log again", self._name, error)
+        if not isinstance(error, DiskFull):  # the store has said that, once
+            log.warning("%s: append failed (%s); reading the log again", self._name, error)
         self._refuse_parked(_unavailable())
         self._unload()
         self._start_loading()

@@ -45,7 +45,7 @@ from headrace.metadata.facts import (
 from headrace.metadata.store import ANY, MetadataStore
 from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.runtime.tasks import Tasks
-from headrace.storage.ledger import LedgerId, LedgerStore
+from headrace.storage.ledger import LedgerId, LedgerStore, ReportsSpace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +86,8 @@ class Node:
         self.metadata = metadata
         self.clock = clock
         self.tasks = Tasks()
+        self.space: ReportsSpace | None = None
+        """The disk of the ledgers, where they lie on this machine."""
         self.cluster_id = ""
         self.kafka_address = ("", 0)
         """What clients are told: host and port."""

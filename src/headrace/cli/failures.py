@@ -77,7 +77,9 @@ _MEANINGS = {
         UNREACHABLE, "the broker did not answer in time", "Try again, or with a longer --timeout"
     ),
     "_MSG_TIMED_OUT": _Meaning(
-        UNREACHABLE, "the broker did not take the record in time", "Look at the broker's log"
+        UNREACHABLE,
+        "the broker did not take the record in time",
+        "Try again with a longer --timeout; the broker's log says what holds it up",
     ),
     "_TRANSPORT": _Meaning(
         UNREACHABLE, "the connection to the broker broke", "Is the broker still running?"
@@ -92,6 +94,17 @@ _MEANINGS = {
         FAILED,
         "the record is larger than the topic allows",
         "Raise it: headrace topic alter TOPIC --set max.message.bytes=BYTES",
+    ),
+    "POLICY_VIOLATION": _Meaning(
+        FAILED,
+        "the broker refuses it: the topic is internal, or the broker's disk is full",
+        "See /readyz of the broker's HTTP port",
+    ),
+    "INVALID_RECORD": _Meaning(
+        FAILED,
+        "the topic does not take such records",
+        "A topic with cleanup.policy=compact takes records with a key only: give --key or"
+        " --key-separator. Settings: headrace topic describe TOPIC",
     ),
     "INVALID_REPLICATION_FACTOR": _Meaning(
         FAILED,

@@ -6,17 +6,19 @@ ApiVersions request (key 18, version 0), since the client library does not show 
 
 from __future__ import annotations
 
-import socket
 import struct
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.client import kafka
 from headrace.cli.failures import UNREACHABLE, CommandFailed
 from headrace.cli.output import print_json, print_table
-from headrace.cli.session import Session, host_and_port
+from headrace.cli.raw_request import ask
+
+if TYPE_CHECKING:
+    from headrace.cli.session import Session
 
 # do not change: protocol. API keys by Kafka's names.
 API_NAMES = {
@@ -43,15 +45,8 @@ API_NAMES = {
 
 def ask_api_versions(address: str, timeout_s: float) -> list[tuple[int, int, int]]:
     """(API key, lowest version, highest version) of the broker at `address`."""
-    host, port = host_and_port(address)
-    client_id = b"headrace-cli"
-    body = struct.pack(">hhih", 18, 0, 1, len(client_id)) + client_id
     try:
-        with socket.create_connection((host, port), timeout_s) as connection:
-            connection.sendall(struct.pack(">i", len(body)) + body)
-            with connection.makefile("rb") as stream:
-                (size,) = struct.unpack(">i", stream.read(4))
-                answer = stream.read(size)
+        answer = ask(address, 18, 0, b"", timeout_s, is_flexible=False)
         count = struct.unpack_from(">i", answer, 6)[0]
         return [struct.unpack_from(">hhh", answer, 10 + 6 * index) for index in range(count)]
     except (OSError, struct.error) as error:

@@ -1,7 +1,8 @@
 """`headrace produce`: write records from stdin or files to a topic.
 
-Rules of the room: a record counts only when the broker has acknowledged it. What was read before
-an interruption or a bad line is still delivered, and the summary says how much.
+Invariants: a record counts only when the broker has acknowledged it. What was read before an
+interruption or a bad line is still delivered, and the summary says how much. After an error that
+every later record would meet, too, nothing more is read or sent.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import click
 
 from headrace.cli import records_in
 from headrace.cli.completion import complete_topics
+from headrace.cli.disk_space import full_disks
 from headrace.cli.failures import NOT_FOUND, CommandFailed, from_kafka
 from headrace.cli.output import print_json, say
 from headrace.cli.positions import TimeType
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 POLL_EVERY = 512  # records between two looks at deliveries and the clock
+OF_ONE_RECORD = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP"}
+"""Errors that say nothing about the next record."""
 READERS: dict[str, Callable[[Source, Reading, Callable[[int], None]], Iterator[Record]]] = {
     "lines": records_in.read_lines,
     "json": records_in.read_json,
@@ -54,12 +58,15 @@ class Delivery:
     handed: int = 0
     failed: int = 0
     first_error: KafkaError | None = None
+    is_hopeless: bool = False
+    """Whether later records would fail like one that did."""
 
     def report(self, error: KafkaError | None, _message: object) -> None:
         """Called by the client for each record that was *not* delivered."""
         if error is not None:
             self.failed += 1
             self.first_error = self.first_error or error
+            self.is_hopeless = self.is_hopeless or error.name() not in OF_ONE_RECORD
 
 
 @click.command()
@@ -145,8 +152,24 @@ def produce(session: Session, /, topic: str, files: tuple[str, ...], **options: 
     if interrupted:
         raise KeyboardInterrupt
     if delivery.first_error is not None:
-        doing = f"{delivery.failed:,} of {delivery.handed:,} records not stored in {topic!r}"
-        raise from_kafka(delivery.first_error, doing)
+        raise _failure(session, topic, delivery)
+
+
+def _failure(session: Session, topic: str, delivery: Delivery) -> CommandFailed:
+    doing = f"{delivery.failed:,} of {delivery.handed:,} records not stored in {topic!r}"
+    if delivery.is_hopeless:
+        doing += ", the rest of the input not read"
+    error = delivery.first_error
+    assert error is not None, "called after an error"
+    if error.name() in {"POLICY_VIOLATION", "_MSG_TIMED_OUT"}:
+        # The client library keeps to itself what the broker has said.
+        full = full_disks(session)
+        if full:
+            return CommandFailed(
+                f"{doing}: the disk is full: {', '.join(full)}",
+                "Delete topics, shorten their retention or enlarge the disk, then send again",
+            )
+    return from_kafka(error, doing)
 
 
 def _check_topic(session: Session, topic: str, create: bool) -> None:
@@ -233,12 +256,16 @@ def _send_all(
             except BufferError:
                 producer.poll(0.1)
                 meter.tick()
+            if delivery.is_hopeless:
+                return
         delivery.handed += 1
         meter.records += 1
         meter.size_bytes += len(value or b"") + len(key or b"")
         if meter.records % POLL_EVERY == 0:
             producer.poll(0)
             meter.tick()
+            if delivery.is_hopeless:
+                return
 
 
 def _finish(producer: Client, delivery: Delivery, meter: Meter) -> None:
@@ -246,6 +273,8 @@ def _finish(producer: Client, delivery: Delivery, meter: Meter) -> None:
     try:
         while producer.flush(0.2) > 0:
             meter.tick()
+            if delivery.is_hopeless:
+                producer.purge(in_flight=False)  # what is under way may be stored
     except KeyboardInterrupt:
         left = len(producer)
         producer.purge()

@@ -36,6 +36,8 @@ ASKING_MAX = 64
 TASKS_MAX = 4096
 """Requests that are being answered, those included whose clients have hung up."""
 
+log = logging.getLogger(__name__)
+
 _OWN_HOST = re.compile(
     rb"(localhost|\d{1,3}(\.\d{1,3}){3}|\[[0-9a-f:.]{2,45}\])?(:\d{1,5})?", re.IGNORECASE
 )
@@ -103,8 +105,12 @@ class _App:
         return PlainTextResponse("ok\n")
 
     async def _readyz(self, _request: Request) -> Response:
-        """Clients can be served."""
-        answer: dict[str, Any] = {"ready": self._face.is_ready}
+        """Clients can be served: the broker has started, and its disk takes records."""
+        is_full = self._is_disk_full()
+        is_ready = self._face.is_ready and not is_full
+        answer: dict[str, Any] = {"ready": is_ready}
+        if is_full:
+            answer["disk_full"] = True
         damaged = [
             partition.name
             for topic in self._face.node.topics.by_name.values()
@@ -113,7 +119,15 @@ class _App:
         ]
         if damaged:
             answer["damaged_partitions"] = damaged
-        return JSONResponse(answer, 200 if self._face.is_ready else 503)
+        return JSONResponse(answer, 200 if is_ready else 503)
+
+    def _is_disk_full(self) -> bool:
+        space = self._face.node.space
+        try:
+            return space is not None and space.space().is_full
+        except OSError as error:
+            log.warning("how much of the disk is free cannot be found out: %s", error)
+            return False
 
     async def _openapi(self, _request: Request) -> Response:
         return JSONResponse(DOCUMENT)

@@ -146,6 +146,7 @@ class Metrics(Collector):
             yield _gauge(
                 "headrace_cache_bytes", "Memory for what lies in ledgers.", store.cached_bytes
             )
+        yield from self._disk()
         counters = self._counters
         if counters is None:  # the ledgers are not on this machine
             return
@@ -161,6 +162,22 @@ class Metrics(Collector):
         )
         yield _counter("headrace_storage_checkpoints", "Checkpoints.", counters.checkpoints)
         yield _counter("headrace_storage_errors", "Failed writes and syncs.", counters.errors)
+
+    def _disk(self) -> Iterable[Metric]:
+        if self._node.space is None:
+            return
+        try:
+            space = self._node.space.space()
+        except OSError:
+            return  # a gap in the series; `/readyz` logs why
+        yield _gauge("headrace_disk_free_bytes", "Free on the disk.", space.free_bytes)
+        yield _gauge("headrace_disk_total_bytes", "Size of the disk.", space.total_bytes)
+        yield _gauge("headrace_disk_reserve_bytes", "Kept free for metadata.", space.reserve_bytes)
+        yield _gauge(
+            "headrace_disk_is_full",
+            "1 while records are refused for lack of disk space.",
+            float(space.is_full),
+        )
 
     def _logs(self) -> Iterable[Metric]:
         labels = ["topic", "partition"]

@@ -22,6 +22,10 @@ _READY: dict[str, Any] = {
     "additionalProperties": False,
     "properties": {
         "ready": {"type": "boolean"},
+        "disk_full": {
+            "type": "boolean",
+            "description": "True while records are refused for lack of space; reading goes on.",
+        },
         "damaged_partitions": {
             "type": "array",
             "items": {"type": "string"},
@@ -58,7 +62,10 @@ DOCUMENT: dict[str, Any] = {
         "/readyz": _get(
             "readiness",
             "Kafka clients can be served.",
-            {"200": _answer("Ready.", _READINESS), "503": _answer("Not yet.", _READINESS)},
+            {
+                "200": _answer("Ready.", _READINESS),
+                "503": _answer("Starting, stopping, or the disk is full.", _READINESS),
+            },
         ),
         "/metrics": _get(
             "metrics",

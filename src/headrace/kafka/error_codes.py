@@ -73,6 +73,9 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.Fenced: NOT_LEADER_OR_FOLLOWER,
     errors.Fatal: UNKNOWN_SERVER_ERROR,
     errors.StorageUnavailable: KAFKA_STORAGE_ERROR,
+    # Final for clients, unlike KAFKA_STORAGE_ERROR: with that they retry for minutes, without a
+    # word to the application, and report a timeout.
+    errors.DiskFull: POLICY_VIOLATION,
     errors.LedgerUnknown: KAFKA_STORAGE_ERROR,
     errors.LedgerSealed: NOT_LEADER_OR_FOLLOWER,
     errors.LedgerFenced: NOT_LEADER_OR_FOLLOWER,

@@ -58,6 +58,7 @@ async def start_embedded(settings: Settings) -> Broker:
         node = Node(
             settings.broker, tier or store, metadata, clock, randomness, slots=slots, tier=tier
         )
+        node.space = store.room
         await _open(broker, node, settings, store.counters)
     except BaseException:
         await broker.stop()

@@ -129,6 +129,25 @@ class CachesBytes(Protocol):
         ...
 
 
+class DiskSpace(NamedTuple):
+    """The file system that holds a store's ledgers."""
+
+    free_bytes: int
+    total_bytes: int
+    reserve_bytes: int
+    """Kept free for metadata: appends are refused before they need it."""
+    is_full: bool
+    """Whether appends are refused for lack of space."""
+
+
+class ReportsSpace(Protocol):
+    """Knows how full the disk is that holds the ledgers."""
+
+    def space(self) -> DiskSpace:
+        """As it is now; for the loop's thread. Raises OSError."""
+        ...
+
+
 class LedgerStore(Protocol):
     """Durable ledgers. Methods that may wait are coroutines; the others never block on a sync."""
 

@@ -164,7 +164,7 @@ class GroupCommit:
 
     def fail(self, error: OSError, action: str) -> None:
         """Begin an outage: fail every group that waits, and roll back to what is acknowledged."""
-        self.outage = StorageUnavailable(
+        self.outage = self._room.failure(error, action) or StorageUnavailable(
             f"{action} failed ({error}): nothing is written until the store has recovered; "
             "free space or mend the disk, then try again",
             action=action,
@@ -232,6 +232,8 @@ class GroupCommit:
                 self._waiting.append(group)
             if group.written is not None:
                 self._complete_written(group, group.written)
+        if self._room.is_full and last.runs:
+            self._room.wrote()
         is_due = self._waiting or self._unsynced_bytes > UNSYNCED_BYTES_MAX
         if is_due and not self._sync.is_running:
             self._begin_sync()
@@ -354,7 +356,7 @@ class GroupCommit:
             groups.append(self._group)
             self._group = None
         self.next_sequence = groups[0].sequence
-        failure = StorageUnavailable(
+        failure = self._room.failure(error, "writing a segment") or StorageUnavailable(
             f"writing a segment failed ({error}): nothing of this group is stored; "
             "free space or mend the disk, then try again",
             action="writing a segment",

@@ -16,8 +16,9 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.errors import DataCorrupt, StorageUnavailable
+from headrace.errors import DataCorrupt, DiskFull, StorageUnavailable
 from headrace.storage.files.checkpoint import CheckpointWriter, Snapshot
+from headrace.storage.files.room import FULL_ERRORS
 from headrace.storage.files.write_ahead_log import SMALL_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -70,9 +71,8 @@ class Maintenance:
         try:
             await self._start_afresh(min(FIRST_FILE_BYTES, wal.file_bytes))
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in FULL_ERRORS:
                 raise
-            log.warning("no room for the WAL: reading only until there is (%s)", error)
             commit.fail(error, "making a WAL file")
 
     async def run(self) -> None:
@@ -88,7 +88,8 @@ class Maintenance:
                 await self._step()
             except OSError as error:
                 commit.counters.errors += 1
-                log.warning("storage maintenance failed, trying again: %s", error)
+                if not isinstance(commit.outage, DiskFull):  # `room` has said that, once
+                    log.warning("storage maintenance failed, trying again: %s", error)
                 await self._pause()
             except DataCorrupt as error:
                 # A segment's sync failed, and the WAL that has its bytes is damaged as well. What
@@ -180,8 +181,10 @@ class Maintenance:
         commit = self._commit
         if commit.is_syncing:
             return  # its end sets `attention`: only then the old files may be closed
+        is_full = isinstance(commit.outage, DiskFull)
         await self._start_afresh(self._wal.file_bytes)
-        log.warning("storage works again")
+        if not is_full:  # else `room` says when appends are taken again
+            log.warning("storage works again")
 
     async def _start_afresh(self, file_bytes: int) -> None:
         """Checkpoint all that is acknowledged and go on in a new WAL file. Raises OSError."""
@@ -217,7 +220,7 @@ class Maintenance:
         try:
             return wal.make_numbered_file(number, size, is_zeroed=True)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT) and old:
+            if error.errno in FULL_ERRORS and old:
                 return wal.recycle(max(old, key=lambda file: file.size), number)
             raise
 
@@ -230,7 +233,8 @@ class Maintenance:
             )
         except OSError as error:
             # Not an outage: the current file may last until there is room.
-            log.warning("no spare WAL file: %s", error)
+            level = logging.INFO if error.errno in FULL_ERRORS else logging.WARNING
+            log.log(level, "no spare WAL file: %s", error)
             return
         await self._keep_spare(spare)
 

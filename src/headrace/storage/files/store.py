@@ -32,7 +32,14 @@ from headrace.storage.files.room import Room
 from headrace.storage.files.segments import Segments
 from headrace.storage.files.wal_reader import WalReader
 from headrace.storage.files.write_ahead_log import WriteAheadLog
-from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, Copies, LedgerId, LedgerInfo
+from headrace.storage.ledger import (
+    FOOTER_BYTES_MAX,
+    Buffer,
+    Copies,
+    LedgerId,
+    LedgerInfo,
+    ReportsSpace,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,6 +68,7 @@ class FileLedgerStore:
         maintenance: Maintenance,
         threads: Executor,
         release: Callable[[], None],
+        room: Room,
     ) -> None:
         self._segments = segments
         self._commit = commit
@@ -71,6 +79,8 @@ class FileLedgerStore:
         self._release = release
         self._tasks = Tasks()
         self._upkeep = self._tasks.start(maintenance.run(), "storage maintenance")
+        self._watch = self._tasks.start(room.watch(), "disk space")
+        self.room: ReportsSpace = room
         self._closed: LedgerUnknown | None = None
         self.counters = commit.counters
         """What has been done since the store was opened, for metrics."""
@@ -137,13 +147,14 @@ class FileLedgerStore:
                     cause=str(error),
                 ) from error
             raise
-        return cls(segments, commit, found.catalog, maintenance, threads, release)
+        return cls(segments, commit, found.catalog, maintenance, threads, release, room)
 
     async def close(self) -> None:
         """Sync and checkpoint what was appended, and give the folder back."""
         if self._closed is not None:
             return
         self._closed = LedgerUnknown("the ledger store is closed: open it again")
+        self._watch.cancel()
         self._maintenance.end()
         await self._commit.close()
         await asyncio.wait([self._upkeep])

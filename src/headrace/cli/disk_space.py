@@ -1,0 +1,67 @@
+"""Whether a broker's disk is full: asked with DescribeLogDirs (KIP-827).
+
+Invariants: reads only. A broker that does not say counts as one with room.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.cli.raw_request import ask
+
+if TYPE_CHECKING:
+    from headrace.cli.session import Session
+
+# do not change: protocol.
+DESCRIBE_LOG_DIRS, VERSION = 35, 4
+_NO_TOPICS = b"\x01\x00"  # an empty array, no tags
+_HEAD = struct.Struct(">ibih")  # correlation id, no tags, throttle time, error
+_SPACE = struct.Struct(">qq")
+
+
+class LogDir(NamedTuple):
+    """One directory of a broker."""
+
+    total_bytes: int
+    usable_bytes: int
+
+
+def full_disks(session: Session) -> list[str]:
+    """The brokers whose disks take no more records, in words."""
+    full = []
+    for broker in _brokers(session):
+        address = f"{broker.host}:{broker.port}"
+        for log_dir in _log_dirs(address, session.timeout_s):
+            if log_dir.usable_bytes == 0:
+                size = f"{log_dir.total_bytes >> 20} MiB"
+                full.append(
+                    f"broker {broker.id} at {address} (of {size}, no byte is left for records)"
+                )
+    return full
+
+
+def _brokers(session: Session) -> list[Any]:
+    brokers: dict[int, Any] = session.cluster_metadata().brokers
+    return [broker for _, broker in sorted(brokers.items())]
+
+
+def _log_dirs(address: str, timeout_s: float) -> list[LogDir]:
+    try:
+        answer = ask(address, DESCRIBE_LOG_DIRS, VERSION, _NO_TOPICS, timeout_s, is_flexible=True)
+        return read_log_dirs(answer)
+    except (OSError, struct.error, IndexError):
+        return []
+
+
+def read_log_dirs(answer: bytes) -> list[LogDir]:
+    """The directories in an answer without topics. Raises struct.error, IndexError."""
+    at = _HEAD.size
+    count, found = answer[at] - 1, []
+    at += 1
+    for _ in range(count):
+        at += 2  # its error
+        at += answer[at] + 1  # its name, and no topics
+        found.append(LogDir(*_SPACE.unpack_from(answer, at)))
+        at += _SPACE.size + 1
+    return found

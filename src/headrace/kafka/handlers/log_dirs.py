@@ -1,0 +1,81 @@
+"""DescribeLogDirs: the disk that holds the ledgers, and what each partition takes of it.
+
+Invariants: a broker has one directory of ledgers; its name on the broker's machine is not for
+clients. "Usable" is what records may still take: free bytes without the reserve (KIP-827).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError, StorageUnavailable
+from headrace.kafka import apis
+from headrace.kafka.error_codes import code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from headrace.broker.node import Node
+    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.wire.schema import Answer
+
+LOG_DIR = "ledgers"
+
+
+def _space(node: Node) -> tuple[int, int, HeadraceError | None]:
+    """(all bytes, usable bytes, error); -1 where the ledgers are not on this machine."""
+    if node.space is None:
+        return -1, -1, None
+    try:
+        space = node.space.space()
+    except OSError as error:
+        return -1, -1, StorageUnavailable(f"the disk does not say what is free: {error}")
+    usable = 0 if space.is_full else max(space.free_bytes - space.reserve_bytes, 0)
+    return space.total_bytes, usable, None
+
+
+async def _topic(node: Node, name: str, wanted: Container[int]) -> dict[str, Any] | None:
+    topic = node.topics.by_name.get(name)
+    if topic is None:
+        return None
+    partitions = []
+    for number, partition in enumerate(topic.partitions):
+        if number not in wanted:
+            continue
+        try:
+            await node.partition_ready(partition)
+        except HeadraceError:
+            continue  # another broker's, or damaged: its size is not known here
+        partitions.append(
+            {
+                "partition_index": number,
+                "partition_size": partition.size_bytes,
+                "offset_lag": 0,
+                "is_future_key": False,
+            }
+        )
+    return {"name": name, "partitions": partitions} if partitions else None
+
+
+async def describe_log_dirs(node: Node, request: Any, _context: Context) -> Answer:
+    """DescribeLogDirs of this broker."""
+    total_bytes, usable_bytes, error = _space(node)
+    wanted: dict[str, set[int]] = {}
+    if request.topics is None:
+        for topic in node.topics.by_name.values():
+            wanted[topic.name] = set(range(len(topic.partitions)))
+    else:
+        for item in request.topics:
+            wanted.setdefault(item.topic, set()).update(item.partitions)
+    topics = [await _topic(node, name, numbers) for name, numbers in wanted.items()]
+    result = {
+        "error_code": code_of(error),
+        "log_dir": LOG_DIR,
+        "topics": [topic for topic in topics if topic is not None],
+        "total_bytes": total_bytes,
+        "usable_bytes": usable_bytes,
+    }
+    return {"error_code": 0, "results": [result]}
+
+
+HANDLERS = {apis.DESCRIBE_LOG_DIRS: describe_log_dirs}
