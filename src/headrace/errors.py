@@ -131,6 +131,30 @@ class TransactionUnverified(Retriable):
     """Whether the producer's transaction includes this partition cannot be found out now."""
 
 
+class TransactionalProducerFenced(Fenced):
+    """A newer producer with this transactional id is at work, or the transaction timed out."""
+
+
+class ProducerIdMappingInvalid(Rejected):
+    """The producer id is not the one that the transactional id has now."""
+
+
+class TransactionTimeoutInvalid(Rejected):
+    """The transaction timeout lies outside the broker's bounds."""
+
+
+class TransactionalIdUnknown(Rejected):
+    """No such transactional id."""
+
+
+class TransactionalIdRefused(Rejected):
+    """The broker does not grant this use of the transactional id."""
+
+
+class OffsetCommitUnstable(Retriable):
+    """A transaction has committed an offset of this partition and has not ended yet."""
+
+
 # --- metadata --------------------------------------------------------------------------------
 
 

@@ -43,13 +43,11 @@ from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.groups.group import GroupRecord
 from headrace.coordination.groups.group_machine import GroupMachine
 from headrace.coordination.groups.host_commands import (
-    DoneReply,
     ForgetTopicsCommand,
     GroupCommand,
     GroupReply,
-    LoadedCommand,
-    TickCommand,
 )
+from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
 from headrace.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,

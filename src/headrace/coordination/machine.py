@@ -23,7 +23,7 @@ decision has no reply, and a later decision brings (ticket, reply) among its `an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 Record = TypeVar("Record")
 Reply = TypeVar("Reply")
@@ -35,12 +35,16 @@ class Decision(Generic[Record, Reply]):
     """What a command amounts to.
 
     `records` are applied in order. `reply` is None when the command is parked. `answers` are
-    replies of commands that were parked earlier, or of this very command, by ticket.
+    replies of commands that were parked earlier, or of this very command, by ticket. `effects` are
+    requests to other partitions or brokers: the host performs them once the records are durable,
+    and reports each outcome as a command. An effect may be lost in a crash and may be performed
+    more than once, so a machine asks again for what is outstanding when it is loaded.
     """
 
     records: list[Record]
     reply: Reply | None = None
     answers: list[tuple[int, Reply]] = field(default_factory=list)
+    effects: list[Any] = field(default_factory=list)
 
 
 class Machine(Protocol[Command_contra, Record, Reply]):

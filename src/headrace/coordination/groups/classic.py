@@ -34,8 +34,8 @@ from headrace.coordination.groups.group import (
     refused,
 )
 from headrace.coordination.groups.rebalance import prepare, rejoin, remove_member, try_complete
-from headrace.coordination.groups.state_records import STRING_SIZE_MAX
 from headrace.coordination.machine import Decision
+from headrace.coordination.stored_bytes import STRING_SIZE_MAX
 from headrace.errors import (
     GroupFull,
     HeadraceError,

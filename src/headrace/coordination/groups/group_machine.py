@@ -38,12 +38,9 @@ from headrace.coordination.groups.group import (
     group_from_record,
 )
 from headrace.coordination.groups.host_commands import (
-    DoneReply,
     ForgetTopicsCommand,
     GroupCommand,
     GroupReply,
-    LoadedCommand,
-    TickCommand,
 )
 from headrace.coordination.groups.state_records import (
     GroupRemoved,
@@ -53,6 +50,7 @@ from headrace.coordination.groups.state_records import (
     decode,
     encode,
 )
+from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
 from headrace.coordination.machine import Decision
 from headrace.errors import RecordInvalid
 

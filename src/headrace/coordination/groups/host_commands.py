@@ -27,6 +27,7 @@ from headrace.coordination.groups.commands import (
     SyncCommand,
     SyncReply,
 )
+from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -35,35 +36,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class DoneReply:
-    """Answers a command of the host itself."""
-
-    error: HeadraceError | None = None
-
-
-@dataclass(slots=True)
 class ForgetTopicsCommand:
     """These topics, by name and id, are gone: drop what is committed for them, in every group."""
 
     topics: list[tuple[str, UUID]]
-
-    def refused(self, error: HeadraceError) -> DoneReply:
-        """The reply that carries `error`."""
-        return DoneReply(error)
-
-
-@dataclass(slots=True)
-class TickCommand:
-    """Time has passed: the host sends it when `next_deadline_ms` is reached."""
-
-    def refused(self, error: HeadraceError) -> DoneReply:
-        """The reply that carries `error`."""
-        return DoneReply(error)
-
-
-@dataclass(slots=True)
-class LoadedCommand:
-    """The log has been replayed: sessions and rebalances start to count from now."""
 
     def refused(self, error: HeadraceError) -> DoneReply:
         """The reply that carries `error`."""

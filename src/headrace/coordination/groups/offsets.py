@@ -33,15 +33,15 @@ from headrace.coordination.groups.group import (
     GroupRecord,
     refused,
 )
-from headrace.coordination.groups.host_commands import DoneReply, ForgetTopicsCommand
 from headrace.coordination.groups.state_records import (
-    STRING_SIZE_MAX,
     GroupRemoved,
     OffsetRemoved,
     OffsetStored,
     read_subscribed_topics,
 )
+from headrace.coordination.host_commands import DoneReply
 from headrace.coordination.machine import Decision
+from headrace.coordination.stored_bytes import STRING_SIZE_MAX
 from headrace.errors import (
     GroupNotEmpty,
     GroupSubscribed,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.coordination.groups.config import GroupConfig
+    from headrace.coordination.groups.host_commands import ForgetTopicsCommand
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 TOPIC_NAME_LENGTH_MAX = 249

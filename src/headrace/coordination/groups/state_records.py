@@ -14,10 +14,18 @@ it stores a generation only once it is assigned; see `rebalance.py` for why we d
 
 from __future__ import annotations
 
-from struct import Struct, error
+from struct import Struct
 from typing import NamedTuple
 from uuid import UUID
 
+from headrace.coordination.stored_bytes import (
+    INT16,
+    INT32,
+    INT64,
+    StoredReader,
+    compact_string,
+    stored_string,
+)
 from headrace.errors import RecordInvalid
 from headrace.records.identifiers import ZERO_UUID
 
@@ -27,20 +35,14 @@ OFFSET_VALUE_VERSION = 3
 OFFSET_VALUE_VERSION_WITH_ID = 4
 GROUP_VALUE_VERSION = 3
 
-_I16 = Struct(">h")
-_I32 = Struct(">i")
-_I64 = Struct(">q")
 _OFFSET_HEAD = Struct(">hqi")
 _TOPIC_ID_TAG = 0
 _TOPIC_ID_SIZE = 16
 _TOPIC_ID_HEAD = bytes((1, _TOPIC_ID_TAG, _TOPIC_ID_SIZE))
 """One tagged field: its number and its size. Do not change: stored."""
-_i16 = _I16.pack
-_i32 = _I32.pack
+_i16 = INT16.pack
+_i32 = INT32.pack
 
-STRING_SIZE_MAX = 32_767
-"""An int16 counts a string's bytes."""
-UVARINT_BITS_MAX = 35
 MEMBER_SIZE_MIN = 18
 """Bytes of the smallest member that any version stores: bounds a count that lies."""
 
@@ -107,7 +109,7 @@ def encode(record: DurableRecord) -> tuple[bytes, bytes | None]:
         return _offset_key(*record[:3]), _offset_value(record)
     if isinstance(record, OffsetRemoved):
         return _offset_key(*record), None
-    key = _i16(GROUP_KEY_VERSION) + _string(record.group_id)
+    key = _i16(GROUP_KEY_VERSION) + stored_string(record.group_id)
     return key, None if isinstance(record, GroupRemoved) else _group_value(record)
 
 
@@ -116,77 +118,65 @@ def decode(key: bytes, value: bytes | None) -> DurableRecord | None:
 
     Raises RecordInvalid when a known version is cut, has a lying length, or bytes left over.
     """
-    reader = _Reader(key)
+    reader = StoredReader(key)
     version = reader.int16()
     if version in (0, OFFSET_KEY_VERSION):
         group_id, topic, partition = reader.string(), reader.string(), reader.int32()
         reader.end()
         if value is None:
             return OffsetRemoved(group_id, topic, partition)
-        return _decode_offset(group_id, topic, partition, _Reader(value))
+        return _decode_offset(group_id, topic, partition, StoredReader(value))
     if version == GROUP_KEY_VERSION:
         group_id = reader.string()
         reader.end()
-        return GroupRemoved(group_id) if value is None else _decode_group(group_id, _Reader(value))
+        return (
+            GroupRemoved(group_id)
+            if value is None
+            else _decode_group(group_id, StoredReader(value))
+        )
     return None
 
 
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return _i16(len(data)) + data
-
-
 def _nullable_string(text: str | None) -> bytes:
-    return b"\xff\xff" if text is None else _string(text)
+    return b"\xff\xff" if text is None else stored_string(text)
 
 
 def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    return b"".join((b"\0\x01", _string(group_id), _string(topic), _i32(partition)))
+    return b"".join((b"\0\x01", stored_string(group_id), stored_string(topic), _i32(partition)))
 
 
 def _offset_value(record: OffsetStored) -> bytes:
     _, _, _, offset, leader_epoch, metadata, timestamp_ms, topic_id = record
     if topic_id is None:
         head = _OFFSET_HEAD.pack(OFFSET_VALUE_VERSION, offset, leader_epoch)
-        return b"".join((head, _string(metadata), _I64.pack(timestamp_ms)))
-    text = metadata.encode()
+        return b"".join((head, stored_string(metadata), INT64.pack(timestamp_ms)))
     return b"".join(
         (
             _OFFSET_HEAD.pack(OFFSET_VALUE_VERSION_WITH_ID, offset, leader_epoch),
-            _uvarint(len(text) + 1),
-            text,
-            _I64.pack(timestamp_ms),
+            compact_string(metadata),
+            INT64.pack(timestamp_ms),
             _TOPIC_ID_HEAD,
             topic_id.bytes,
         )
     )
 
 
-def _uvarint(number: int) -> bytes:
-    data = bytearray()
-    while number > 0x7F:
-        data.append(number & 0x7F | 0x80)
-        number >>= 7
-    data.append(number)
-    return bytes(data)
-
-
 def _group_value(record: GroupStored) -> bytes:
     parts = [
         _i16(GROUP_VALUE_VERSION),
-        _string(record.protocol_type),
+        stored_string(record.protocol_type),
         _i32(record.generation),
         _nullable_string(record.protocol_name),
         _nullable_string(record.leader),
-        _I64.pack(record.timestamp_ms),
+        INT64.pack(record.timestamp_ms),
         _i32(len(record.members)),
     ]
     for member in record.members:
         parts += (
-            _string(member.member_id),
+            stored_string(member.member_id),
             _nullable_string(member.group_instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
+            stored_string(member.client_id),
+            stored_string(member.client_host),
             _i32(member.rebalance_timeout_ms),
             _i32(member.session_timeout_ms),
             _i32(len(member.subscription)),
@@ -198,7 +188,7 @@ def _group_value(record: GroupStored) -> bytes:
 
 
 def _decode_offset(
-    group_id: str, topic: str, partition: int, reader: _Reader
+    group_id: str, topic: str, partition: int, reader: StoredReader
 ) -> OffsetStored | None:
     version = reader.int16()
     if not 0 <= version <= OFFSET_VALUE_VERSION_WITH_ID:
@@ -210,14 +200,25 @@ def _decode_offset(
     timestamp_ms = reader.int64()
     if version == 1:
         reader.int64()  # an expiry of its own, dropped by Kafka 2.1 (KIP-211)
-    topic_id = reader.topic_id() if is_flexible else None
+    topic_id = _topic_id(reader) if is_flexible else None
     reader.end()
     return OffsetStored(
         group_id, topic, partition, offset, leader_epoch, metadata, timestamp_ms, topic_id
     )
 
 
-def _decode_group(group_id: str, reader: _Reader) -> GroupStored | None:
+def _topic_id(reader: StoredReader) -> UUID | None:
+    """The topic's id among the tagged fields at a value's end."""
+    data = reader.tagged_fields().get(_TOPIC_ID_TAG)
+    if data is None:
+        return None
+    if len(data) != _TOPIC_ID_SIZE:
+        raise RecordInvalid(f"a stored record has a topic id of {len(data)} bytes")
+    found = UUID(bytes=data)
+    return found if found != ZERO_UUID else None
+
+
+def _decode_group(group_id: str, reader: StoredReader) -> GroupStored | None:
     version = reader.int16()
     if not 0 <= version <= GROUP_VALUE_VERSION:
         return None
@@ -234,7 +235,7 @@ def _decode_group(group_id: str, reader: _Reader) -> GroupStored | None:
     )
 
 
-def _decode_member(reader: _Reader, version: int) -> StoredMember:
+def _decode_member(reader: StoredReader, version: int) -> StoredMember:
     member_id = reader.string()
     group_instance_id = reader.nullable_string() if version >= 3 else None
     client_id, client_host = reader.string(), reader.string()
@@ -261,98 +262,9 @@ def read_subscribed_topics(subscription: bytes) -> list[str] | None:
     Versions 0 to 3 and above all begin alike: version, topics; what follows does not matter here.
     """
     try:
-        reader = _Reader(subscription)
+        reader = StoredReader(subscription)
         if reader.int16() < 0:
             return None
         return [reader.string() for _ in range(reader.count(2))]
     except RecordInvalid:
         return None
-
-
-class _Reader:
-    """Reads Kafka's plain types from bytes. Every method raises RecordInvalid when cut."""
-
-    __slots__ = ("_data", "_position")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-
-    def _number(self, form: Struct) -> int:
-        try:
-            number: int = form.unpack_from(self._data, self._position)[0]
-        except error:
-            raise RecordInvalid("a group record ends inside a number") from None
-        self._position += form.size
-        return number
-
-    def int16(self) -> int:
-        return self._number(_I16)
-
-    def int32(self) -> int:
-        return self._number(_I32)
-
-    def int64(self) -> int:
-        return self._number(_I64)
-
-    def _take(self, size: int) -> bytes:
-        end = self._position + size
-        if size < 0 or end > len(self._data):
-            raise RecordInvalid(f"a group record has a length of {size} that does not fit it")
-        taken = bytes(self._data[self._position : end])
-        self._position = end
-        return taken
-
-    def data(self) -> bytes:
-        return self._take(self.int32())
-
-    def uvarint(self) -> int:
-        number = shift = 0
-        while shift < UVARINT_BITS_MAX:
-            byte = self._take(1)[0]
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number
-            shift += 7
-        raise RecordInvalid("a group record holds a varint of more than five bytes")
-
-    def topic_id(self) -> UUID | None:
-        """What the tagged fields at a value's end say; fields that are not known are passed by."""
-        found: UUID | None = None
-        for _ in range(self.uvarint()):
-            tag = self.uvarint()
-            data = self._take(self.uvarint())
-            if tag == _TOPIC_ID_TAG:
-                if len(data) != _TOPIC_ID_SIZE:
-                    raise RecordInvalid(f"a group record has a topic id of {len(data)} bytes")
-                found = UUID(bytes=data)
-        return found if found != ZERO_UUID else None
-
-    def compact_string(self) -> str:
-        return self._text(self.uvarint() - 1)
-
-    def string(self) -> str:
-        return self._text(self.int16())
-
-    def _text(self, size: int) -> str:
-        try:
-            return self._take(size).decode()
-        except UnicodeDecodeError:
-            raise RecordInvalid("a string of a group record is not UTF-8") from None
-
-    def nullable_string(self) -> str | None:
-        start = self._position
-        if self.int16() == -1:
-            return None
-        self._position = start
-        return self.string()
-
-    def count(self, size_min: int) -> int:
-        count = self.int32()
-        if count < 0 or count * size_min > len(self._data) - self._position:
-            raise RecordInvalid(f"a group record counts {count} parts that do not fit it")
-        return count
-
-    def end(self) -> None:
-        if self._position != len(self._data):
-            raise RecordInvalid(f"{len(self._data) - self._position} bytes follow a group record")

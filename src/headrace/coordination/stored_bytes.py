@@ -1,0 +1,152 @@
+"""Kafka's primitive types as they are stored in the records of internal topics.
+
+Invariants: pure bytes; a record that is cut, or whose lengths do not fit it, raises RecordInvalid
+and never reads beyond its end. Do not change: stored.
+"""
+
+from __future__ import annotations
+
+from struct import Struct, error
+
+from headrace.errors import RecordInvalid
+
+INT8 = Struct(">b")
+INT16 = Struct(">h")
+INT32 = Struct(">i")
+INT64 = Struct(">q")
+STRING_SIZE_MAX = 32_767
+"""An int16 counts a string's bytes."""
+UVARINT_BITS_MAX = 35
+
+
+def stored_string(text: str) -> bytes:
+    """A string with an int16 length."""
+    data = text.encode()
+    return INT16.pack(len(data)) + data
+
+
+def compact_string(text: str) -> bytes:
+    """A string of a flexible version."""
+    data = text.encode()
+    return uvarint(len(data) + 1) + data
+
+
+def uvarint(number: int) -> bytes:
+    """An unsigned number in groups of 7 bits."""
+    data = bytearray()
+    while number > 0x7F:
+        data.append(number & 0x7F | 0x80)
+        number >>= 7
+    data.append(number)
+    return bytes(data)
+
+
+def tagged_fields(fields: dict[int, bytes]) -> bytes:
+    """Tagged fields in ascending order of their numbers."""
+    parts = [uvarint(len(fields))]
+    for tag in sorted(fields):
+        parts += (uvarint(tag), uvarint(len(fields[tag])), fields[tag])
+    return b"".join(parts)
+
+
+class StoredReader:
+    """Reads Kafka's primitive types from stored bytes. Every method raises RecordInvalid."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def _number(self, form: Struct) -> int:
+        try:
+            number: int = form.unpack_from(self._data, self._position)[0]
+        except error:
+            raise RecordInvalid("a stored record ends inside a number") from None
+        self._position += form.size
+        return number
+
+    def int8(self) -> int:
+        return self._number(INT8)
+
+    def int16(self) -> int:
+        return self._number(INT16)
+
+    def int32(self) -> int:
+        return self._number(INT32)
+
+    def int64(self) -> int:
+        return self._number(INT64)
+
+    def _take(self, size: int) -> bytes:
+        end = self._position + size
+        if size < 0 or end > len(self._data):
+            raise RecordInvalid(f"a stored record has a length of {size} that does not fit it")
+        taken = bytes(self._data[self._position : end])
+        self._position = end
+        return taken
+
+    def data(self) -> bytes:
+        return self._take(self.int32())
+
+    def uvarint(self) -> int:
+        number = shift = 0
+        while shift < UVARINT_BITS_MAX:
+            byte = self._take(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+            shift += 7
+        raise RecordInvalid("a stored record holds a varint of more than five bytes")
+
+    def tagged_fields(self) -> dict[int, bytes]:
+        """The tagged fields at the end of a flexible value, by number, unknown ones too."""
+        fields: dict[int, bytes] = {}
+        for _ in range(self.uvarint()):
+            tag = self.uvarint()
+            fields[tag] = self._take(self.uvarint())
+        return fields
+
+    def compact_string(self) -> str:
+        return self._text(self.uvarint() - 1)
+
+    def string(self) -> str:
+        return self._text(self.int16())
+
+    def _text(self, size: int) -> str:
+        try:
+            return self._take(size).decode()
+        except UnicodeDecodeError:
+            raise RecordInvalid("a string of a stored record is not UTF-8") from None
+
+    def nullable_string(self) -> str | None:
+        start = self._position
+        if self.int16() == -1:
+            return None
+        self._position = start
+        return self.string()
+
+    def count(self, size_min: int) -> int:
+        count = self.int32()
+        if count < 0 or count * size_min > len(self._data) - self._position:
+            raise RecordInvalid(f"a stored record counts {count} parts that do not fit it")
+        return count
+
+    def nullable_count(self, size_min: int) -> int:
+        """The length of an array that may be null, which counts as empty."""
+        start = self._position
+        if self.int32() == -1:
+            return 0
+        self._position = start
+        return self.count(size_min)
+
+    def compact_count(self, size_min: int) -> int:
+        """The length of an array of a flexible version; -1: it is null."""
+        count = self.uvarint() - 1
+        if count * size_min > len(self._data) - self._position:
+            raise RecordInvalid(f"a stored record counts {count} parts that do not fit it")
+        return count
+
+    def end(self) -> None:
+        if self._position != len(self._data):
+            raise RecordInvalid(f"{len(self._data) - self._position} bytes follow a stored record")
