@@ -287,6 +287,15 @@ def test_a_record_that_is_too_large_is_a_failure_in_words(user, topic):
     assert "max.message.bytes" in ran.err
 
 
+def test_a_record_without_a_key_is_refused_by_a_compacted_topic_in_words(user, topic):
+    assert user.types("topic", "alter", topic, "--set", "cleanup.policy=compact").code == 0
+    ran = user.types("produce", topic, stdin="no key\n")
+    assert ran.code == 1
+    assert "INVALID_RECORD" in ran.err or "does not take such records" in ran.err
+    assert "--key-separator" in ran.err
+    assert user.types("produce", topic, "-K", ":", stdin="key:value\n").code == 0
+
+
 def test_a_bad_line_is_named_and_the_ones_before_it_are_stored(user, topic):
     ran = user.types("produce", topic, "-f", "json", stdin='{"value": "good"}\nbad\n')
     assert ran.code == 1

@@ -438,3 +438,52 @@ def test_idempotent_producers_write_in_order_and_once(broker, name, produce):
     found = [int(record.value) for record in Confluent.consume(broker.kafka, name, 2010)]
     assert found == [*range(2000), *range(10)]
     assert watermarks(broker.kafka, name) == (0, 2010)
+
+
+def keyless_confluent(bootstrap: str, topic: str) -> str:
+    return str(produce_one(bootstrap, topic, b"no key").name())
+
+
+def keyless_aiokafka(bootstrap: str, topic: str) -> str:
+    from aiokafka import AIOKafkaProducer
+    from aiokafka.errors import KafkaError
+
+    async def send() -> str:
+        async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+            try:
+                await producer.send_and_wait(topic, b"no key")
+            except KafkaError as error:
+                return type(error).__name__
+        return "stored"
+
+    return asyncio.run(send())
+
+
+def keyless_kafka_python(bootstrap: str, topic: str) -> str:
+    from kafka import KafkaProducer
+    from kafka.errors import KafkaError
+
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    try:
+        producer.send(topic, b"no key").get(TIMEOUT_S)
+    except KafkaError as error:
+        return type(error).__name__
+    finally:
+        producer.close()
+    return "stored"
+
+
+@pytest.mark.parametrize(
+    ("send", "error"),
+    [
+        (keyless_confluent, "INVALID_RECORD"),
+        (keyless_aiokafka, "UnknownError"),  # it has no name for code 87
+        (keyless_kafka_python, "InvalidRecordError"),
+    ],
+)
+def test_a_compacted_topic_refuses_a_record_without_a_key_at_once(broker, name, send, error):
+    create_topic(broker.kafka, name, cleanup_policy="compact")
+    begun_s = time.monotonic()
+    assert error in send(broker.kafka, name)
+    assert time.monotonic() - begun_s < 15, "not after a time-out"
+    assert watermarks(broker.kafka, name) == (0, 0)

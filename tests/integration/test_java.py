@@ -19,6 +19,7 @@ TOOLS = "org.apache.kafka.tools"
         "topics",
         "configs",
         "cluster",
+        "disk",
         "offsets",
         "groups",
         "staticMembers",

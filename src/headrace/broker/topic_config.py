@@ -316,6 +316,7 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
         timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
         is_deleted_by_retention="delete" in value("cleanup.policy"),
+        is_compacted="compact" in value("cleanup.policy"),
         compression=value("compression.type"),
         is_remote_enabled=_is_remote(configs),
         local_retention_ms=int(value("local.retention.ms")),

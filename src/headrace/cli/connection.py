@@ -74,7 +74,7 @@ def _options(*, is_behind: bool) -> list[click.Option]:
             metavar="NAME=VALUE",
             multiple=True,
             help="A setting of the Kafka client (librdkafka's names), e.g."
-            " -X security.protocol=SSL.",
+            " -X socket.timeout.ms=5000.",
             **({"callback": _parse_settings} | keep(_keep_settings)),
         ),
     ]

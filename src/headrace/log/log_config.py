@@ -6,7 +6,7 @@ Rules of the room: values only. The strings, their parsing and their documentati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.errors import BatchTooLarge
@@ -32,6 +32,8 @@ class LogConfig:
     timestamp_before_max_ms: int = 2**63 - 1
     timestamp_after_max_ms: int = 3600 * 1000
     is_deleted_by_retention: bool = True
+    is_compacted: bool = False
+    """Whether every record needs a key, by which later ones replace it."""
     compression: str = "producer"
     is_remote_enabled: bool = False
     """Whether sealed ledgers go to object storage."""
@@ -40,6 +42,13 @@ class LogConfig:
     local_retention_bytes: int = -2
     copies: Copies | None = None
     """Of the next ledger; None: as the store gives them."""
+    is_opaque: bool = field(init=False)
+    """Whether batches are stored as they come, without a look inside."""
+
+    def __post_init__(self) -> None:
+        self.is_opaque = (
+            self.compression == "producer" and not self.is_log_append_time and not self.is_compacted
+        )
 
     def check_size(self, size: int) -> None:
         """Raises BatchTooLarge if a batch of `size` bytes is more than the topic takes."""

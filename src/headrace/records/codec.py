@@ -138,6 +138,35 @@ def check_count(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYT
         raise BatchCorrupt(f"a batch says that it holds {header.record_count} records: it does not")
 
 
+def keyless_records(
+    batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> list[int]:
+    """Which of the batch's records, counted from 0, have no key (null; an empty key is one).
+
+    Raises BatchCorrupt where it ends within a record. Its CRC is not checked.
+    """
+    header = read_header(batch)
+    stream = memoryview(batch)[HEADER_SIZE : header.size]
+    data = decompress(header.attributes & COMPRESSION_MASK, stream, decompressed_bytes_max)
+    found: list[int] = []
+    at, size = 0, len(data)
+    try:
+        for index in range(header.record_count):
+            length, at = _read_varint(data, at)
+            end = at + length
+            _, at = _read_varint(data, at + 1, _VARLONG_BITS_MAX)  # past attributes and timestamp
+            _, at = _read_varint(data, at)
+            key_size, at = _read_varint(data, at)
+            if key_size < 0:
+                found.append(index)
+            if not at + max(key_size, 0) <= end <= size:
+                raise BatchCorrupt(f"record {index} says it ends at {end}, before its key does")
+            at = end
+    except IndexError:
+        raise BatchCorrupt("the batch ends within a record") from None
+    return found
+
+
 def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
     """Decode all of `data`. Raises IndexError where it ends too early."""
     records: list[Record] = []

@@ -590,6 +590,18 @@ public final class Scenarios {
 
     // --- producers -----------------------------------------------------------------------------
 
+    static void disk(String[] args) throws Exception {
+        String topic = args[0];
+        try (Admin admin = admin()) {
+            get(admin.createTopics(List.of(new NewTopic(topic, 2, (short) 1))).all());
+            LogDirDescription found = get(admin.describeLogDirs(List.of(0)).allDescriptions())
+                .get(0).values().iterator().next();
+            check(found.error() == null, "no error");
+            check(found.totalBytes().getAsLong() > found.usableBytes().getAsLong(), "sizes");
+            check(found.replicaInfos().containsKey(new TopicPartition(topic, 1)), "partitions");
+        }
+    }
+
     static void producing(String[] args) throws Exception {
         String topic = args[0];
         try (Admin admin = admin()) {
@@ -621,6 +633,16 @@ public final class Scenarios {
             List<ConsumerRecord<byte[], byte[]>> records = read(consumer, 5);
             same(99_900, records.get(3).value().length, "a batch larger than the fetch asks for");
             same("and on", new String(records.get(4).value()), "the last");
+        }
+        String compacted = topic + "-compacted";
+        try (Admin admin = admin()) {
+            get(admin.createTopics(List.of(new NewTopic(compacted, 1, (short) 1)
+                .configs(Map.of("cleanup.policy", "compact")))).all());
+        }
+        try (KafkaProducer<byte[], byte[]> producer = producer()) {
+            refused(InvalidRecordException.class, () -> get(
+                producer.send(new ProducerRecord<>(compacted, "no key".getBytes()))));
+            get(producer.send(new ProducerRecord<>(compacted, "k".getBytes(), "v".getBytes())));
         }
         try (KafkaProducer<byte[], byte[]> producer = producer("transactional.id", "t-" + topic,
                 "max.block.ms", "3000")) {

@@ -13,7 +13,7 @@ from face_rig import Rig, broker
 
 from headrace.errors import BatchCorrupt, BatchTooLarge
 from headrace.kafka import apis
-from headrace.kafka.error_codes import CORRUPT_MESSAGE, NONE, UNKNOWN_SERVER_ERROR
+from headrace.kafka.error_codes import CORRUPT_MESSAGE, INVALID_RECORD, NONE, UNKNOWN_SERVER_ERROR
 from headrace.kafka.handlers import unfolding
 from headrace.kafka.wire.primitives import ELEMENTS_MAX, FrameInvalid
 from headrace.kafka.wire.produce import read_produce
@@ -21,7 +21,13 @@ from headrace.kafka.wire.schema import read_request
 from headrace.log.log_config import LogConfig
 from headrace.log.reading import read
 from headrace.records.batch import check_batch
-from headrace.records.codec import Record, check_count, encode_batch, iterate_records
+from headrace.records.codec import (
+    Record,
+    check_count,
+    encode_batch,
+    iterate_records,
+    keyless_records,
+)
 from headrace.records.compression import GZIP, LZ4, SNAPPY, ZSTD
 from headrace.records.compression import NONE as NO_CODEC
 
@@ -186,3 +192,55 @@ def test_a_request_with_more_elements_than_anybody_needs_is_refused_at_once() ->
     head = struct.pack(">hhii", -1, -1, 1000, 1) + b"\x00\x01t"
     with pytest.raises(FrameInvalid, match=f"more than {ELEMENTS_MAX}"):
         read_produce(memoryview(head + parts), 0, 7)
+
+
+def _keyed(keys: list[bytes | None], codec: int, value: bytes = b"v") -> bytes:
+    records = [Record(0, 1_700_000_000_000, key, value, []) for key in keys]
+    return encode_batch(records, codec=codec)
+
+
+@pytest.mark.parametrize("codec", [NO_CODEC, GZIP, SNAPPY, LZ4, ZSTD])
+@pytest.mark.parametrize("value_size", [1, 200_000])
+def test_a_compacted_topic_refuses_records_without_a_key_and_names_them(codec, value_size) -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs={"cleanup.policy": "compact"})
+            value = bytes(value_size)
+            bad = _request("t", _keyed([b"a", None, b"", None], codec, value))
+            for version in range(3, 13):
+                answer = await rig.client().ask(apis.PRODUCE, version, bad)
+                (refused,) = answer.responses[0].partition_responses
+                assert refused.error_code == INVALID_RECORD
+                if version >= 8:
+                    named = [item.batch_index for item in refused.record_errors]
+                    assert named == [1, 3]
+                    assert "no key" in refused.record_errors[0].batch_index_error_message
+                    assert "(index 1, 3)" in refused.error_message
+            assert rig.node.topics.get("t").partitions[0].end_offset == 0
+            assert await _ask(rig, _keyed([b"a", b""], codec, value)) == NONE
+            assert rig.node.topics.get("t").partitions[0].end_offset == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_policy_that_changes_counts_from_the_next_batch_on() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1)
+            assert await _ask(rig, _keyed([None], NO_CODEC)) == NONE
+            topic = rig.node.topics.get("t")
+            topic.partitions[0].config = LogConfig(is_compacted=True)
+            assert await _ask(rig, _keyed([None], NO_CODEC)) == INVALID_RECORD
+
+    asyncio.run(scenario())
+
+
+@CODECS
+def test_a_batch_that_lies_about_its_keys_is_corrupt(codec) -> None:
+    """Cut anywhere, or with a number of too many bytes: no other error, and never a pass."""
+    whole = _keyed([b"key", b"other"], NO_CODEC)
+    assert keyless_records(whole) == []
+    for size in range(62, len(whole)):
+        with pytest.raises(BatchCorrupt):
+            keyless_records(bytes(whole[:size]))
+    assert keyless_records(_keyed([None, b"k", None], codec)) == [0, 2]

@@ -58,6 +58,8 @@ ONE_VERSION_MIN: Final = 5
 """From here on an answer has the log start offset; older ones go the long way."""
 LATENCY_SAMPLE_MASK: Final = 15
 """One request in 16 is measured: a histogram that costs the hot path nothing."""
+RECORD_ERRORS_MAX: Final = 1_000
+"""Refused records that an answer names."""
 ATTEMPTS_MAX: Final = 8
 """How often a batch waits for its log to be ready; each time it was told that it is."""
 
@@ -370,5 +372,14 @@ class ProduceHandler:
             -1,
             message_of(error),
             hint,
+            _record_errors(error),
         )
         self._close(pending)
+
+
+def _record_errors(error: BaseException) -> tuple[tuple[int, str], ...]:
+    """The records that were refused, where it is known which (KIP-467)."""
+    if not isinstance(error, RecordInvalid):
+        return ()
+    indexes: list[int] = error.fields.get("record_indexes", [])
+    return tuple((index, "it has no key") for index in indexes[:RECORD_ERRORS_MAX])

@@ -11,11 +11,12 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from headrace.errors import BatchCorrupt, HeadraceError, StorageUnavailable
-from headrace.records.batch import COMPRESSION_MASK, BatchHeader, check_batch
+from headrace.errors import BatchCorrupt, HeadraceError, RecordInvalid, StorageUnavailable
+from headrace.records.batch import COMPRESSION_MASK, CONTROL, BatchHeader, check_batch
 from headrace.records.codec import (
     DECOMPRESSED_BYTES_MAX,
     check_count,
+    keyless_records,
     log_append_time,
     recompress,
 )
@@ -34,17 +35,15 @@ if TYPE_CHECKING:
 INLINE_BYTES_MAX = 256 * 1024
 """Unfolded; half a millisecond."""
 GIVEN_BACK_BYTES_MIN = 8 * 1024 * 1024
+SHOWN_MAX = 3
 WAITING_BYTES_MAX = 128 * 1024 * 1024
 """Of all batches that wait for the thread, as they came; the next are told to come again."""
 
 
 def is_kept(header: BatchHeader, config: LogConfig) -> bool:
     """Whether the topic stores the batch as it came, and nothing about it is doubtful."""
-    return (
-        config.compression == "producer"
-        and not config.is_log_append_time
-        and header[12] <= header[1]  # not `is_doubtful`: by name it takes 25 ns longer
-    )
+    # Not `is_doubtful`: by name it takes 25 ns longer.
+    return config.is_opaque and header[12] <= header[1]
 
 
 def unfold(
@@ -52,12 +51,14 @@ def unfold(
 ) -> Unfolded:
     """The batch as the topic wants it stored.
 
-    Raises BatchCorrupt, also above `bytes_max`, and BatchTooLarge: a small batch may unfold to
-    much, which must not wait for its log to be ready.
+    Raises BatchCorrupt, also above `bytes_max`, RecordInvalid, and BatchTooLarge: a small batch may
+    unfold to much, which must not wait for its log to be ready.
     """
     batch = bytes(records)
     if header.is_doubtful:
         check_count(batch, decompressed_bytes_max=bytes_max)
+    if config.is_compacted and not header.attributes & CONTROL:
+        _check_keys(batch, bytes_max)
     name = "none" if config.compression == "uncompressed" else config.compression
     codec = codec_of_name(name)
     if codec is not None and codec != header.attributes & COMPRESSION_MASK:
@@ -66,6 +67,20 @@ def unfold(
         batch = log_append_time(batch, now_ms)
     config.check_size(len(batch))
     return batch, check_batch(batch)
+
+
+def _check_keys(batch: bytes, bytes_max: int) -> None:
+    """Raises RecordInvalid, which names the records that have no key."""
+    keyless = keyless_records(batch, decompressed_bytes_max=bytes_max)
+    if keyless:
+        shown = ", ".join(map(str, keyless[:SHOWN_MAX]))
+        more = ", ..." if len(keyless) > SHOWN_MAX else ""
+        raise RecordInvalid(
+            "a topic with cleanup.policy=compact takes no records without a key, and"
+            f" {len(keyless)} of this batch have none (index {shown}{more}): nothing of it is"
+            " stored; give each record a key",
+            record_indexes=keyless,
+        )
 
 
 class Unfolder:
@@ -81,7 +96,7 @@ class Unfolder:
     def now(
         self, records: memoryview, header: BatchHeader, partition: PartitionLog
     ) -> Unfolded | None:
-        """The batch as it is to be stored; None where that takes the thread. Raises BatchCorrupt.
+        """The batch as it is to be stored; None where that takes the thread. Raises as `unfold`.
 
         None also for what is wrong about it, where that is known only once it is unfolded.
         """

@@ -71,6 +71,8 @@ class ProduceResult(NamedTuple):
     message: str | None
     hint: LeaderHint | None = None
     """Who serves the partition, where this broker does not (from version 10 on)."""
+    record_errors: tuple[tuple[int, str], ...] = ()
+    """(index in the batch, why) of the records for which it was refused (from version 8 on)."""
 
 
 _ONE: Final = Struct(">hhiih")
@@ -237,7 +239,9 @@ def write_produce(version: int, results: list[ProduceResult]) -> bytes:
             else:
                 out.append(_RESULT_3.pack(*result[1:5]))
             if version >= 8:
-                out.append(INT32.pack(0))
+                out.append(INT32.pack(len(result.record_errors)))
+                for index, reason in result.record_errors:
+                    out.append(INT32.pack(index) + _message(reason))
                 out.append(_message(result.message))
     out.append(INT32.pack(0))  # throttle time
     return b"".join(out)
@@ -262,7 +266,10 @@ def _write_flexible(version: int, topics: list[tuple[bytes, list[ProduceResult]]
             if result.message is None:
                 out.append(b"\x01\x00" + tags)  # no record errors, no message
             else:
-                out.append(b"\x01" + compact_string(result.message.encode()[:1000]) + tags)
+                out.append(write_uvarint(len(result.record_errors) + 1))
+                for index, reason in result.record_errors:
+                    out.append(INT32.pack(index) + compact_string(reason.encode()[:1000]) + b"\x00")
+                out.append(compact_string(result.message.encode()[:1000]) + tags)
         out.append(b"\x00")
     out.append(b"\x00\x00\x00\x00" + endpoints_field(hints))  # throttle time before it
     return b"".join(out)
