@@ -1,289 +1,378 @@
-"""Writing the rows of one task of one micro-batch to topics, once, whatever is killed when.
+"""Writing the rows of a micro-batch to topics, each row once, however the batch is cut into tasks.
 
-Rules of the room: knows a write's identity (query, batch, task) and rows in order, not Spark.
-How it works: every record carries the identity and its sequence in the task as a header. Before
-the first record to a topic, the topic's end offsets are committed in a group of this query and
-task, with "batch:begun" as metadata; after the last was acknowledged, "batch:done". A replay
-that finds "done" writes nothing; one that finds "begun" reads the topic from those offsets,
-learns which sequences are there, and writes the others. Without transactions a consumer can
-see part of a batch before the rest; the seam for the transactional way is `Delivery`.
+Responsibilities: the protocol between the tasks of a batch, its commit, and what a former run
+of the batch left in the topics. Knows neither Spark nor a client: topics are the seam
+`TargetTopics`.
+
+Terms: a *run* is one execution of a micro-batch. A restart replays the batch in another run,
+perhaps cut into other tasks. Within a run a task may be attempted several times.
+
+How it works. A row is recognised by a digest of its content, never by its place in a task,
+because the cutting of a batch changes between runs and only its content repeats. Each record
+carries a header (query, batch, run, task, digest). Before a task writes to a topic, it makes
+sure that the topic's end offsets are committed in the query's group, with the mark
+"batch:begun:run". Then:
+
+- No earlier run has begun the batch: every row is written. A repeated attempt first reads back
+  what the task has written in this run.
+- An earlier run has begun it: a row whose digest that run has written is counted, not written.
+  Equal rows may be spread over tasks in another way than before, so no task can know alone
+  whether a copy is missing. `commit_batch` adds up the counts of all tasks, compares them with
+  the topics, and writes the missing copies.
+- After that the mark is "batch:done:run:count:checksum". A replay of a done batch writes
+  nothing, and fails unless it has the same rows.
+
+Invariants: a task reads the end offsets before the marks, and writes only after a mark is
+stored. Hence the offsets of any mark lie at or before the first record of the batch, also when
+tasks store marks concurrently. Rows that differ between runs are an error, because neither
+loss nor duplication could be excluded.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from time import monotonic_ns, sleep
-from typing import Any, NamedTuple, Protocol
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace.pipeline.errors import DeliveryFailed, RowsChanged
-from headrace.pipeline.options import SinkOptions, SourceOptions
-from headrace.pipeline.planning import OffsetRange, offset_of, walk
+from headrace.pipeline.errors import DeliveryInDoubt, RowsChanged
+from headrace.pipeline.written import (
+    CHECKSUM_MODULUS,
+    COMMIT_TASK,
+    Mark,
+    Row,
+    Stored,
+    WriteIdentity,
+    Written,
+    batch_prefix,
+    digest_of,
+    encoded,
+    row_again,
+    written_or_none,
+)
 
-WRITTEN_HEADER = "headrace-written"  # do not change: stored
-GROUP_PREFIX = "headrace-sink"  # do not change: stored
-_SETTLE_S = 0.25
-_SETTLE_TRIES = 20
-_REQUEST_TIMEOUT_S = 30.0
-
-
-class WriteIdentity(NamedTuple):
-    """Which task of which micro-batch of which query writes."""
-
-    query: str
-    batch: int
-    task: int
-
-    def header(self, sequence: int) -> bytes:
-        """The header's value of one record."""
-        return f"{self.query}/{self.batch}/{self.task}/{sequence}".encode()
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 
-class Row(NamedTuple):
-    """One record to write; `partition` -1 lets the key decide, `timestamp_ms` 0 is now."""
+class Bounds(NamedTuple):
+    """The log start offset and the end offset of a partition."""
 
-    topic: str
-    partition: int
-    key: bytes | str | None
-    value: bytes | str | None
-    headers: list[tuple[str, str | bytes | None]]
-    timestamp_ms: int
+    start: int
+    end: int
 
 
-class Delivery(Protocol):
-    """The seam: how a task's rows reach their topics."""
+class TargetTopics(Protocol):
+    """The seam to the broker. Every method raises DeliveryFailed when the broker fails it."""
 
-    def send(self, row: Row) -> None:
-        """Take the next row of the task. Rows of a replay come in the same order."""
+    def bounds(self, topic: str) -> dict[int, Bounds]:
+        """The bounds of each partition. Raises OptionInvalid when there is no such topic."""
         ...
 
-    def finish(self) -> int:
-        """Make all rows durable and the batch done; how many were written this time."""
+    def wait_settled(self, topic: str) -> dict[int, Bounds]:
+        """The bounds once they stand still: a killed writer's last request may be in flight."""
         ...
 
-    def close(self) -> None:
-        """Let go of everything, also after a failure."""
+    def marks(self, group: str) -> dict[tuple[str, int], tuple[int, str]]:
+        """The committed offset and metadata of every partition that the group has one of."""
+        ...
+
+    def commit_marks(self, group: str, marks: dict[tuple[str, int], tuple[int, str]]) -> None:
+        """Commit offsets with metadata, all or none."""
+        ...
+
+    def produce(self, row: Row, written: bytes) -> None:
+        """Queue a record with `written` as its last header, named WRITTEN_HEADER."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until all queued records are acknowledged."""
+        ...
+
+    def records(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stored]:
+        """The records of [start, end)."""
         ...
 
 
 @dataclass
-class _Target:
-    """What is known of one topic in this batch."""
+class BatchMarks:
+    """The marks of one micro-batch: where it begins in each topic, and what is done."""
 
-    is_done: bool
-    begun: list[Any]
-    seen: dict[int, int]
+    begun: dict[str, dict[int, int]] = field(default_factory=dict)
+    runs: dict[str, str] = field(default_factory=dict)
+    done: dict[str, Mark] = field(default_factory=dict)
 
 
-class IdempotentDelivery:
-    """Delivery by an idempotent producer, and a read-back of the tail on a replay."""
+def read_marks(topics: TargetTopics, identity: WriteIdentity, *, at_least_once: bool) -> BatchMarks:
+    """The marks of this micro-batch; with `at_least_once` only those of this run.
 
-    def __init__(self, options: SinkOptions, identity: WriteIdentity) -> None:
-        from confluent_kafka import Consumer, Producer
+    Raises DeliveryInDoubt when the query has gone past the batch already.
+    """
+    found = BatchMarks()
+    committed = topics.marks(identity.group)
+    for (topic, partition), (offset, metadata) in sorted(committed.items()):
+        mark = Mark.parse_or_none(metadata)
+        if mark is None or (at_least_once and mark.run != identity.run):
+            continue
+        if mark.batch > identity.batch:
+            raise DeliveryInDoubt(
+                f"Query {identity.query} replays batch {identity.batch}, but the sink has begun "
+                f"batch {mark.batch} already: the checkpoint is older than topic {topic}. Which "
+                "rows of the batch are written is not known any more, so nothing is written. "
+                "Restore the newer checkpoint; or set delivery=atLeastOnce until the query has "
+                "passed that batch, which writes its rows again; or start a new checkpoint."
+            )
+        if mark.batch < identity.batch:
+            continue
+        if mark.is_done:
+            found.done[topic] = mark
+        else:
+            found.begun.setdefault(topic, {})[partition] = offset
+            found.runs[topic] = mark.run
+    return found
 
-        self._options = options
+
+@dataclass
+class TopicReport:
+    """What one task, or all of a batch together, found and did in one topic.
+
+    `deferred` counts, by digest, the rows that an earlier run has written; `count` and
+    `checksum` cover all rows.
+    """
+
+    count: int = 0
+    checksum: int = 0
+    deferred: Counter[bytes] = field(default_factory=Counter)
+
+    def add(self, other: TopicReport) -> None:
+        """Take in what another task reports."""
+        self.count += other.count
+        self.checksum = (self.checksum + other.checksum) % CHECKSUM_MODULUS
+        self.deferred.update(other.deferred)
+
+
+@dataclass
+class TaskReport:
+    """What a task hands to the batch's commit. `written_count` is of this attempt."""
+
+    identity: WriteIdentity
+    written_count: int = 0
+    topics: dict[str, TopicReport] = field(default_factory=dict)
+
+
+@dataclass
+class _Topic:
+    """A task's view of one topic."""
+
+    report: TopicReport
+    is_done: bool = False
+    earlier: set[bytes] = field(default_factory=set)
+    own: Counter[bytes] = field(default_factory=Counter)
+
+
+class TaskDelivery:
+    """The rows of one attempt of one task."""
+
+    def __init__(
+        self, topics: TargetTopics, identity: WriteIdentity, *, at_least_once: bool = False
+    ) -> None:
+        self._target = topics
         self._identity = identity
-        self._sequence = 0
-        self._written = 0
-        self._targets: dict[str, _Target] = {}
-        self._failure: Any = None
-        self._producer = Producer(
-            {
-                "log_level": "2",
-                "linger.ms": "10",
-                "batch.size": "262144",
-                "partitioner": "murmur2_random",  # the choice of Kafka's own clients
-                "queue.buffering.max.messages": "200000",
-                **options.client,
-                "enable.idempotence": "true",
-                "acks": "all",
-                "delivery.timeout.ms": str(options.delivery_timeout_ms),
-                "delivery.report.only.error": True,
-                "error_cb": self._on_error,
-            }
-        )
-        self._consumer = Consumer(
-            {
-                "log_level": "2",
-                **options.client,
-                "group.id": f"{GROUP_PREFIX}.{identity.query}.{identity.task}",
-                "enable.auto.commit": "false",
-                "enable.partition.eof": "true",
-                "auto.offset.reset": "error",
-                "isolation.level": "read_uncommitted",
-            }
-        )
+        self._at_least_once = at_least_once
+        self._topics: dict[str, _Topic] = {}
+        self._written_count = 0
+        self._header = batch_prefix(identity) + f"{identity.run}/{identity.task}/".encode()
 
     def send(self, row: Row) -> None:
-        """See Delivery. Raises RowsChanged when a replayed row is another than the first time."""
-        sequence = self._sequence
-        self._sequence += 1
-        target = self._targets.get(row.topic)
-        if target is None:
-            target = self._targets[row.topic] = self._open(row.topic)
-        if target.is_done:
+        """Write the row unless it is written already.
+
+        Raises OptionInvalid when there is no such topic, DeliveryFailed, DeliveryInDoubt.
+        """
+        topic = self._topics.get(row.topic)
+        if topic is None:
+            topic = self._topics[row.topic] = self._open(row.topic)
+        digest = digest_of(row)
+        report = topic.report
+        report.count += 1
+        report.checksum += int.from_bytes(digest, "big")
+        if topic.is_done:
             return
-        if target.seen:
-            known = target.seen.pop(sequence, None)
-            if known is not None:
-                if known != fingerprint(row.key, row.value):
-                    raise self._changed(f"row {sequence} differs from the one written before")
-                return
-        self._written += 1
-        headers = [*row.headers, (WRITTEN_HEADER, self._identity.header(sequence))]
-        while True:
-            try:
-                self._producer.produce(
-                    row.topic,
-                    row.value,
-                    row.key,
-                    row.partition,
-                    on_delivery=self._on_failure,
-                    timestamp=row.timestamp_ms,
-                    headers=headers,
+        if digest in topic.earlier:
+            report.deferred[digest] += 1
+            return
+        if topic.own and topic.own[digest] > 0:
+            topic.own[digest] -= 1
+            return
+        self._written_count += 1
+        self._target.produce(row, self._header + encoded(row, digest))
+
+    def finish(self) -> TaskReport:
+        """Wait for the acknowledgements. Raises DeliveryFailed, RowsChanged."""
+        self._target.flush()
+        for name, topic in self._topics.items():
+            if left := topic.own.total():
+                raise _rows_changed(
+                    self._identity,
+                    f"an earlier attempt of task {self._identity.task} wrote {left} records to "
+                    f"topic {name} that are not among the task's rows now",
                 )
-                break
-            except BufferError:
-                self._producer.poll(0.05)
-                self._check()
-        if sequence % 1000 == 0:
-            self._producer.poll(0)
+            topic.report.checksum %= CHECKSUM_MODULUS
+        reports = {name: topic.report for name, topic in self._topics.items()}
+        return TaskReport(self._identity, self._written_count, reports)
 
-    def finish(self) -> int:
-        """See Delivery. Raises DeliveryFailed, RowsChanged."""
-        left = self._producer.flush(self._options.delivery_timeout_ms / 1000)
-        self._check()
-        if left:
-            raise DeliveryFailed(f"{left} records were not acknowledged in time.")
-        for name, target in sorted(self._targets.items()):
-            if target.is_done:
-                continue
-            if target.seen:
-                raise self._changed(f"{len(target.seen)} rows written to {name} are missing now")
-            self._mark(target.begun, "done")
-        return self._written
-
-    def close(self) -> None:
-        """See Delivery: what is still queued is dropped, the replay writes it."""
-        self._producer.purge()
-        self._producer.flush(1.0)
-        self._consumer.close()
-
-    def _open(self, topic: str) -> _Target:
-        from confluent_kafka import TopicPartition
-
-        ends = watermarks(self._options.client, topic)
-        partitions = [TopicPartition(name, number) for name, number, _ in walk(ends)]
-        known = self._consumer.committed(partitions, timeout=_REQUEST_TIMEOUT_S)
-        marks = [_mark_of(entry.metadata) for entry in known]
-        if all(batch > self._identity.batch for batch, _ in marks) or all(
-            mark == (self._identity.batch, "done") for mark in marks
-        ):
-            return _Target(is_done=True, begun=[], seen={})
-        if any(mark == (self._identity.batch, "begun") for mark in marks):
-            begun = [
-                # A partition without the mark was added since: all of it is the tail.
-                TopicPartition(
-                    topic, entry.partition, entry.offset if mark[0] == self._identity.batch else 0
-                )
-                for entry, mark in zip(known, marks, strict=True)
-            ]
-            return _Target(is_done=False, begun=begun, seen=self._read_back(topic, begun))
-        begun = [
-            TopicPartition(topic, entry.partition, offset_of(ends, topic, entry.partition, 0))
-            for entry in known
-        ]
-        self._mark(begun, "begun")
-        return _Target(is_done=False, begun=begun, seen={})
-
-    def _mark(self, begun: list[Any], state: str) -> None:
-        from confluent_kafka import TopicPartition
-
-        mark = f"{self._identity.batch}:{state}"
-        entries = [
-            TopicPartition(entry.topic, entry.partition, entry.offset, mark) for entry in begun
-        ]
-        for entry in self._consumer.commit(offsets=entries, asynchronous=False):
-            if entry.error is not None:
-                raise DeliveryFailed(f"The batch could not be marked {state}: {entry.error}.")
-
-    def _read_back(self, topic: str, begun: list[Any]) -> dict[int, int]:
-        """The sequences of this identity that the topic holds already, with fingerprints."""
-        from headrace.pipeline.fetch import message_batches
-
-        prefix = self._identity.header(0)[:-1]
-        ends = _settled(self._options.client, topic)
-        reading = SourceOptions(client=self._options.client)
-        seen: dict[int, int] = {}
-        for entry in begun:
-            end = offset_of(ends, topic, entry.partition, 0)
-            if end <= entry.offset:
-                continue
-            self._consumer.assign([entry])
-            piece = OffsetRange(topic, entry.partition, entry.offset, end)
-            for messages in message_batches(self._consumer, piece, reading):
-                for message in messages:
-                    for name, value in message.headers() or ():
-                        if name == WRITTEN_HEADER and (value or b"").startswith(prefix):
-                            sequence = int(value[len(prefix) :])
-                            seen[sequence] = fingerprint(message.key(), message.value())
-            self._consumer.unassign()
-        return seen
-
-    def _changed(self, what: str) -> RowsChanged:
-        query, batch, task = self._identity
-        return RowsChanged(
-            f"Replay of batch {batch}, task {task} of query {query}: {what}. Rows of a task must "
-            "repeat in content and order; after a shuffle set sortRows=true, and use no random "
-            "or current-time functions."
-        )
-
-    def _on_failure(self, error: Any, _message: Any) -> None:
-        self._failure = self._failure or error
-
-    def _on_error(self, error: Any) -> None:
-        if error.fatal():
-            self._failure = self._failure or error
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise DeliveryFailed(f"The broker did not take a record: {self._failure}.")
+    def _open(self, name: str) -> _Topic:
+        identity = self._identity
+        bounds = self._target.bounds(name)  # before the marks: see the invariants
+        marks = read_marks(self._target, identity, at_least_once=self._at_least_once)
+        topic = _Topic(TopicReport(), is_done=bool(marks.done))
+        if topic.is_done:
+            return topic
+        if name not in marks.begun:
+            mark = Mark(identity.batch, identity.run).encode()
+            self._target.commit_marks(
+                identity.group,
+                {(name, number): (each.end, mark) for number, each in bounds.items()},
+            )
+            return topic
+        if marks.runs[name] == identity.run and identity.attempt == 0:
+            return topic
+        for written, _ in read_back(self._target, identity, name, marks.begun[name]):
+            if written.run == identity.run:
+                topic.own[written.digest] += written.task == identity.task
+            elif not self._at_least_once:
+                topic.earlier.add(written.digest)
+        return topic
 
 
-DeliveryFactory = Callable[[SinkOptions, WriteIdentity], Delivery]
+def read_back(
+    topics: TargetTopics, identity: WriteIdentity, name: str, begun: dict[int, int]
+) -> Iterator[tuple[Written, Stored]]:
+    """The records of this micro-batch in a topic, of all its runs.
 
-
-def fingerprint(key: bytes | str | None, value: bytes | str | None) -> int:
-    """What a replayed row is compared by."""
-    first = zlib.crc32(key.encode() if isinstance(key, str) else key or b"")
-    return zlib.crc32(value.encode() if isinstance(value, str) else value or b"", first)
-
-
-def watermarks(client: dict[str, str], topic: str) -> Any:
-    """The end offsets of a topic's partitions. Raises OptionInvalid when there is none."""
-    from headrace.pipeline.cluster import Cluster
-
-    cluster = Cluster({**client, "isolation.level": "read_uncommitted"})
-    return cluster.latest(cluster.partitions_of((topic,), None))
-
-
-def _settled(client: dict[str, str], topic: str) -> Any:
-    """End offsets that stood still for a moment: a killed writer's last request may be on its way.
-
-    Other writers may move them for ever; then the last reading is taken.
+    Partitions without a mark were added since the batch began: they are read from their start.
+    Raises DeliveryInDoubt when the log does not reach back to where the batch began.
     """
-    ends = watermarks(client, topic)
-    begun_ns = monotonic_ns()
-    while monotonic_ns() - begun_ns < _SETTLE_S * _SETTLE_TRIES * 1e9:
-        sleep(_SETTLE_S)
-        again = watermarks(client, topic)
-        if again == ends:
-            break
-        ends = again
-    return ends
+    prefix = batch_prefix(identity)
+    for number, (start, end) in sorted(topics.wait_settled(name).items()):
+        begin = begun.get(number, 0)
+        if begin < start or begin > end:
+            raise DeliveryInDoubt(
+                f"Batch {identity.batch} of query {identity.query} began at offset {begin} of "
+                f"{name}-{number}, but the log holds {start} to {end}: retention was faster, or "
+                "the topic was deleted and recreated. Which rows of the batch are written cannot "
+                "be read any more, so nothing is written. Set delivery=atLeastOnce for one run, "
+                "which writes the batch again, or start a new checkpoint."
+            )
+        for record in topics.records(name, number, begin, end):
+            written = written_or_none(prefix, record)
+            if written is not None:
+                yield written, record
 
 
-def _mark_of(metadata: str | None) -> tuple[int, str]:
-    batch, _, state = (metadata or "").partition(":")
-    return (int(batch), state) if batch.isdigit() else (-1, "")
+def commit_batch(
+    topics: TargetTopics, reports: Iterable[TaskReport], *, at_least_once: bool = False
+) -> int:
+    """Complete a micro-batch whose tasks have all finished, and mark it done.
+
+    Returns how many records it had to write itself. Raises RowsChanged when the batch has other
+    rows than an earlier run has written, DeliveryInDoubt when a row is written twice.
+    """
+    identity: WriteIdentity | None = None
+    merged: dict[str, TopicReport] = {}
+    for each in reports:
+        identity = each.identity._replace(task=COMMIT_TASK)
+        for name, report in each.topics.items():
+            merged.setdefault(name, TopicReport()).add(report)
+    if identity is None:
+        return 0
+    marks = read_marks(topics, identity, at_least_once=at_least_once)
+    if marks.done:
+        _check_done(identity, merged, marks.done)
+        return 0
+    completed = 0
+    for name, begun in marks.begun.items():
+        if marks.runs[name] != identity.run:
+            report = merged.get(name, TopicReport())
+            completed += _complete(topics, identity, name, begun, report)
+    topics.flush()
+    if merged:
+        topics.commit_marks(identity.group, _done_marks(identity, merged))
+    return completed
+
+
+def _done_marks(
+    identity: WriteIdentity, merged: dict[str, TopicReport]
+) -> dict[tuple[str, int], tuple[int, str]]:
+    """One partition of each topic is enough, and partition 0 is in every topic."""
+    done = Mark(identity.batch, identity.run, is_done=True)
+    return {
+        (name, 0): (0, done._replace(row_count=each.count, checksum=each.checksum).encode())
+        for name, each in merged.items()
+    }
+
+
+def _check_done(
+    identity: WriteIdentity, merged: dict[str, TopicReport], done: dict[str, Mark]
+) -> None:
+    for name in sorted(merged.keys() | done.keys()):
+        report, mark = merged.get(name, TopicReport()), done.get(name, Mark(identity.batch, ""))
+        if (report.count, report.checksum) != (mark.row_count, mark.checksum):
+            raise _rows_changed(
+                identity,
+                f"{mark.row_count} rows were written to topic {name} and the batch was completed; "
+                f"now it has {report.count} rows for that topic, "
+                + ("and other ones" if report.count == mark.row_count else "another number"),
+            )
+
+
+def _complete(
+    topics: TargetTopics,
+    identity: WriteIdentity,
+    name: str,
+    begun: dict[int, int],
+    report: TopicReport,
+) -> int:
+    """Write the copies of deferred rows that the topic lacks; how many."""
+    earlier: Counter[bytes] = Counter()
+    own_count = 0
+    for written, _ in read_back(topics, identity, name, begun):
+        if written.run == identity.run:
+            own_count += 1
+        else:
+            earlier[written.digest] += 1
+    if surplus := earlier - report.deferred:
+        raise _rows_changed(
+            identity,
+            f"an earlier run wrote {surplus.total()} records to topic {name} that are not among "
+            "its rows now (or its writer was still running)",
+        )
+    expected = report.count - report.deferred.total()
+    if own_count != expected:
+        raise DeliveryInDoubt(
+            f"Batch {identity.batch} of query {identity.query} has written {own_count} records to "
+            f"topic {name} in this run, {expected} were expected: a task ran twice at the same "
+            "time. Set spark.speculation=false, end all workers of former runs, then restart."
+        )
+    missing = report.deferred - earlier
+    wanted = missing.total()
+    if not wanted:
+        return 0
+    header = batch_prefix(identity) + f"{identity.run}/{COMMIT_TASK}/".encode()
+    for written, record in read_back(topics, identity, name, begun):
+        for _ in range(missing.pop(written.digest, 0)):
+            row = row_again(name, written, record)
+            topics.produce(row, header + encoded(row, written.digest))
+    if missing:
+        raise DeliveryInDoubt(
+            f"Batch {identity.batch} of query {identity.query}: {missing.total()} records were "
+            f"deleted from topic {name} while the batch was completed. Restart the query."
+        )
+    return wanted
+
+
+def _rows_changed(identity: WriteIdentity, what: str) -> RowsChanged:
+    return RowsChanged(
+        f"Replay of batch {identity.batch} of query {identity.query}: {what}. A replay must bring "
+        "the rows of the batch again, so the batch is not committed. Use no random or current-time "
+        "functions in the query, and change it only between batches. To go on with the rows of "
+        "now, set delivery=atLeastOnce for one run: it writes them all, next to the earlier ones."
+    )

@@ -24,8 +24,16 @@ class RowsChanged(Fatal):
     """A replayed micro-batch brought other rows than the first time: it cannot be written once."""
 
 
+class RowInvalid(Rejected):
+    """A row that no record can hold unchanged, such as one with a null header key."""
+
+
 class DeliveryFailed(Retriable):
     """The broker did not acknowledge a record of the sink."""
+
+
+class DeliveryInDoubt(Fatal):
+    """Which rows of a micro-batch are written already cannot be established any more."""
 
 
 class LeaseHeld(Retriable):

@@ -7,7 +7,7 @@ it. Spark hands options over with names in any case; `kafka.*` go to the client 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from headrace.pipeline.errors import OptionInvalid
@@ -26,7 +26,10 @@ _SOURCE_OPTIONS = {
     "minpartitions", "maxrecordspertask", "failondataloss", "pinend", "batchrows",
     "stalltimeoutms",
 }  # fmt: skip
-_SINK_OPTIONS = {"bootstrap.servers", "topic", "writeid", "sortrows", "deliverytimeoutms"}
+_SINK_OPTIONS = {
+    "bootstrap.servers", "topic", "writeid", "sortrows", "deliverytimeoutms", "delivery",
+}  # fmt: skip
+_DELIVERIES = ("exactlyOnce", "atLeastOnce")
 # Spark adds these to what the user said.
 _SPARK_OPTIONS = {"path", "checkpointlocation", "queryname"}
 
@@ -54,14 +57,17 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where rows go when they do not say so themselves, and under which name."""
+    """Where rows go when they do not say so themselves, and under which name.
+
+    `at_least_once` writes a replayed batch again instead of completing it.
+    """
 
     client: dict[str, str]
     topic: str | None = None
     write_id: str | None = None
     sort_rows: bool = False
     delivery_timeout_ms: int = 60_000
-    extra: dict[str, str] = field(default_factory=dict)
+    at_least_once: bool = False
 
 
 def parse_source(raw: Mapping[str, str]) -> SourceOptions:
@@ -102,6 +108,7 @@ def parse_sink(raw: Mapping[str, str]) -> SinkOptions:
         write_id=options.get("writeid"),
         sort_rows=_flag(options, "sortrows", default=False),
         delivery_timeout_ms=_count(options, "deliverytimeoutms") or 60_000,
+        at_least_once=_is_at_least_once(options),
     )
 
 
@@ -158,6 +165,15 @@ def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     if word not in ("true", "false"):
         raise OptionInvalid(f"Option {name} is true or false, not {word!r}.", option=name)
     return word == "true"
+
+
+def _is_at_least_once(options: Mapping[str, str]) -> bool:
+    word = options.get("delivery", "exactlyOnce")
+    if word.lower() not in map(str.lower, _DELIVERIES):
+        raise OptionInvalid(
+            f"Option delivery is {' or '.join(_DELIVERIES)}, not {word!r}.", option="delivery"
+        )
+    return word.lower() == "atleastonce"
 
 
 def _count(options: Mapping[str, str], name: str, *, least: int = 1) -> int | None:

@@ -1,8 +1,12 @@
 """The writers of the data source `headrace`: rows of a DataFrame become records of topics.
 
-Rules of the room: columns are found by name (`value`, and perhaps topic, partition, key,
-headers, timestamp); how rows are delivered once is `delivery.py`. Spark pickles a writer to
-its workers: it carries options only.
+Responsibilities: what Spark calls, in which process. The rows are `rows.py`, how they are
+delivered once is `delivery.py`. Spark pickles a writer to its workers: it carries options only.
+
+What Spark 4.1 does, and this module relies on: a writer is made for each execution of a
+micro-batch, so what it is made with names the run; all attempts of all its tasks get a copy.
+`commit` runs in the driver after all tasks and before the batch is committed to the
+checkpoint, for a stream in a writer of its own that knows of the run only by the messages.
 """
 
 from __future__ import annotations
@@ -17,8 +21,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from headrace.pipeline.delivery import Delivery, IdempotentDelivery, Row, WriteIdentity
+from headrace.pipeline.delivery import TaskDelivery, TaskReport, commit_batch
 from headrace.pipeline.errors import OptionInvalid
+from headrace.pipeline.rows import check_columns, rows_of
+from headrace.pipeline.written import WriteIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.options import SinkOptions
 
-COLUMNS = {"topic", "partition", "key", "value", "headers", "timestamp"}
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
@@ -36,111 +41,95 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 class RowsWritten(WriterCommitMessage):
     """What one task did."""
 
-    count: int
+    report: TaskReport
 
 
 class BatchWriter(DataSourceArrowWriter):
     """A bounded write: once per `writeId`, which is made up for each job unless given."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        check_columns(schema.fieldNames(), options)
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        check_columns(schema, options)
+        if overwrite:
+            raise OptionInvalid(
+                'mode("overwrite") is not supported: a topic only grows, so the rows would be '
+                'added to those that are there. Write with mode("append"); delete and create the '
+                "topic first to replace its records."
+            )
         self.options = options
-        self.write_id = options.write_id or uuid4().hex
+        self.run = _new_run()
+        self.write_id = options.write_id or self.run
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """One task's rows."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "a writer runs inside a task"
-        identity = WriteIdentity(self.write_id, 0, context.partitionId())
+        """One attempt of one task."""
+        context = _task_context()
+        identity = WriteIdentity(
+            self.write_id, 0, self.run, context.partitionId(), context.attemptNumber()
+        )
         return RowsWritten(deliver(iterator, self.options, identity))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks have finished."""
+        complete(messages, self.options)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """A stream's write: once per micro-batch of the query, over kills and replays."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        check_columns(schema.fieldNames(), options)
+        check_columns(schema, options)
         self.options = options
+        self.run = _new_run()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """One task's rows of one micro-batch."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "a writer runs inside a task"
+        """One attempt of one task of one micro-batch."""
+        context = _task_context()
         query = context.getLocalProperty(_QUERY_PROPERTY)
         batch = context.getLocalProperty(_BATCH_PROPERTY)
         assert query is not None, "Spark names the query in each task"
         assert batch is not None, "Spark names the batch in each task"
-        identity = WriteIdentity(query, int(batch), context.partitionId())
+        identity = WriteIdentity(
+            query, int(batch), self.run, context.partitionId(), context.attemptNumber()
+        )
         return RowsWritten(deliver(iterator, self.options, identity))
 
-
-def check_columns(names: list[str], options: SinkOptions) -> None:
-    """Raise OptionInvalid unless a record can be made of these columns."""
-    unknown = sorted(set(names) - COLUMNS)
-    if unknown or "value" not in names:
-        raise OptionInvalid(
-            f"A row needs the column value and may have {', '.join(sorted(COLUMNS))}; "
-            f"this one has {', '.join(names)}."
-        )
-    if options.topic is None and "topic" not in names:
-        raise OptionInvalid("Say where to: option topic, or a column topic.")
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """All tasks of the micro-batch have finished; Spark commits it next."""
+        complete(messages, self.options)
 
 
-def deliver(batches: Iterator[Any], options: SinkOptions, identity: WriteIdentity) -> int:
-    """Write all rows of a task once; how many were written now. Empty tasks touch nothing."""
-    delivery: Delivery | None = None
-    try:
-        for row in rows_of(batches, options):
-            if delivery is None:
-                delivery = IdempotentDelivery(options, identity)
+def deliver(batches: Iterator[Any], options: SinkOptions, identity: WriteIdentity) -> TaskReport:
+    """Write all rows of a task once. A task without rows asks the broker nothing."""
+    rows = rows_of(batches, options)
+    first = next(rows, None)
+    if first is None:
+        return TaskReport(identity)
+    from headrace.pipeline.target import KafkaTopics
+
+    with KafkaTopics(options) as topics:
+        delivery = TaskDelivery(topics, identity, at_least_once=options.at_least_once)
+        delivery.send(first)
+        for row in rows:
             delivery.send(row)
-        return 0 if delivery is None else delivery.finish()
-    finally:
-        if delivery is not None:
-            delivery.close()
+        return delivery.finish()
 
 
-def rows_of(batches: Iterator[Any], options: SinkOptions) -> Iterator[Row]:
-    """The rows in the order in which they are numbered."""
-    rows = (row for batch in batches for row in _rows_of_batch(batch, options.topic))
-    return iter(sorted(rows, key=_sort_key)) if options.sort_rows else rows
+def complete(messages: list[WriterCommitMessage | None], options: SinkOptions) -> None:
+    """Complete what the tasks could not decide alone, and mark the batch done."""
+    from headrace.pipeline.target import KafkaTopics
+
+    reports = [each.report for each in messages if isinstance(each, RowsWritten)]
+    assert len(reports) == len(messages), "every task of a finished job reports"
+    with KafkaTopics(options) as topics:
+        commit_batch(topics, reports, at_least_once=options.at_least_once)
 
 
-def _sort_key(row: Row) -> tuple[str, int, int, bytes, bytes]:
-    return (row.topic, row.partition, row.timestamp_ms, _bytes(row.key), _bytes(row.value))
+def _new_run() -> str:
+    return uuid4().hex[:8]
 
 
-def _bytes(value: bytes | str | None) -> bytes:
-    return value.encode() if isinstance(value, str) else value or b""
+def _task_context() -> Any:
+    from pyspark import TaskContext
 
-
-def _rows_of_batch(batch: Any, topic: str | None) -> Iterator[Row]:
-    import pyarrow as pa
-
-    def column(name: str, instead: Any) -> list[Any]:
-        index = batch.schema.get_field_index(name)
-        if index < 0:
-            return [instead] * batch.num_rows
-        values = batch.column(index)
-        if pa.types.is_timestamp(values.type):
-            values = values.cast(pa.timestamp("us", tz=values.type.tz)).cast(pa.int64())
-            return [instead if each is None else each // 1000 for each in values.to_pylist()]
-        return [instead if each is None else each for each in values.to_pylist()]
-
-    for name, partition, key, value, headers, timestamp_ms in zip(
-        column("topic", topic),
-        column("partition", -1),
-        column("key", None),
-        column("value", None),
-        column("headers", ()),
-        column("timestamp", 0),
-        strict=True,
-    ):
-        if name is None:
-            raise OptionInvalid("A row has no topic, and the option topic is not set.")
-        pairs = [(header["key"], header["value"]) for header in headers]
-        yield Row(name, partition, key, value, pairs, timestamp_ms)
+    context = TaskContext.get()
+    assert context is not None, "a writer runs inside a task"
+    return context

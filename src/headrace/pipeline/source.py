@@ -180,7 +180,7 @@ class HeadraceDataSource(DataSource):
         """A bounded write."""
         from headrace.pipeline.sink import BatchWriter
 
-        return BatchWriter(parse_sink(self.options), schema)
+        return BatchWriter(parse_sink(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         """A stream's write, once per micro-batch."""

@@ -1,0 +1,188 @@
+"""Rows of a DataFrame as records: which columns and types do, and what a record cannot hold.
+
+Responsibilities: a schema is refused at planning, a row that Kafka or the client would change
+is refused when it comes; nothing is converted silently. Knows no broker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.pipeline.errors import OptionInvalid, RowInvalid
+from headrace.pipeline.written import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.types import DataType, StructType
+
+    from headrace.pipeline.options import SinkOptions
+
+_TEXT = {"string", "varchar", "char"}
+_BYTES = {*_TEXT, "binary"}
+_NEEDED = {
+    "topic": "string",
+    "partition": "int",
+    "key": "binary or string",
+    "value": "binary or string",
+    "headers": "array<struct<key: string, value: binary>>",
+    "timestamp": "timestamp",
+}
+_SIMPLE = {
+    "topic": _TEXT,
+    "partition": {"int", "smallint", "tinyint"},
+    "key": _BYTES,
+    "value": _BYTES,
+    "timestamp": {"timestamp"},
+}
+COLUMNS = frozenset(_NEEDED)
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Raise OptionInvalid unless a record can be made of every row of this schema."""
+    names = schema.fieldNames()
+    unknown = sorted(set(names) - COLUMNS)
+    if unknown or "value" not in names:
+        raise OptionInvalid(
+            f"A row needs the column value and may have {', '.join(sorted(COLUMNS))}; "
+            f"this one has {', '.join(names)}. Select and rename columns before writing."
+        )
+    for name in names:
+        if names.count(name) > 1:
+            raise OptionInvalid(f"Column {name} is there twice: nothing says which to write.")
+    for column in schema.fields:
+        if not _fits(column.name, column.dataType):
+            raise OptionInvalid(
+                f"Column {column.name} has type {column.dataType.simpleString()}, a record needs "
+                f"{_NEEDED[column.name]}. Cast it before writing.",
+                column=column.name,
+            )
+    if options.topic is None and "topic" not in names:
+        raise OptionInvalid(
+            "Nothing says which topic to write to. Set the option topic, or add a column topic."
+        )
+
+
+def _fits(name: str, kind: DataType) -> bool:
+    if name == "headers":
+        return _is_headers(kind)
+    return _type_name(kind) in _SIMPLE[name]
+
+
+def _type_name(kind: DataType) -> str:
+    """Without a length or a collation: varchar(10) and string collate UNICODE do as well."""
+    return kind.simpleString().partition("(")[0].partition(" ")[0]
+
+
+def _is_headers(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, StructType
+
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = {each.name: _type_name(each.dataType) for each in kind.elementType.fields}
+    return (
+        fields.keys() == {"key", "value"} and fields["key"] in _TEXT and fields["value"] in _BYTES
+    )
+
+
+def rows_of(batches: Iterator[Any], options: SinkOptions) -> Iterator[Row]:
+    """The rows of a task. Raises RowInvalid."""
+    rows = (row for batch in batches for row in _rows_of_batch(batch, options.topic))
+    return iter(sorted(rows, key=_sort_key)) if options.sort_rows else rows
+
+
+def _sort_key(row: Row) -> tuple[str, int, int, bytes, bytes]:
+    return (row.topic, row.partition, row.timestamp_ms, row.key or b"", row.value or b"")
+
+
+def _rows_of_batch(batch: Any, topic: str | None) -> Iterator[Row]:
+    headers = _column(batch, "headers")
+    return map(
+        Row,
+        _topics(batch, topic),
+        _partitions(batch),
+        _bytes(batch, "key"),
+        _bytes(batch, "value"),
+        [()] * batch.num_rows if headers is None else map(_headers, headers.to_pylist()),
+        _timestamps(batch),
+    )
+
+
+def _column(batch: Any, name: str) -> Any:
+    index = batch.schema.get_field_index(name)
+    return None if index < 0 else batch.column(index)
+
+
+def _topics(batch: Any, default: str | None) -> Sequence[str]:
+    column = _column(batch, "topic")
+    if column is None:
+        assert default is not None, "checked at planning"
+        return [default] * batch.num_rows
+    if column.null_count == 0:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    if default is None:
+        raise RowInvalid(
+            "A row has null in the column topic, and the option topic is not set. The batch is "
+            "not committed. Filter such rows, or set the option topic."
+        )
+    return [default if each is None else each for each in column.to_pylist()]
+
+
+def _partitions(batch: Any) -> Sequence[int]:
+    column = _column(batch, "partition")
+    if column is None:
+        return [-1] * batch.num_rows
+    numbers = column.to_pylist()
+    if any(each is not None and each < 0 for each in numbers):
+        raise RowInvalid(
+            "A row has a negative number in the column partition. The batch is not committed. "
+            "Use null where the key is to decide."
+        )
+    return [-1 if each is None else each for each in numbers]
+
+
+def _bytes(batch: Any, name: str) -> Sequence[bytes | None]:
+    import pyarrow as pa
+
+    column = _column(batch, name)
+    if column is None:
+        return [None] * batch.num_rows
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.binary())
+    elif pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _timestamps(batch: Any) -> Sequence[int]:
+    """Milliseconds, 0 for null: the client takes 0 for the time of writing."""
+    import pyarrow as pa
+
+    column = _column(batch, "timestamp")
+    if column is None:
+        return [0] * batch.num_rows
+    micros = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64()).to_pylist()
+    times_ms = [0 if each is None else (each // 1000 or -1) for each in micros]
+    if min(times_ms, default=0) < 0:
+        raise RowInvalid(
+            "A row has a timestamp before 1970-01-01 00:00:00.001 UTC. Kafka has none before 1970, "
+            "and its client librdkafka writes the present time in place of 0. The batch is not "
+            "committed. Use null for the time of writing, or a later timestamp."
+        )
+    return times_ms
+
+
+def _headers(pairs: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes | None]]:
+    if not pairs:
+        return []
+    made: list[tuple[str, bytes | None]] = []
+    for pair in pairs:
+        name = None if pair is None else pair["key"]
+        if pair is None or name is None:
+            raise RowInvalid(
+                "A row has a header whose key is null, which Kafka does not allow. The batch is "
+                "not committed. Filter such headers: filter(headers, h -> h.key IS NOT NULL)."
+            )
+        content = pair["value"]
+        made.append((name, content.encode() if isinstance(content, str) else content))
+    return made
