@@ -1,7 +1,8 @@
-"""What a sealed ledger keeps beside its records: its index and its producers.
+"""What a sealed ledger keeps beside its records: index, producers and transactions.
 
-Rules of the room: bytes in, bytes out; the storage underneath guards them with a checksum. The
-layout is in `docs/FORMAT.md`. Do not change: stored.
+Invariants: bytes in, bytes out; the storage underneath guards them with a checksum. The layout is
+in `docs/FORMAT.md`. Do not change: stored. A footer is a head and tagged sections, so a later
+version can add sections that this one skips, or refuses where it must not.
 """
 
 from __future__ import annotations
@@ -10,12 +11,20 @@ from struct import Struct
 from typing import NamedTuple
 
 from headrace.errors import DataCorrupt, FormatUnsupported
+from headrace.log.aborted_index import AbortedIndex
 from headrace.log.offset_index import OffsetIndex
 from headrace.log.producer_state import ProducerState
 from headrace.storage.ledger import FOOTER_BYTES_MAX
 
-VERSION = 1
+VERSION = 2
+_WITHOUT_SECTIONS = 1
 _HEAD = Struct(">BqqII")
+"""Of version 1."""
+_SECTIONED_HEAD = Struct(">BqqB")
+_SECTION = Struct(">HHI")
+REQUIRED = 1
+INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS = 1, 2, 3, 4, 5
+_KNOWN = frozenset({INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS})
 
 
 class Footer(NamedTuple):
@@ -25,29 +34,88 @@ class Footer(NamedTuple):
     first_append_ms: int
     offset_index: OffsetIndex
     producers: ProducerState
+    aborted: AbortedIndex | None = None
 
 
 def encode_footer(footer: Footer) -> bytes:
     """Its stored bytes, no more than storage keeps: what does not fit are the oldest producers."""
-    index = footer.offset_index.encode()
-    producers = footer.producers.encode(FOOTER_BYTES_MAX - _HEAD.size - len(index))
-    head = _HEAD.pack(
-        VERSION, footer.end_offset, footer.first_append_ms, len(index), len(producers)
-    )
-    return head + index + producers
+    producers = footer.producers
+    sections = [(INDEX, REQUIRED, footer.offset_index.encode())]
+    if footer.aborted is not None and len(footer.aborted):
+        sections.append((ABORTED, REQUIRED, footer.aborted.encode()))
+    if producers.has_open:
+        sections.append((OPEN, REQUIRED, producers.encode_open()))
+    if producers.has_coordinators:
+        sections.append((COORDINATORS, 0, producers.encode_coordinators()))
+    size = _SECTIONED_HEAD.size + sum(_SECTION.size + len(data) for _, _, data in sections)
+    left = FOOTER_BYTES_MAX - size - _SECTION.size
+    sections.append((PRODUCERS, REQUIRED, producers.encode(left)))
+    parts = [
+        _SECTIONED_HEAD.pack(VERSION, footer.end_offset, footer.first_append_ms, len(sections))
+    ]
+    for tag, flags, data in sorted(sections):
+        parts += (_SECTION.pack(tag, flags, len(data)), data)
+    return b"".join(parts)
 
 
 def decode_footer(data: bytes) -> Footer:
     """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
-    if len(data) < _HEAD.size:
+    if not data:
         raise DataCorrupt("a ledger footer is cut short")
-    version, end_offset, first_append_ms, index_size, producers_size = _HEAD.unpack_from(data)
+    version = data[0]
+    if version == _WITHOUT_SECTIONS:
+        return _decode_without_sections(data)
     if version != VERSION:
         raise FormatUnsupported(
-            f"a ledger footer has version {version}, this Headrace reads {VERSION}: the partition"
-            " is not served; start a newer one",
+            f"a ledger footer has version {version}, this Headrace reads {_WITHOUT_SECTIONS} to"
+            f" {VERSION}: the partition is not served; start a newer one",
             version=version,
         )
+    if len(data) < _SECTIONED_HEAD.size:
+        raise DataCorrupt("a ledger footer is cut short")
+    _, end_offset, first_append_ms, count = _SECTIONED_HEAD.unpack_from(data)
+    sections = _sections(data, count)
+    if INDEX not in sections or PRODUCERS not in sections:
+        raise DataCorrupt("a ledger footer lacks its index or its producers")
+    producers = ProducerState.decode(sections[PRODUCERS])
+    if COORDINATORS in sections:
+        producers.decode_coordinators(sections[COORDINATORS])
+    if OPEN in sections:
+        producers.decode_open(sections[OPEN])
+    aborted = AbortedIndex.decode(sections[ABORTED]) if ABORTED in sections else None
+    index = OffsetIndex.decode(sections[INDEX])
+    return Footer(end_offset, first_append_ms, index, producers, aborted)
+
+
+def _sections(data: bytes, count: int) -> dict[int, bytes]:
+    """The bytes of each known section."""
+    found: dict[int, bytes] = {}
+    at = _SECTIONED_HEAD.size
+    for _ in range(count):
+        if at + _SECTION.size > len(data):
+            raise DataCorrupt("a ledger footer is cut short")
+        tag, flags, size = _SECTION.unpack_from(data, at)
+        at += _SECTION.size
+        if tag in found:
+            raise DataCorrupt(f"a ledger footer has section {tag} twice")
+        if tag in _KNOWN:
+            found[tag] = data[at : at + size]
+        elif flags & REQUIRED:
+            raise FormatUnsupported(
+                f"a ledger footer has section {tag}, which must not be ignored and which this"
+                " Headrace does not know: the partition is not served; start a newer one",
+                section=tag,
+            )
+        at += size
+    if at != len(data):
+        raise DataCorrupt("a ledger footer has the wrong size")
+    return found
+
+
+def _decode_without_sections(data: bytes) -> Footer:
+    if len(data) < _HEAD.size:
+        raise DataCorrupt("a ledger footer is cut short")
+    _, end_offset, first_append_ms, index_size, producers_size = _HEAD.unpack_from(data)
     if len(data) != _HEAD.size + index_size + producers_size:
         raise DataCorrupt("a ledger footer has the wrong size")
     index = OffsetIndex.decode(data[_HEAD.size : _HEAD.size + index_size])

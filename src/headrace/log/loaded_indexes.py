@@ -27,7 +27,7 @@ class LoadedIndexes:
     def note(self, segment: Segment) -> None:
         """The index of `segment` was read just now: others may have to go for it."""
         self._forget(segment)
-        count = len(segment.index.positions)
+        count = segment.index_entry_count
         self._entries[segment] = count
         self.entry_count += count
         while self.entry_count > self._entries_max and len(self._entries) > 1:

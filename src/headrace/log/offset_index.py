@@ -85,11 +85,11 @@ class OffsetIndex:
         at = bisect_right(self.offsets, offset) - 1
         return self.positions[at] if at >= 0 else 0
 
-    def boundary_between(self, start: int, limit: int) -> int | None:
-        """The last indexed batch boundary in (start, limit], or None."""
+    def boundary_between(self, start: int, limit: int) -> tuple[int, int] | None:
+        """(position, offset) of the last indexed batch boundary in (start, limit], or None."""
         at = bisect_right(self.positions, limit) - 1
         if at >= 0 and self.positions[at] > start:
-            return self.positions[at]
+            return self.positions[at], self.offsets[at]
         return None
 
     def offset_at(self, position: int) -> int | None:

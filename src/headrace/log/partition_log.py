@@ -214,7 +214,10 @@ class PartitionLog:
         now_ms = self._clock.now_ms()
         marker = Marker(is_commit, coordinator_epoch)
         batch = encode_marker(producer_id, producer_epoch, marker, now_ms)
-        return self._append(batch, read_header(batch), active, now_ms, marker)
+        appended = self._append(batch, read_header(batch), active, now_ms, marker)
+        if active.is_aborted_index_full and active is self.active:
+            self.upkeep.begin_roll(now_ms)
+        return appended
 
     def _append(
         self,
@@ -289,8 +292,13 @@ class PartitionLog:
         first_offset = producers.apply_marker(
             header, marker.coordinator_epoch, base_offset, now_ms, safe_offset
         )
-        if first_offset is not None:
-            visibility.end(first_offset, base_offset)
+        if first_offset is None:
+            return
+        visibility.end(first_offset, base_offset)
+        if not marker.is_commit:
+            active = self.segments[-1]
+            stable_offset = producers.first_open(base_offset + 1)
+            active.abort(header.producer_id, first_offset, base_offset, stable_offset)
 
     def _check_content(self, header: BatchHeader, now_ms: int) -> None:
         if header.attributes & CONTROL:
@@ -333,10 +341,12 @@ class PartitionLog:
         assert first is pending, "appends of one ledger complete in order"
         if not self._pending:
             self._last_completion = None
-        self.visibility.advance(pending.end_offset, pending.end_position)
+        visibility = self.visibility
+        stable_offset = visibility.committed.offset
+        visibility.advance(pending.end_offset, pending.end_position)
         self.segments[-1].safe_max_timestamp_ms = pending.max_timestamp_ms
         if self.waiters:
-            self.waiters.wake()
+            self.waiters.wake(has_committed=visibility.committed.offset > stable_offset)
         if self.upkeep.wants_roll and not self._pending and self.active is not None:
             self.upkeep.switch()
 
@@ -363,6 +373,8 @@ class PartitionLog:
         # At once, for readers: a boundary behind the true end would lead the next one astray.
         segment.end_position = end_position
         segment.max_timestamp_ms = max_timestamp_ms
+        if segment.aborted is not None:
+            segment.aborted.truncate(end_offset)
         self.producers.truncate(end_offset)
         self.visibility.truncate(end_offset)
         self._leave(segment)
@@ -444,6 +456,11 @@ class PartitionLog:
 
     def segment_of(self, offset: int) -> Segment | None:
         """The segment that holds `offset`, None where nothing is (end of the log, or a hole)."""
+        at = self.segment_index(offset)
+        return self.segments[at] if at < len(self.segments) else None
+
+    def segment_index(self, offset: int) -> int:
+        """Which segment holds `offset`; the count of segments where none does."""
         low, high = 0, len(self.segments)
         while low < high:
             middle = (low + high) // 2
@@ -451,4 +468,4 @@ class PartitionLog:
                 low = middle + 1
             else:
                 high = middle
-        return self.segments[low] if low < len(self.segments) else None
+        return low

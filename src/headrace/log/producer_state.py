@@ -27,7 +27,7 @@ from headrace.errors import (
 from headrace.records.batch import TRANSACTIONAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from headrace.records.batch import BatchHeader
 
@@ -46,6 +46,8 @@ calendar that was set, or another broker's, makes anybody's silence a long one."
 _COUNT: Final = Struct(">I")
 _PRODUCER: Final = Struct(">qhqB")
 _BATCH: Final = Struct(">iiqq")
+_OPEN: Final = Struct(">qq")
+_COORDINATOR: Final = Struct(">qi")
 
 
 class AppendedBatch(NamedTuple):
@@ -121,6 +123,10 @@ class ProducerState:
     def open_transaction(self, producer_id: int) -> int | None:
         """The first offset of the producer's open transaction, None if none is open."""
         return self._open.get(producer_id)
+
+    def first_open(self, otherwise: int) -> int:
+        """The lowest first offset of an open transaction, `otherwise` if none is open."""
+        return next(iter(self._open.values()), otherwise)
 
     @property
     def open_offsets(self) -> Iterable[int]:
@@ -310,7 +316,8 @@ class ProducerState:
         """For a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored.
 
         A producer without batches must begin with 0; one that must not is left out. Where they
-        take more than `bytes_max`, those go first that were silent for longest, as if expired.
+        take more than `bytes_max`, those go first that were silent for longest, as if expired, and
+        those that have a transaction open last.
         """
         told = {
             producer_id: producer
@@ -319,7 +326,9 @@ class ProducerState:
         }
         each = _PRODUCER.size + DUPLICATES_KEPT * _BATCH.size
         if _COUNT.size + each * len(told) > bytes_max:
-            newest = sorted(told, key=lambda known: told[known].seen_ms, reverse=True)
+            newest = sorted(
+                told, key=lambda known: (known in self._open, told[known].seen_ms), reverse=True
+            )
             room = max(bytes_max - _COUNT.size, 0) // each
             told = {producer_id: told[producer_id] for producer_id in newest[:room]}
         out = [_COUNT.pack(len(told))]
@@ -348,6 +357,53 @@ class ProducerState:
         except Exception as error:
             raise DataCorrupt(f"a ledger footer's producer states are damaged: {error}") from error
         return state
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a transaction is open."""
+        return bool(self._open)
+
+    def encode_open(self) -> bytes:
+        """The open transactions, for a footer. Do not change: stored."""
+        entries = [_OPEN.pack(producer_id, first) for producer_id, first in self._open.items()]
+        return _COUNT.pack(len(entries)) + b"".join(entries)
+
+    def decode_open(self, data: bytes) -> None:
+        """Take over what `encode_open` gave. Raises DataCorrupt."""
+        for producer_id, first_offset in _entries(_OPEN, data):
+            self._open[producer_id] = first_offset
+
+    @property
+    def has_coordinators(self) -> bool:
+        """Whether any producer has ended a transaction."""
+        return any(
+            producer.coordinator_epoch != NO_COORDINATOR_EPOCH
+            for producer in self._producers.values()
+        )
+
+    def encode_coordinators(self) -> bytes:
+        """The coordinators' epochs, for a footer. Do not change: stored."""
+        entries = [
+            _COORDINATOR.pack(producer_id, producer.coordinator_epoch)
+            for producer_id, producer in self._producers.items()
+            if producer.coordinator_epoch != NO_COORDINATOR_EPOCH
+        ]
+        return _COUNT.pack(len(entries)) + b"".join(entries)
+
+    def decode_coordinators(self, data: bytes) -> None:
+        """Take over what `encode_coordinators` gave. Raises DataCorrupt."""
+        for producer_id, coordinator_epoch in _entries(_COORDINATOR, data):
+            if producer_id in self._producers:
+                self._producers[producer_id].coordinator_epoch = coordinator_epoch
+
+
+def _entries(layout: Struct, data: bytes) -> Iterator[tuple[int, int]]:
+    count = _COUNT.unpack_from(data)[0] if len(data) >= _COUNT.size else -1
+    if not 0 <= count * layout.size <= len(data) - _COUNT.size:
+        raise DataCorrupt("a section of a ledger footer is cut short")
+    for at in range(count):
+        one, other = layout.unpack_from(data, _COUNT.size + at * layout.size)
+        yield one, other
 
 
 class Retries:

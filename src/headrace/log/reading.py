@@ -1,9 +1,10 @@
 """Reading a partition: whole batches by offset, and offsets by time.
 
-Rules of the room: nothing at or behind the high watermark is read. A read returns whole batches
-as they are stored, at least one, the first of which holds the offset asked for (KIP-74).
-`read_now` never waits for a disk: it returns a Miss that says which bytes it lacks, and `read`
-fetches those and tries again.
+Invariants: nothing at or after the read's bound is read: the high watermark, or the last stable
+offset where only committed transactions are wanted. A read returns whole batches as they are
+stored, at least one, the first of which holds the offset asked for (KIP-74). Batches of aborted
+transactions lie among them; `aborted_now` says whose they are. What ends in `_now` never waits for
+a disk: it returns a Miss that says what it lacks, and `fetch` loads that and tries again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.errors import OffsetOutOfRange, StorageUnavailable
+from headrace.log.segment import load_index_of
+from headrace.log.visibility import NOT_LOCATED, READ_UNCOMMITTED, Bound
 from headrace.records.batch import (
     HEADER_SIZE,
     BatchHeader,
@@ -88,11 +91,18 @@ def _whole_at(store: CachedReads, segment: Segment, position: int, size: int) ->
     return data
 
 
-def _visible_end(log: PartitionLog, segment: Segment) -> int:
-    """The position behind the last readable batch of `segment`."""
-    if segment.end_offset <= log.high_watermark:
+def _visible_end(log: PartitionLog, segment: Segment, bound: Bound) -> int:
+    """The position after the last readable batch of `segment`, NOT_LOCATED if unknown."""
+    if segment.end_offset <= bound.offset:
         return segment.end_position
-    return log.visibility.acknowledged.position
+    return bound.position
+
+
+def _locate(log: PartitionLog, store: CachedReads, segment: Segment, bound: Bound) -> int:
+    """Where the bound lies, which begins a batch of `segment`. Raises _Missing."""
+    end = _visible_end(log, segment, log.visibility.acknowledged)
+    bound.position = _position_of(log, store, segment, bound.offset, end)
+    return bound.position
 
 
 def _position_of(
@@ -124,41 +134,47 @@ def _position_of(
 
 
 def read_now(
-    log: PartitionLog, store: CachedReads, offset: int, bytes_max: int
+    log: PartitionLog, store: CachedReads, offset: int, bytes_max: int, bound: Bound | None = None
 ) -> tuple[Buffer, int] | Miss:
-    """(batches from `offset` on, the offset behind them or -1 if unknown), without waiting.
+    """(batches from `offset` on, the offset after them), without waiting.
 
-    About `bytes_max` bytes of whole batches, yet always at least one batch; empty at the high
-    watermark. Raises OffsetOutOfRange, DataCorrupt.
+    About `bytes_max` bytes of whole batches, yet always at least one batch; empty at the bound,
+    which is the high watermark unless another one is given. Raises OffsetOutOfRange, DataCorrupt.
     """
     check_offset(log, offset)
-    if offset >= log.high_watermark:
+    bound = bound or log.visibility.acknowledged
+    if offset >= bound.offset:
         return b"", offset
     try:
-        found = _range_at(log, store, offset, bytes_max)
+        found = _range_at(log, store, offset, bytes_max, bound)
         return _whole_at(store, found.segment, found.start, found.size), found.next_offset
     except _Missing as missing:
         return missing.miss
 
 
 def locate_now(
-    log: PartitionLog, store: CachedReads, files: LocatesBytes | None, offset: int, bytes_max: int
-) -> Sendable | Miss:
+    log: PartitionLog,
+    store: CachedReads,
+    files: LocatesBytes | None,
+    offset: int,
+    bytes_max: int,
+    bound: Bound,
+) -> tuple[Sendable, int] | Miss:
     """The batches that `read_now` returns, left in their file where they can be sent from there.
 
     That is so for many bytes at once, of which each batch's CRC has been checked before.
     """
     check_offset(log, offset)
-    if offset >= log.high_watermark:
-        return b""
+    if offset >= bound.offset:
+        return b"", offset
     try:
-        segment, start, size, _next_offset = _range_at(log, store, offset, bytes_max)
+        segment, start, size, next_offset = _range_at(log, store, offset, bytes_max, bound)
         is_proved = segment.proved_from <= start and start + size <= segment.proved_to
         if files is not None and size >= FILE_BYTES_MIN and is_proved:
             located = files.locate_cached(segment.ledger, start, size)
             if located is not None:
-                return located
-        return _whole_at(store, segment, start, size)
+                return located, next_offset
+        return _whole_at(store, segment, start, size), next_offset
     except _Missing as missing:
         return missing.miss
 
@@ -168,44 +184,79 @@ class _Range(NamedTuple):
     start: int
     size: int
     next_offset: int
-    """Behind the last batch; -1 if unknown."""
+    """After the last batch."""
 
 
-def _range_at(log: PartitionLog, store: CachedReads, offset: int, bytes_max: int) -> _Range:
+def _range_at(
+    log: PartitionLog, store: CachedReads, offset: int, bytes_max: int, bound: Bound
+) -> _Range:
     """Where the batches from `offset` on lie. Raises _Missing."""
     segment = log.segment_of(offset)
     assert segment is not None, "an offset below the high watermark has a segment"
     if not segment.is_index_loaded:
         raise _Missing(Miss(segment, 0, 0))
-    end = _visible_end(log, segment)
+    end = _visible_end(log, segment, bound)
+    if end == NOT_LOCATED:
+        end = _locate(log, store, segment, bound)
     start = _position_of(log, store, segment, offset, end)
     limit = start + bytes_max
-    next_offset = -1
     if limit >= end:
         limit = end
-        next_offset = min(segment.end_offset, log.high_watermark)
+        next_offset = min(segment.end_offset, bound.offset)
+        log.remember_boundary(next_offset, segment, limit)
     else:
         boundary = segment.index.boundary_between(start, limit)
-        limit = boundary or start + _batch_size(store, segment, start, end)
-    if next_offset >= 0:
-        log.remember_boundary(next_offset, segment, limit)
+        if boundary is None:
+            size, next_offset = _batch_at_position(store, segment, start, end)
+            limit = start + size
+        else:
+            limit, next_offset = boundary
     return _Range(segment, start, limit - start, next_offset)
 
 
-def _batch_size(store: CachedReads, segment: Segment, start: int, end: int) -> int:
-    """Bytes of the one batch at `start`. The header alone is read, so no CRC is checked here."""
+def aborted_now(log: PartitionLog, offset: int, end_offset: int) -> list[tuple[int, int]] | Miss:
+    """(first offset, producer id) of aborted transactions with records in a range, by offset.
+
+    The range lies below the last stable offset, and in one ledger. Markers that end what is in it
+    may lie in later ledgers.
+    """
+    found: list[tuple[int, int]] = []
+    at = log.segment_index(offset)
+    while at < len(log.segments):
+        segment = log.segments[at]
+        if not segment.is_index_loaded:
+            return Miss(segment, 0, 0)
+        if segment.aborted is not None:
+            found += segment.aborted.find(offset, end_offset)
+        if segment.first_open_offset >= end_offset:
+            break
+        at += 1
+    found.sort()
+    return found
+
+
+def _batch_at_position(
+    store: CachedReads, segment: Segment, start: int, end: int
+) -> tuple[int, int]:
+    """(size of the batch at `start`, the offset after it).
+
+    The header alone is read, so no CRC is checked here.
+    """
     data = store.read_cached(segment.ledger, start, HEADER_SIZE)
     if data is None:
         raise _Missing(Miss(segment, start, HEADER_SIZE))
-    size = read_header(data).size
+    header = read_header(data)
+    size = header.size
     if not HEADER_SIZE <= size <= end - start:
         raise segment.corrupt(start, f"a batch of {size} bytes cannot be")
-    return size
+    return size, header.last_offset + 1
 
 
 async def _load_index(log: PartitionLog, store: LedgerStore, segment: Segment) -> None:
     if not segment.is_index_loaded:
-        await segment.load_index(store)
+        segments = list(log.segments)
+        at = segments.index(segment) if segment in segments else 0
+        await load_index_of(segments[: at + 1] or [segment], at, store)
         if log.indexes is not None:
             log.indexes.note(segment)
 
@@ -236,15 +287,41 @@ class _Held:
         self._held[ledger, position] = await self._store.read(ledger, position, miss.size)
 
 
-async def read(log: PartitionLog, store: LedgerStore, offset: int, bytes_max: int) -> Buffer:
+class Fetched(NamedTuple):
+    """Batches, and what a reader of committed transactions must know of them."""
+
+    data: Buffer
+    aborted: list[tuple[int, int]] | None = None
+    """(first offset, producer id) by offset; None where all transactions are wanted."""
+
+
+async def fetch(
+    log: PartitionLog, store: LedgerStore, offset: int, bytes_max: int, isolation: int
+) -> Fetched:
     """Like `read_now`, waiting for the disk where it must. Raises StorageUnavailable besides."""
     held = _Held(log, store)
     for _ in range(ATTEMPTS_MAX):
-        found = read_now(log, held, offset, bytes_max)
+        found = read_now(log, held, offset, bytes_max, log.visibility.bound(isolation))
         if not isinstance(found, Miss):
-            return found[0]
+            data, next_offset = found
+            if isolation == READ_UNCOMMITTED:
+                return Fetched(data)
+            return Fetched(data, await _aborted(log, store, offset, next_offset))
         await held.fetch(found)
     raise StorageUnavailable(f"{log.name}: offset {offset} cannot be read from the disk now")
+
+
+async def _aborted(
+    log: PartitionLog, store: LedgerStore, offset: int, end_offset: int
+) -> list[tuple[int, int]]:
+    while isinstance(found := aborted_now(log, offset, end_offset), Miss):
+        await _load_index(log, store, found.segment)
+    return found
+
+
+async def read(log: PartitionLog, store: LedgerStore, offset: int, bytes_max: int) -> Buffer:
+    """The acknowledged batches from `offset` on; see `fetch`."""
+    return (await fetch(log, store, offset, bytes_max, READ_UNCOMMITTED)).data
 
 
 # --- by time ---------------------------------------------------------------------------------
@@ -267,8 +344,16 @@ async def _batch_at(
     return data, read_header(data)
 
 
-async def offset_of_time(log: PartitionLog, store: LedgerStore, timestamp_ms: int) -> TimedOffset:
-    """The first record with a timestamp >= `timestamp_ms` (ListOffsets by time)."""
+async def offset_of_time(
+    log: PartitionLog,
+    store: LedgerStore,
+    timestamp_ms: int,
+    isolation: int = READ_UNCOMMITTED,
+) -> TimedOffset:
+    """The first record with a timestamp >= `timestamp_ms` (ListOffsets by time).
+
+    With READ_COMMITTED, one at or after the last stable offset does not count.
+    """
     for segment in list(log.segments):
         if segment.max_timestamp_ms < timestamp_ms or segment.end_offset <= log.log_start_offset:
             continue
@@ -279,7 +364,7 @@ async def offset_of_time(log: PartitionLog, store: LedgerStore, timestamp_ms: in
         offset = segment.index.offset_at(position)
         assert offset is not None, "an index entry names its batch"
         offset = max(offset, log.log_start_offset)
-        while offset < min(segment.end_offset, log.high_watermark):
+        while offset < min(segment.end_offset, log.visibility.bound(isolation).offset):
             data, header = await _batch_at(log, store, offset)
             if header.max_timestamp_ms >= timestamp_ms:
                 for record in decode_batch(data):
@@ -293,10 +378,12 @@ async def offset_of_time(log: PartitionLog, store: LedgerStore, timestamp_ms: in
     return NO_OFFSET
 
 
-async def offset_of_max_timestamp(log: PartitionLog, store: LedgerStore) -> TimedOffset:
+async def offset_of_max_timestamp(
+    log: PartitionLog, store: LedgerStore, isolation: int = READ_UNCOMMITTED
+) -> TimedOffset:
     """The first record that has the largest timestamp of all (KIP-734)."""
     largest = max((segment.max_timestamp_ms for segment in log.segments), default=-1)
-    return await offset_of_time(log, store, largest) if largest >= 0 else NO_OFFSET
+    return await offset_of_time(log, store, largest, isolation) if largest >= 0 else NO_OFFSET
 
 
 # --- by leader epoch -------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import BatchCorrupt, DataCorrupt
+from headrace.log.aborted_index import ENTRIES_MAX, AbortedIndex
 from headrace.log.footer import Footer, decode_footer, encode_footer
 from headrace.log.offset_index import OffsetIndex
 from headrace.log.producer_state import ProducerState
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 SCAN_BYTES: Final = 1024 * 1024
 NOTE_INTERVAL_BYTES: Final = 16 * 1024 * 1024
 """How much who takes over an open ledger reads at most, where the store keeps notes."""
+NO_TRANSACTION: Final = 2**63 - 1
+"""Greater than any offset: where no transaction is open."""
 NOTE_RATIO: Final = 16
 """Notes of many producers are large, and come less often: they are a 16th of the bytes at most."""
 
@@ -48,10 +51,12 @@ class Segment:
     """A ledger's range of offsets and positions, and its index."""
 
     __slots__ = (
+        "aborted",
         "base_offset",
         "end_offset",
         "end_position",
         "first_append_ms",
+        "first_open_offset",
         "footer",
         "index",
         "is_index_loaded",
@@ -62,6 +67,7 @@ class Segment:
         "ledger",
         "max_timestamp_ms",
         "note_at",
+        "noted_aborted_count",
         "noted_count",
         "proved_from",
         "proved_to",
@@ -88,12 +94,18 @@ class Segment:
         """Whether the ledger store itself still holds it."""
         self.index = OffsetIndex()
         self.is_index_loaded = True
+        """Whether `index`, `aborted` and `first_open_offset` are known."""
+        self.aborted: AbortedIndex | None = None
+        """The transactions that markers in it abort; None where there are none."""
+        self.first_open_offset = NO_TRANSACTION
+        """Where the first transaction began that is open at its end; of a closed ledger."""
         self.proved_from = 0
         self.proved_to = 0
         self.note_at = NOTE_INTERVAL_BYTES
         """Where in the ledger the next note is due."""
         self.noted_count = 0
         """Entries of the index that notes hold."""
+        self.noted_aborted_count = 0
 
     @property
     def newest_ms(self) -> int:
@@ -156,7 +168,7 @@ class Segment:
         ledger tells is not read again. `seen_ms` counts as the time at which the producers were
         last seen. Raises DataCorrupt.
         """
-        self.index = OffsetIndex()
+        self.index, self.aborted = OffsetIndex(), None
         self.end_offset, self.end_position = self.base_offset, 0
         noted = await self._load_notes(store, end)
         if noted is not None:  # it may be that nobody is left
@@ -173,14 +185,19 @@ class Segment:
                 raise self.corrupt(position, "a batch reaches past the end")
             want = max(want * 2, read_header(data).size)
         self.max_timestamp_ms = self.safe_max_timestamp_ms = self.index.max_timestamp_ms
+        self.first_open_offset = producers.first_open(NO_TRANSACTION)
         self.proved_from, self.proved_to = begin, end
         self.is_index_loaded = True
         return producers
 
     def note(self, producers: ProducerState) -> bytes:
         """What is to be noted in the ledger at its present end; `producers` as they are there."""
-        index = self.index.since(self.noted_count)
-        data = encode_footer(Footer(self.end_offset, self.first_append_ms, index, producers))
+        index, aborted = self.index.since(self.noted_count), self.aborted
+        if aborted is not None:
+            noted_count, self.noted_aborted_count = self.noted_aborted_count, len(aborted)
+            aborted = aborted.since(noted_count)
+        footer = Footer(self.end_offset, self.first_append_ms, index, producers, aborted)
+        data = encode_footer(footer)
         self.noted_count = len(self.index.offsets)
         self.note_at = self.end_position + max(NOTE_INTERVAL_BYTES, NOTE_RATIO * len(data))
         return data
@@ -194,6 +211,8 @@ class Segment:
                     raise self.corrupt(end, f"a note lies at byte {note.position}, behind the end")
                 footer = decode_footer(note.data)
                 self.index.extend(footer.offset_index)
+                if footer.aborted is not None:
+                    self.abort_all(footer.aborted)
                 self.end_offset, self.end_position = footer.end_offset, note.position
                 self.first_append_ms = footer.first_append_ms
         return None if footer is None else footer.producers
@@ -228,9 +247,31 @@ class Segment:
         seen_ms: int,
     ) -> None:
         marker = read_marker(data, at)
-        if marker is not None:
-            offset = header.base_offset
-            producers.apply_marker(header, marker.coordinator_epoch, offset, seen_ms, offset)
+        if marker is None:
+            return
+        offset = header.base_offset
+        first = producers.apply_marker(header, marker.coordinator_epoch, offset, seen_ms, offset)
+        if first is not None and not marker.is_commit:
+            self.abort(header.producer_id, first, offset, producers.first_open(offset + 1))
+
+    def abort(
+        self, producer_id: int, first_offset: int, marker_offset: int, stable_offset: int
+    ) -> None:
+        """The marker at `marker_offset` aborts a transaction; see AbortedIndex."""
+        if self.aborted is None:
+            self.aborted = AbortedIndex()
+        self.aborted.add(producer_id, first_offset, marker_offset, stable_offset)
+
+    def abort_all(self, entries: AbortedIndex) -> None:
+        """Take over the entries that follow."""
+        if self.aborted is None:
+            self.aborted = AbortedIndex()
+        self.aborted.extend(entries)
+
+    @property
+    def is_aborted_index_full(self) -> bool:
+        """Whether further aborted transactions belong in another ledger."""
+        return self.aborted is not None and len(self.aborted) >= ENTRIES_MAX
 
     def base_behind(self, link: LedgerLink, log_start_offset: int, *, can_shrink: bool) -> int:
         """Where the ledger of `link` begins, which follows this one.
@@ -247,13 +288,21 @@ class Segment:
         return base
 
     def encode_footer(self, producers: ProducerState) -> bytes:
-        """What it is sealed with."""
-        return encode_footer(Footer(self.end_offset, self.first_append_ms, self.index, producers))
+        """What it is sealed with; `producers` as they are at its end."""
+        self.first_open_offset = producers.first_open(NO_TRANSACTION)
+        return encode_footer(
+            Footer(self.end_offset, self.first_append_ms, self.index, producers, self.aborted)
+        )
 
     def unload_index(self) -> None:
         """Give the memory of a sealed ledger's index back: `load_index` reads it again."""
         assert self.is_sealed, "the index of what is written to is nowhere else"
-        self.index, self.is_index_loaded = OffsetIndex(), False
+        self.index, self.aborted, self.is_index_loaded = OffsetIndex(), None, False
+
+    @property
+    def index_entry_count(self) -> int:
+        """Entries of its indexes that are in memory."""
+        return len(self.index.positions) + (0 if self.aborted is None else len(self.aborted))
 
     async def knows_producers(self, store: LedgerStore) -> bool:
         """Whether a footer or a note in it tells all producers, those before it included."""
@@ -278,13 +327,15 @@ class Segment:
             self.end_offset, self.end_position = footer.end_offset, info.end
             self.first_append_ms = footer.first_append_ms
             self.max_timestamp_ms = footer.offset_index.max_timestamp_ms
-            producers = footer.producers
+            self.aborted, producers = footer.aborted, footer.producers
+            self.first_open_offset = producers.first_open(NO_TRANSACTION)
         else:
             # Aside: readers of this segment go by its end while its bytes are read.
             scanned = Segment(self.ledger, self.base_offset, self.leader_epoch)
             before = ProducerState() if before is None else before
             producers = await scanned.load_by_scan(store, info.end, before, seen_ms)
-            self.index = scanned.index
+            self.index, self.aborted = scanned.index, scanned.aborted
+            self.first_open_offset = scanned.first_open_offset
             self.end_offset, self.end_position = scanned.end_offset, scanned.end_position
             self.max_timestamp_ms = scanned.max_timestamp_ms
             self.first_append_ms = scanned.first_append_ms
@@ -328,3 +379,18 @@ async def producers_behind(
     for segment in segments[max(0, first) :]:
         producers = await segment.load_index(store, producers, now_ms)
     return producers
+
+
+async def load_index_of(segments: Sequence[Segment], at: int, store: LedgerStore) -> None:
+    """Load the indexes of a closed ledger, also where it does not know the producers before it.
+
+    Without them a scan would not know which transactions its markers end.
+    """
+    segment, before = segments[at], None
+    if at and not await segment.knows_producers(store):
+        unloaded = [one for one in segments[:at] if not one.is_index_loaded]
+        before = await producers_behind(segments[:at], store, 0)
+        for one in unloaded:
+            if one.is_index_loaded:
+                one.unload_index()
+    await segment.load_index(store, before)

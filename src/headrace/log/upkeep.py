@@ -259,8 +259,10 @@ class Upkeep(Steps):
         if self._prepared is None and not self._is_preparing:
             self._is_preparing = True
             _ = self._begin(self._prepare(), "next ledger")
-        is_full = active.end_position >= config.segment_bytes or (
-            now_ms - active.first_append_ms >= config.segment_ms
+        is_full = (
+            active.end_position >= config.segment_bytes
+            or now_ms - active.first_append_ms >= config.segment_ms
+            or active.is_aborted_index_full
         )
         if is_full and self._prepared is not None and not self.wants_roll:
             self._roll()

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+"""The isolation levels, as Kafka numbers them."""
 NOT_LOCATED: Final = -1
 """A position that is found out when a read first needs it."""
 
@@ -43,6 +46,10 @@ class Visibility:
         in the order of their offsets."""
         self._ending: list[tuple[int, int]] = []
         """(offset of the marker, first offset), of markers that are not acknowledged yet."""
+
+    def bound(self, isolation: int) -> Bound:
+        """Where readers of an isolation level end."""
+        return self.acknowledged if isolation == READ_UNCOMMITTED else self.committed
 
     @property
     def high_watermark(self) -> int:

@@ -1,12 +1,14 @@
 """Who waits for new records of one partition.
 
-Rules of the room: a waiter asks to be told once; it is told in the turn of the loop in which the
-high watermark moved. Nothing is done for those who wait until then.
+Invariants: a waiter is notified in the turn of the loop in which the bound of its isolation level
+moved: the high watermark, or the last stable offset. A waiter costs nothing until then.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
+
+from headrace.log.visibility import READ_UNCOMMITTED
 
 
 class Waiter(Protocol):
@@ -23,20 +25,21 @@ class Waiters:
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        self._waiters: dict[Waiter, None] = {}
+        self._waiters: dict[Waiter, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiters)
 
-    def add(self, waiter: Waiter) -> None:
-        """Tell `waiter` at the next change."""
-        self._waiters[waiter] = None
+    def add(self, waiter: Waiter, isolation: int = READ_UNCOMMITTED) -> None:
+        """Notify `waiter` at each change until it leaves."""
+        self._waiters[waiter] = isolation
 
     def discard(self, waiter: Waiter) -> None:
         """It wants to know no longer."""
         self._waiters.pop(waiter, None)
 
-    def wake(self) -> None:
-        """Tell all. They stay until they leave by themselves."""
-        for waiter in list(self._waiters):
-            waiter.notify()
+    def wake(self, *, has_committed: bool = True) -> None:
+        """Notify all; unless `has_committed`, only those that want what is acknowledged."""
+        for waiter, isolation in list(self._waiters.items()):
+            if has_committed or isolation == READ_UNCOMMITTED:
+                waiter.notify()

@@ -46,6 +46,7 @@ CORE = (
     "storage/files/wal_sync",
     "storage/files/group_commit",
     "storage/files/store",
+    "log/aborted_index",
     "log/offset_index",
     "log/producer_state",
     "log/visibility",

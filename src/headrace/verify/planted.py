@@ -77,7 +77,7 @@ def show_records_before_they_are_durable(patch: Patch) -> None:
 
 
 def read_behind_the_high_watermark(patch: Patch) -> None:
-    patch(reading, "_visible_end", lambda _log, found: found.end_position)
+    patch(reading, "_visible_end", lambda _log, found, _bound: found.end_position)
     patch(store.FileLedgerStore, "read_cached", _read_all_that_is_written)
 
 

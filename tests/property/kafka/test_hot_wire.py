@@ -194,17 +194,27 @@ def test_a_fetch_request_is_read_as_its_schema_says(
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @settings(max_examples=30, deadline=None)
-@given(TOPICS, st.binary(max_size=300), st.integers(0, 2**40), st.sampled_from([0, 1, 71]), HINTS)
+@given(
+    TOPICS,
+    st.binary(max_size=300),
+    st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)),
+    st.sampled_from([0, 1, 71]),
+    st.none() | st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 2**62)), max_size=200),
+    HINTS,
+)
 def test_a_fetch_answer_is_what_its_schema_reads(
     version: int,
     topics: list[Any],
     records: bytes,
-    mark: int,
+    marks: tuple[int, int],
     error_code: int,
+    aborted: list[tuple[int, int]] | None,
     hint: LeaderHint | None,
 ) -> None:
     results = [
-        FetchResult(topic_key(version, 13, i, name), n, error_code, mark, 4, records, hint)
+        FetchResult(
+            topic_key(version, 13, i, name), n, error_code, *marks, 4, records, aborted, hint
+        )
         for i, name, numbers in topics
         for n in numbers
     ]
@@ -216,7 +226,11 @@ def test_a_fetch_answer_is_what_its_schema_reads(
         for topic in answer.responses
         for p in topic.partitions
     ]
-    assert seen == [(r.partition, error_code, mark, mark, records) for r in results]
+    assert seen == [(r.partition, error_code, *marks, records) for r in results]
+    for topic in answer.responses:
+        for part in topic.partitions:
+            found = [(one.first_offset, one.producer_id) for one in part.aborted_transactions]
+            assert found == (aborted or [])
     assert getattr(answer, "session_id", 9) == 9
     partitions = [p for topic in answer.responses for p in topic.partitions]
     if version >= 16:

@@ -12,11 +12,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.log.reading import read
+from headrace.log.reading import Fetched, fetch
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
-    from headrace.records.batch import Buffer
     from headrace.runtime.tasks import Tasks
     from headrace.storage.ledger import LedgerStore
 
@@ -31,7 +30,8 @@ READS_MAX = 1_000
 
 TELL_INTERVAL_S = 60
 
-_Place = tuple["PartitionLog", int, int]
+_Place = tuple["PartitionLog", int, int, int]
+"""(partition, offset, bytes_max, isolation)."""
 
 
 class ColdReads:
@@ -40,7 +40,7 @@ class ColdReads:
     def __init__(self, store: LedgerStore, tasks: Tasks) -> None:
         self._store = store
         self._tasks = tasks
-        self._reads: dict[_Place, asyncio.Task[Buffer | HeadraceError]] = {}
+        self._reads: dict[_Place, asyncio.Task[Fetched | HeadraceError]] = {}
         self._failures = 0
         self._quiet_until_s = 0.0
 
@@ -50,11 +50,11 @@ class ColdReads:
         segment = partition.segment_of(offset)
         return segment is not None and not segment.is_local
 
-    async def read(
-        self, partition: PartitionLog, offset: int, bytes_max: int, wait_ms: int
-    ) -> Buffer | None:
-        """Like `log.reading.read`; None where that takes longer than `wait_ms`."""
-        place = (partition, offset, bytes_max)
+    async def fetch(
+        self, partition: PartitionLog, offset: int, bytes_max: int, isolation: int, wait_ms: int
+    ) -> Fetched | None:
+        """Like `log.reading.fetch`; None where that takes longer than `wait_ms`."""
+        place = (partition, offset, bytes_max, isolation)
         task = self._reads.get(place)
         if task is None:
             if len(self._reads) >= READS_MAX:
@@ -69,10 +69,10 @@ class ColdReads:
             raise type(found)(str(found), **found.fields)
         return found
 
-    async def _read(self, place: _Place) -> Buffer | HeadraceError:
-        partition, offset, bytes_max = place
+    async def _read(self, place: _Place) -> Fetched | HeadraceError:
+        partition, offset, bytes_max, isolation = place
         try:
-            return await read(partition, self._store, offset, bytes_max)
+            return await fetch(partition, self._store, offset, bytes_max, isolation)
         except HeadraceError as error:
             self._tell(partition, error)
             return error  # for those who wait, if anybody still does

@@ -2,8 +2,9 @@
 
 Rules of the room: what is in memory is answered in the turn in which it was asked for; what needs
 the disk is read in a task. A fetch that finds less than `bytes_min` waits at its partitions, costs
-nothing meanwhile, and is answered when a high watermark moves or its time is over. Several
-partitions that move in one turn make one answer.
+nothing meanwhile, and is answered when a bound moves or its time is over. Several partitions that
+move in one turn make one answer. The isolation level is a bound: the high watermark, or the last
+stable offset for a reader of committed transactions, who is told which ones were aborted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from headrace.kafka.wire.fetch import (
 )
 from headrace.kafka.wire.primitives import INT32
 from headrace.log.partition_log import PartitionLog
-from headrace.log.reading import Miss, check_offset, locate_now, read
+from headrace.log.reading import Fetched, Miss, aborted_now, check_offset, locate_now
+from headrace.log.reading import fetch as fetch_records
 from headrace.runtime.file_bytes import FileBytes, in_memory
 from headrace.runtime.sparse_warnings import SparseWarnings
 from headrace.storage.ledger import LocatesBytes
@@ -41,7 +43,6 @@ from headrace.storage.ledger import LocatesBytes
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.kafka.connection import Connection, Reply
-    from headrace.records.batch import Buffer
     from headrace.runtime.file_bytes import Sendable
     from headrace.runtime.tasks import Tasks
 
@@ -51,6 +52,7 @@ WAIT_MS_MAX: Final = 10 * 60 * 1000
 BATCH_BYTES: Final = 1024 * 1024
 """An answer may be this large whatever is asked for: its first batch comes whole."""
 EMPTY: Final = b""
+NOTHING: Final = Fetched(EMPTY)
 
 
 class _Fetch:
@@ -160,7 +162,7 @@ class FetchHandler:
     # --- looking for records -----------------------------------------------------------------
 
     def again(self, fetch: _Fetch) -> None:
-        """A high watermark has moved."""
+        """A bound has moved."""
         fetch.is_scheduled = False
         if not fetch.is_done:
             try:
@@ -185,7 +187,7 @@ class FetchHandler:
         """Read what is there; answer if that is enough, else wait."""
         results: list[FetchResult] = []
         size, has_error = 0, False
-        left = fetch.bytes_max
+        left, isolation = fetch.bytes_max, fetch.request.isolation
         for wanted, partition in zip(fetch.wanted, fetch.partitions, strict=True):
             if not isinstance(partition, PartitionLog):
                 results.append(self._failed(fetch, wanted, partition))
@@ -194,41 +196,48 @@ class FetchHandler:
             if not partition.is_loaded or partition.failure is not None or partition.is_deleted:
                 self._read_in_task(fetch)
                 return
+            aborted: list[tuple[int, int]] | Miss | None = None
             try:
-                found = self._read_one(partition, wanted, left, size)
+                found = self._read_one(partition, wanted, left, size, isolation)
+                if isolation and not isinstance(found, Miss) and len(found[0]):
+                    aborted = aborted_now(partition, wanted.offset, found[1])
             except HeadraceError as error:
                 results.append(self._failed(fetch, wanted, error, partition))
                 has_error = True
                 continue
-            if isinstance(found, Miss):
+            if isinstance(found, Miss) or isinstance(aborted, Miss):
                 self._read_in_task(fetch)
                 return
-            length = len(found)
+            data = found[0]
+            length = len(data)
             size += length
             left -= length
             if length:
                 partition.fetched_bytes += length
-            results.append(_result(wanted, partition, found))
+            results.append(_result(wanted, partition, data, aborted))
         if has_error or size >= fetch.request.bytes_min or fetch.request.wait_ms_max <= 0:
             self._answer(fetch, results)
         elif is_first:
             self._wait(fetch)
 
     def _read_one(
-        self, partition: PartitionLog, wanted: FetchPartition, left: int, size: int
-    ) -> Sendable | Miss:
+        self, partition: PartitionLog, wanted: FetchPartition, left: int, size: int, isolation: int
+    ) -> tuple[Sendable, int] | Miss:
+        """(batches, the offset after them)."""
         offset = wanted.offset
-        if offset == partition.high_watermark:
-            return EMPTY
+        visibility = partition.visibility
+        bound = visibility.acknowledged if not isolation else visibility.committed
+        if offset == bound.offset:
+            return EMPTY, offset
         if left <= 0 and size:
             check_offset(partition, offset)
-            return EMPTY
+            return EMPTY, offset
         bytes_max = min(wanted.bytes_max, max(left, 0))
-        data = locate_now(partition, self._store, self._files, offset, bytes_max)
-        if isinstance(data, Miss):
-            return data
+        found = locate_now(partition, self._store, self._files, offset, bytes_max, bound)
+        if isinstance(found, Miss):
+            return found
         # The first batch of an answer comes whatever its size (KIP-74), later ones must fit.
-        return data if not size or len(data) <= left else EMPTY
+        return found if not size or len(found[0]) <= left else (EMPTY, offset)
 
     def _read_in_task(self, fetch: _Fetch) -> None:
         self._leave(fetch)
@@ -252,19 +261,21 @@ class FetchHandler:
                 results[at] = self._failed(fetch, wanted, partition)
                 continue
             try:
-                data = await self._read_patiently(partition, wanted, left, size)
+                found = await self._read_patiently(
+                    partition, wanted, left, size, fetch.request.isolation
+                )
             except HeadraceError as error:
                 if not error.fields.get("is_objects"):  # `cold_reads` tells of those
                     name = partition.name
                     self._warnings.warn(name, f"{name} cannot be read: {error}")
                 results[at] = self._failed(fetch, wanted, error, partition)
                 continue
-            if data is None:
-                data, is_cold_due = EMPTY, True
-            size += len(data)
-            left -= len(data)
-            partition.fetched_bytes += len(data)
-            results[at] = _result(wanted, partition, data)
+            if found is None:
+                found, is_cold_due = NOTHING, True
+            size += len(found.data)
+            left -= len(found.data)
+            partition.fetched_bytes += len(found.data)
+            results[at] = _result(wanted, partition, found.data, found.aborted)
         if fetch.reply.connection.transport is None:
             return  # the client went away meanwhile
         fetch.is_done = False
@@ -280,8 +291,8 @@ class FetchHandler:
         return isinstance(partition, PartitionLog) and self._cold.is_cold(partition, wanted.offset)
 
     async def _read_patiently(
-        self, partition: PartitionLog, wanted: FetchPartition, left: int, size: int
-    ) -> Buffer | None:
+        self, partition: PartitionLog, wanted: FetchPartition, left: int, size: int, isolation: int
+    ) -> Fetched | None:
         """The records of one partition, waiting for the disk; None: not yet, from an object."""
         if partition.is_deleted:
             raise TopicUnknown(f"{partition.name} was deleted")
@@ -289,22 +300,22 @@ class FetchHandler:
         partition.check_leader_epoch(wanted.leader_epoch)
         if left <= 0 and size:
             check_offset(partition, wanted.offset)
-            return EMPTY
+            return NOTHING
         limit = min(wanted.bytes_max, max(left, 0))
-        data: Buffer | None
+        found: Fetched | None
         if self._is_cold(wanted, partition):
             wait_ms = WAIT_WITH_DATA_MS if size else WAIT_MS
-            data = await self._cold.read(partition, wanted.offset, limit, wait_ms)
+            found = await self._cold.fetch(partition, wanted.offset, limit, isolation, wait_ms)
         else:
-            data = await read(partition, self._store, wanted.offset, limit)
-        return EMPTY if size and data is not None and len(data) > left else data
+            found = await fetch_records(partition, self._store, wanted.offset, limit, isolation)
+        return NOTHING if size and found is not None and len(found.data) > left else found
 
     # --- waiting and answering ---------------------------------------------------------------
 
     def _wait(self, fetch: _Fetch) -> None:
         for partition in fetch.partitions:
             if isinstance(partition, PartitionLog):
-                partition.waiters.add(fetch)
+                partition.waiters.add(fetch, fetch.request.isolation)
         self._waiting.setdefault(fetch.reply.connection, {})[fetch] = None
         self.waiting += 1
         wait_ms = min(fetch.request.wait_ms_max, WAIT_MS_MAX)
@@ -360,23 +371,41 @@ class FetchHandler:
         error: HeadraceError,
         partition: PartitionLog | None = None,
     ) -> FetchResult:
-        start = mark = -1
+        start = mark = stable = -1
         if partition is not None and isinstance(error, OffsetOutOfRange):
             # Else they may be those of a log that was never read: librdkafka keeps them, and takes
             # an error beside a mark that it stands at for the end of the partition.
             start, mark = partition.log_start_offset, partition.high_watermark
+            stable = partition.visibility.last_stable_offset
         hint = leader_hint(
             self._node, wanted.topic, wanted.partition, error, is_id=fetch.version >= TOPIC_IDS
         )
-        return FetchResult(wanted.topic, wanted.partition, code_of(error), mark, start, EMPTY, hint)
+        return FetchResult(
+            wanted.topic,
+            wanted.partition,
+            code_of(error),
+            mark,
+            stable,
+            start,
+            EMPTY,
+            hint=hint,
+        )
 
 
-def _result(wanted: FetchPartition, partition: PartitionLog, records: Sendable) -> FetchResult:
+def _result(
+    wanted: FetchPartition,
+    partition: PartitionLog,
+    records: Sendable,
+    aborted: list[tuple[int, int]] | None,
+) -> FetchResult:
+    visibility = partition.visibility
     return FetchResult(
         wanted.topic,
         wanted.partition,
         0,
-        partition.high_watermark,
+        visibility.acknowledged.offset,
+        visibility.committed.offset,
         partition.log_start_offset,
         records,
+        aborted,
     )

@@ -50,14 +50,16 @@ def _check_timestamp(timestamp_ms: int, version: int) -> None:
         raise VersionUnsupported(f"version {version} of ListOffsets does not know {timestamp_ms}")
 
 
-async def _offset(node: Node, partition: PartitionLog, timestamp_ms: int) -> TimedOffset:
+async def _offset(
+    node: Node, partition: PartitionLog, timestamp_ms: int, isolation: int
+) -> TimedOffset:
     match timestamp_ms:
         case -1:  # latest
-            return TimedOffset(-1, partition.high_watermark)
+            return TimedOffset(-1, partition.visibility.bound(isolation).offset)
         case -2:  # earliest
             return TimedOffset(-1, partition.log_start_offset)
         case -3:  # max timestamp
-            return await offset_of_max_timestamp(partition, node.store)
+            return await offset_of_max_timestamp(partition, node.store, isolation)
         case -4:  # earliest local (KIP-405)
             return TimedOffset(-1, local_start_offset(partition))
         case -5:  # latest tiered (KIP-1005)
@@ -65,12 +67,13 @@ async def _offset(node: Node, partition: PartitionLog, timestamp_ms: int) -> Tim
         case -6:  # earliest pending upload (KIP-1023)
             return TimedOffset(-1, first_pending_offset(partition))
         case _:
-            return await offset_of_time(partition, node.store, timestamp_ms)
+            return await offset_of_time(partition, node.store, timestamp_ms, isolation)
 
 
 async def list_offsets(node: Node, request: Any, context: Context) -> Answer:
     """ListOffsets: earliest, latest, by timestamp, of the largest timestamp."""
     topics: list[dict[str, Any]] = []
+    isolation = getattr(request, "isolation_level", 0)  # since version 2
     for topic in request.topics:
         partitions: list[dict[str, Any]] = []
         for item in topic.partitions:
@@ -80,7 +83,7 @@ async def list_offsets(node: Node, request: Any, context: Context) -> Answer:
                 partition = await _partition(node, topic.name, item.partition_index)
                 partition.check_leader_epoch(getattr(item, "current_leader_epoch", -1))
                 _check_timestamp(item.timestamp, context.version)
-                found = await _offset(node, partition, item.timestamp)
+                found = await _offset(node, partition, item.timestamp, isolation)
                 epoch = epoch_of_offset(partition, found.offset) if found.offset >= 0 else -1
             except HeadraceError as refused:
                 error = refused

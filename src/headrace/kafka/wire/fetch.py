@@ -45,6 +45,7 @@ _PARTITION_4: Final = Struct(">iqi")
 _PARTITION_5: Final = Struct(">iqqi")
 _PARTITION_9: Final = Struct(">iiqqi")
 _PARTITION_12: Final = Struct(">iiqiqi")
+_ABORTED: Final = Struct(">qq")
 _RESULT_4: Final = Struct(">ihqq")
 _RESULT_5: Final = Struct(">ihqqq")
 
@@ -79,8 +80,11 @@ class FetchResult(NamedTuple):
     partition: int
     error_code: int
     high_watermark: int
+    last_stable_offset: int
     log_start_offset: int
     records: Sendable
+    aborted: list[tuple[int, int]] | None = None
+    """(first offset, producer id) of aborted transactions in the order of their first offsets."""
     hint: LeaderHint | None = None
     """Who serves the partition, where this broker does not (told from version 16 on)."""
 
@@ -216,14 +220,14 @@ def write_fetch(
     for name, of_topic in topics:
         text += string(name) + INT32.pack(len(of_topic))
         for result in of_topic:
-            mark = result.high_watermark
+            mark, stable = result.high_watermark, result.last_stable_offset
             if version >= 5:
                 text += _RESULT_5.pack(
-                    result.partition, result.error_code, mark, mark, result.log_start_offset
+                    result.partition, result.error_code, mark, stable, result.log_start_offset
                 )
             else:
-                text += _RESULT_4.pack(result.partition, result.error_code, mark, mark)
-            text += b"\x00\x00\x00\x00"  # no aborted transactions
+                text += _RESULT_4.pack(result.partition, result.error_code, mark, stable)
+            text += _aborted(result.aborted) if result.aborted else b"\x00\x00\x00\x00"
             if version >= 11:
                 text += b"\xff\xff\xff\xff"  # no preferred read replica
             out.append(text + INT32.pack(len(result.records)))
@@ -232,6 +236,16 @@ def write_fetch(
     if text:
         out.append(text)
     return out
+
+
+def _aborted(aborted: list[tuple[int, int]]) -> bytes:
+    entries = [_ABORTED.pack(producer_id, first) for first, producer_id in aborted]
+    return INT32.pack(len(entries)) + b"".join(entries)
+
+
+def _aborted_flexible(aborted: list[tuple[int, int]]) -> bytes:
+    entries = [_ABORTED.pack(producer_id, first) + b"\x00" for first, producer_id in aborted]
+    return write_uvarint(len(entries) + 1) + b"".join(entries)
 
 
 def _write_flexible(
@@ -244,12 +258,16 @@ def _write_flexible(
         text += topic if version >= TOPIC_IDS else compact_string(topic)
         text += write_uvarint(len(of_topic) + 1)
         for result in of_topic:
-            mark = result.high_watermark
             text += _RESULT_5.pack(
-                result.partition, result.error_code, mark, mark, result.log_start_offset
+                result.partition,
+                result.error_code,
+                result.high_watermark,
+                result.last_stable_offset,
+                result.log_start_offset,
             )
-            # no aborted transactions, no preferred read replica
-            text += b"\x01\xff\xff\xff\xff" + write_uvarint(len(result.records) + 1)
+            text += _aborted_flexible(result.aborted) if result.aborted else b"\x01"
+            # no preferred read replica
+            text += b"\xff\xff\xff\xff" + write_uvarint(len(result.records) + 1)
             out.append(text)
             out.append(result.records)
             text = b"\x00"  # no tags

@@ -119,7 +119,7 @@ def take_newer_facts_for_known(patch: Patch) -> None:
 
 
 def take_newer_footers_for_known(patch: Patch) -> None:
-    patch(footer, "VERSION", 2)
+    patch(footer, "VERSION", 3)
 
 
 def swap_two_fields_of_an_entry(patch: Patch) -> None:

@@ -18,6 +18,7 @@ from crc32c import crc32c
 
 from headrace.broker.node import Node
 from headrace.errors import FormatUnsupported, HeadraceError
+from headrace.log.footer import VERSION as FOOTER_VERSION
 from headrace.metadata.facts import (
     BROKERS,
     DRAINING,
@@ -113,7 +114,7 @@ def _footer(folder: Path) -> None:
         data = path.read_bytes()
         _, _, ledger, end = layouts.FOOTER_HEAD.unpack_from(data)
         footer = bytearray(layouts.decode_footer(data, ledger, end, path.name))
-        footer[0] += 1
+        footer[0] = FOOTER_VERSION + 1
         path.write_bytes(layouts.encode_footer(ledger, end, footer))
 
 
