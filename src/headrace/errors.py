@@ -64,6 +64,17 @@ class DataCorrupt(Fatal):
     """Stored bytes do not match their checksum. They are never served."""
 
 
+class ChainMissing(DataCorrupt):
+    """The stored chain of a partition's ledgers is missing, or older than the ledgers themselves.
+
+    To serve the partition would lose acknowledged records and give their offsets again.
+    """
+
+
+class FactMissing(Fatal):
+    """A fact that must be in the metadata store is not there: it was lost, not never written."""
+
+
 class FolderInUse(Fatal):
     """Another process holds the data folder."""
 

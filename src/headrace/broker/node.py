@@ -15,10 +15,11 @@ from headrace.broker.cluster_view import adopt_partitions
 from headrace.broker.follower import Follower
 from headrace.broker.group_coordinator import GroupCoordinator
 from headrace.broker.internal_topics import InternalPartition
+from headrace.broker.ledger_evidence import LedgerEvidence
 from headrace.broker.ownership import Ownership, SoleOwnership
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.shared_ownership import SharedOwnership
-from headrace.broker.sweep import SharedLedgers, Sweep
+from headrace.broker.sweep import Sweep
 from headrace.broker.tiering import Tiering
 from headrace.broker.topics import Topics
 from headrace.errors import (
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.ledger_evidence import SharedLedgers
     from headrace.broker.topic import Topic
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.store import Entry
@@ -95,9 +97,12 @@ class Node:
         is_storage_shared = shared_ledgers is not None
         is_alone = self._is_alone = not is_storage_shared and not slots
         self._slots = slots
-        environment = Environment(
-            store, metadata, clock, self.tasks, is_storage_shared, tier, LoadedIndexes()
+        self.evidence = (
+            None if shared_ledgers is None else LedgerEvidence(shared_ledgers, metadata, clock)
         )
+        """None where this broker alone sees its ledgers."""
+        parts = store, metadata, clock, self.tasks, is_storage_shared, tier
+        environment = Environment(*parts, LoadedIndexes(), self.evidence)
         self.topics = Topics(environment, config, randomness, is_alone=is_alone)
         self.ownership: Ownership = (
             SoleOwnership(config.broker_id, metadata)
@@ -157,6 +162,8 @@ class Node:
                 await self._collect_orphans()
         self.tasks.spawn(self.topics.finish_deletions(), "deletions that were cut short")
         self.tasks.spawn(self._keep_house(), "housekeeping")
+        if self.evidence is not None:
+            self.tasks.spawn(self.evidence.look_at_start(), "ledgers and facts")
         if self.sweep is not None:
             self.tasks.spawn(self.sweep.run(), "sweep")
         if self.balance is not None and self.config.balance_interval_ms:

@@ -19,6 +19,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.broker.chain_watch import ChainWatch
 from headrace.broker.cluster_view import ClusterView, Owner
 from headrace.broker.membership import Membership
 from headrace.broker.ownership import NO_LEADER, Leader
@@ -28,7 +29,7 @@ from headrace.broker.session_guard import guard_session
 from headrace.broker.settling import Settling
 from headrace.broker.unheard import Unheard
 from headrace.coordination.placement.rendezvous import NOBODY
-from headrace.errors import HeadraceError, NotOwner, VersionConflict
+from headrace.errors import ChainMissing, HeadraceError, NotOwner, VersionConflict
 from headrace.metadata.facts import OwnerFact, owner_key, partition_key
 from headrace.metadata.load_facts import MOVES_VERSION
 from headrace.metadata.store import ABSENT
@@ -91,6 +92,7 @@ class SharedOwnership:
         self._peers = Peers(self._me, metadata, tasks)
         self._membership: Membership | None = None
         self._mine: dict[PartitionKey, PartitionLog] = {}
+        self._chains = ChainWatch(metadata, self._mine, self._look_at)
         self._ended: dict[PartitionKey, int] = {}
         """The epochs of tenures that ended here: none is begun twice in one life, since steps of
         its log may still be under way, and would take the new log's facts for their own."""
@@ -161,6 +163,7 @@ class SharedOwnership:
         self._tasks.spawn(self._reconcile_always(), "ownership")
         guard = guard_session(self._metadata.session, self._clock, self._step_down, self._step_up)
         self._tasks.spawn(guard, "session")
+        self._tasks.spawn(self._chains.run(), "chains")
         self._look_at_all()
 
     async def leave(self) -> None:
@@ -298,6 +301,11 @@ class SharedOwnership:
             elif isinstance(mine.failure, NotOwner):
                 # Storage says that somebody else was here, the facts that nobody is: claim anew.
                 self._do(key, self._claim(topic, number))
+            elif isinstance(mine.failure, ChainMissing):
+                if self._chains.is_back(key):
+                    self._do(key, self._claim(topic, number))
+                else:  # a coordinator over it must not go on from memory
+                    self._resigned(topic, number)
             elif target not in {self._me, NOBODY} and is_moving:
                 self._do(key, self._hand_over(topic, number, target))
             return
@@ -369,6 +377,7 @@ class SharedOwnership:
         self._resigned(topic, number)
         served = self._topics.new_log(topic.fact, number, leader_epoch)
         self._mine[key] = topic.partitions[number] = served
+        self._chains.begun(key)
         self._topics.version += 1
         served.on_lost = partial(self._look_at, key)
         self._tasks.spawn(self._warm(served), f"load {served.name}")

@@ -3,33 +3,37 @@
 Rules of the room: one broker sweeps, the same that all would name. What no chain names is deleted
 only after it has been seen like that for a long while: a ledger that was just made is not yet in
 its chain, and a broker that was stopped for a time must not find its ledger gone, since the bookies
-forget with the ledger that it was fenced (docs/BOOKKEEPER.md, invariant I7).
+forget with the ledger that it was fenced (docs/BOOKKEEPER.md, invariant I7). Ledgers of a living
+partition whose chain is missing, or too old, are never deleted: they are all that is left of its
+records. Nor are those of a topic whose fact was lost (`fact_audit`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from uuid import UUID
 
+from headrace.broker.fact_audit import Audit, audit, read_label
+from headrace.broker.ledger_evidence import holds_lost_records, read_facts
 from headrace.coordination.placement.rendezvous import one_of
 from headrace.errors import HeadraceError
 from headrace.metadata.facts import (
-    OWNERS,
-    PARTITIONS,
     PINS,
-    TOPICS,
-    PartitionFact,
-    TopicFact,
+    owner_key,
+    partition_key,
     partition_of_key,
+    pin_key,
 )
 from headrace.metadata.store import ANY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.fact_audit import Facts
+    from headrace.broker.ledger_evidence import SharedLedgers
     from headrace.broker.ownership import Ownership
     from headrace.broker.topics import Topics
     from headrace.metadata.store import MetadataStore
@@ -40,18 +44,6 @@ log = logging.getLogger(__name__)
 
 SWEEPER = UUID(int=0)
 """What is placed on the brokers like a topic, to choose the one that sweeps."""
-
-
-class SharedLedgers(Protocol):
-    """A store that can tell of all its ledgers, whoever made them."""
-
-    async def all_ledgers(self) -> Sequence[LedgerId]:
-        """By id. Raises StorageUnavailable."""
-        ...
-
-    async def delete(self, ledger: LedgerId) -> None:
-        """See LedgerStore."""
-        ...
 
 
 class Sweep:
@@ -74,6 +66,8 @@ class Sweep:
         self._clock = clock
         self._since_ms: dict[LedgerId | str, int] = {}
         """Ledgers and keys that belong to nothing, and when that was first seen."""
+        self.found = Audit()
+        """What the last pass has found to be lost."""
 
     async def run(self) -> None:
         """Sweep now and then, if it is this broker's turn."""
@@ -91,43 +85,74 @@ class Sweep:
 
     async def sweep(self) -> int:
         """One pass: note what belongs to nothing, delete what has done so for long; how many."""
-        ledgers = await self._store.all_ledgers()  # before the chains, which only grow ledgers
-        facts = [
-            (prefix, entry)
-            for prefix in (PARTITIONS, OWNERS, PINS)
-            for entry in await self._metadata.list(prefix)
-        ]
+        ledgers = await self._store.ledger_ids()  # before the chains, which only grow ledgers
+        pins = await self._metadata.list(PINS)
         # As they are stored, and read last: what this broker knows may be behind, and a topic that
         # it cannot read is not one that was deleted.
-        topics = {TopicFact.decode(entry.value).id for entry in await self._metadata.list(TOPICS)}
-        used: set[int] = set()
-        stale: list[str] = []
-        for prefix, entry in facts:
-            if partition_of_key(entry.key)[0] not in topics:
-                stale.append(entry.key)
-            elif prefix == PARTITIONS:
-                used |= PartitionFact.decode(entry.value).local_ledgers
+        facts = await read_facts(self._metadata)
+        used = {ledger for chain in facts.living.values() for ledger in chain.local_ledgers}
+        records = await self._store.records_of([one for one in ledgers if one not in used])
+        named = facts.named
+        found = self.found = audit(facts, [one for one in records if one.ledger not in named])
+        kept = await self._confirm(found, facts)
+        by_topic = {
+            record.ledger: label.key[0]
+            for record in records
+            if (label := read_label(record.custom)) is not None
+        }
+        stale = [
+            key_of(*key)
+            for key_of, keys in (
+                (partition_key, facts.chains),
+                (owner_key, facts.owners),
+                (pin_key, [partition_of_key(entry.key) for entry in pins]),
+            )
+            for key in keys
+            if key[0] not in facts.topics and key[0] not in found.lost_topics
+        ]
+        orphans = [one.ledger for one in records if one.ledger not in kept]
+        return await self._delete_ripe([*orphans, *stale], by_topic)
+
+    async def _confirm(self, found: Audit, facts: Facts) -> set[LedgerId]:
+        """The ledgers to keep: those with records, of former owners, and all of present ones."""
+        kept = set(found.kept)
+        for key, suspects in found.suspects.items():
+            chain = facts.chains[key]
+            for ledger, epoch in suspects.items():
+                # Of an epoch that is over: nobody is about to enter it into the chain.
+                if epoch < chain.leader_epoch and not await holds_lost_records(
+                    self._store, ledger, chain
+                ):
+                    kept.discard(ledger)
+                elif epoch < chain.leader_epoch:
+                    found.proved.add(key)
+        return kept
+
+    async def _delete_ripe(
+        self, orphans: Sequence[LedgerId | str], by_topic: Mapping[LedgerId, UUID]
+    ) -> int:
+        """Delete what has been an orphan for long: ledgers first, and the facts of a topic after
+        its last ledger, since these say that it was deleted; how many."""
         now_ms = self._clock.now_ms()
-        orphans: list[LedgerId | str] = [
-            *(ledger for ledger in ledgers if ledger not in used),
-            *stale,
-        ]
         self._since_ms = {orphan: self._since_ms.get(orphan, now_ms) for orphan in orphans}
-        ripe = [
-            orphan
-            for orphan, since_ms in self._since_ms.items()
-            if now_ms - since_ms >= self._config.sweep_grace_ms
-        ]
-        for orphan in ripe:
+        left = set(by_topic)
+        count = 0
+        for orphan in orphans:
+            if now_ms - self._since_ms[orphan] < self._config.sweep_grace_ms:
+                continue
             try:
-                if isinstance(orphan, str):
+                if not isinstance(orphan, str):
+                    await self._store.delete(orphan)
+                    left.discard(orphan)
+                elif partition_of_key(orphan)[0] not in {by_topic[ledger] for ledger in left}:
                     await self._metadata.delete(orphan, ANY)
                 else:
-                    await self._store.delete(orphan)
+                    continue
             except HeadraceError as error:  # the next one may go all the same
                 log.warning("%s stays for now: %s", orphan, error)
                 continue
+            count += 1
             del self._since_ms[orphan]
-        if ripe:
-            log.info("removed %d ledgers and facts that belonged to no topic", len(ripe))
-        return len(ripe)
+        if count:
+            log.info("removed %d ledgers and facts that belonged to no topic", count)
+        return count

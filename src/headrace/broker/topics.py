@@ -30,7 +30,15 @@ from headrace.errors import (
     VersionConflict,
 )
 from headrace.log.partition_log import PartitionLog
-from headrace.metadata.facts import TOPICS, TopicFact, partition_key, topic_key, topic_of_key
+from headrace.metadata.facts import (
+    TOPICS,
+    PartitionFact,
+    TopicFact,
+    partition_key,
+    partitions_prefix,
+    topic_key,
+    topic_of_key,
+)
 from headrace.metadata.store import ABSENT, Operation
 from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC
 
@@ -48,8 +56,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHARED_LEDGER_BYTES_MAX = 256 * 1024 * 1024
-OWNERS_AT_ONCE = 1_000
-"""In one step of the metadata store, whose steps are bounded."""
+PARTS_AT_ONCE = 1_000
+"""Owners and chains in one step of the metadata store, whose steps are bounded."""
 _INTERNAL_CONFIGS = {
     OFFSETS_TOPIC: {
         "cleanup.policy": "compact",
@@ -168,7 +176,7 @@ class Topics:
         self, fact: TopicFact, number: int, leader_epoch: int | None = None
     ) -> PartitionLog:
         """The log of a partition, served under `leader_epoch` (None: by no other broker ever)."""
-        return PartitionLog(
+        made = PartitionLog(
             f"{fact.name}-{number}",
             fact.id,
             number,
@@ -176,6 +184,8 @@ class Topics:
             self._environment,
             leader_epoch,
         )
+        made.upkeep.chain.is_expected = fact.has_chain(number)
+        return made
 
     def _log_config(self, configs: Mapping[str, str]) -> LogConfig:
         config = log_config(configs)
@@ -257,17 +267,17 @@ class Topics:
                 replication_factor,
                 overrides,
                 self._environment.clock.now_ms(),
+                chain_count=partition_count,
             )
             if is_validated_only:
                 return fact
-            owners = self.ownership.first_owners(fact)
-            for first in range(OWNERS_AT_ONCE, len(owners), OWNERS_AT_ONCE):
-                await self._environment.metadata.multi(owners[first : first + OWNERS_AT_ONCE])
+            parts = [
+                *self.ownership.first_owners(fact),
+                *_first_chains(fact, range(partition_count)),
+            ]
             born = Operation(topic_key(name), fact.encode(), ABSENT)
             try:
-                version, *_ = await self._environment.metadata.multi(
-                    [born, *owners[:OWNERS_AT_ONCE]]
-                )
+                version = await self._put_with(born, parts)
             except VersionConflict as error:
                 await self.refresh(name)  # a rival was faster
                 raise TopicExists(f"topic {name!r} is there already") from error
@@ -345,9 +355,20 @@ class Topics:
                 raise PolicyViolation(f"{topic.name} is internal: groups would lose their place")
             if is_validated_only:
                 return
-            await self._put(topic, replace(topic.fact, partition_count=count))
+            await self._add_partitions(topic, count)
             self._extend(topic)
         await self.ownership.wait_served(topic)
+
+    async def _add_partitions(self, topic: Topic, count: int) -> None:
+        """Store the new number, and the chains of the partitions that come with it."""
+        fact = replace(topic.fact, partition_count=count)
+        if fact.chain_count == topic.fact.partition_count:  # no earlier version had a hand in it
+            fact.chain_count = count
+        metadata = self._environment.metadata
+        # Some are there where an attempt was cut short.
+        known = {entry.key for entry in await metadata.list(partitions_prefix(fact.id))}
+        added = _first_chains(fact, range(topic.fact.partition_count, count))
+        await self._put(topic, fact, [step for step in added if step.key not in known])
 
     async def change_configs(
         self,
@@ -373,15 +394,33 @@ class Topics:
         if self.by_id.get(topic.id) is not topic:
             raise TopicUnknown(f"topic {topic.name!r} was deleted in the meantime")
 
-    async def _put(self, topic: Topic, fact: TopicFact | None) -> None:
+    async def _put_with(self, step: Operation, parts: Sequence[Operation]) -> int:
+        """Write a topic's fact after, or together with, the facts of its partitions; its version.
+
+        Raises VersionConflict, MetadataUnavailable.
+        """
+        metadata = self._environment.metadata
+        for first in range(PARTS_AT_ONCE, len(parts), PARTS_AT_ONCE):
+            await metadata.multi(parts[first : first + PARTS_AT_ONCE])
+        return (await metadata.multi([step, *parts[:PARTS_AT_ONCE]]))[0]
+
+    async def _put(
+        self, topic: Topic, fact: TopicFact | None, parts: Sequence[Operation] = ()
+    ) -> None:
         """Store the topic's fact; None removes it. Raises TopicUnknown, MetadataUnavailable."""
         value = None if fact is None else fact.encode()
         try:
             step = Operation(topic_key(topic.name), value, topic.version)
-            (version,) = await self._environment.metadata.multi([step])
+            version = await self._put_with(step, parts)
         except VersionConflict as error:  # another broker was faster
             await self.refresh(topic.name)
             self._check_current(topic)
             raise MetadataUnavailable(f"topic {topic.name!r} was changed: try again") from error
         if fact is not None:
             topic.version, topic.fact = version, fact
+
+
+def _first_chains(fact: TopicFact, numbers: range) -> list[Operation]:
+    """What to write with new partitions, so that a chain which is missing later was lost."""
+    value = PartitionFact().encode()
+    return [Operation(partition_key(fact.id, number), value, ABSENT) for number in numbers]

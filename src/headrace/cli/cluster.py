@@ -15,6 +15,7 @@ from threading import Event
 import click
 
 from headrace.cli.cluster_admin import drain, move, status, verify
+from headrace.cli.cluster_repair import repair
 from headrace.cli.failures import CommandFailed
 from headrace.cli.output import print_json, say
 
@@ -26,7 +27,7 @@ def cluster() -> None:
     """Look after a cluster over ZooKeeper and BookKeeper, or run a small one here."""
 
 
-for _command in (status, drain, move, verify):
+for _command in (status, drain, move, verify, repair):
     cluster.add_command(_command)
 
 

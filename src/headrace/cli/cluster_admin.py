@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from headrace.cli.output import Cell
     from headrace.metadata.facts import BrokerFact
     from headrace.server.cluster_admin import ClusterAdmin, Picture
     from headrace.server.settings import ClusterSettings
@@ -51,7 +52,8 @@ WAIT = click.option(
 )
 
 
-def _where(command: Callable[..., Any]) -> Callable[..., Any]:
+def where(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say which cluster is asked, as its `settings`."""
     for option in (
         click.option(
             "--zookeeper-root",
@@ -93,9 +95,7 @@ def _where(command: Callable[..., Any]) -> Callable[..., Any]:
     return tls_options(asking)
 
 
-def _ask(
-    settings: ClusterSettings, question: Callable[[ClusterAdmin], Awaitable[Answer]]
-) -> Answer:
+def ask(settings: ClusterSettings, question: Callable[[ClusterAdmin], Awaitable[Answer]]) -> Answer:
     """Connect, ask, leave. Raises CommandFailed."""
     from headrace.server.cluster_admin import open_admin
 
@@ -122,12 +122,35 @@ def _load(picture: Picture, broker: BrokerFact, *, as_json: bool) -> list[str | 
     return [*map(size_text, rates), f"{load.cpu_permille / 10:.0f} %"]
 
 
+def _broker_row(picture: Picture, broker: BrokerFact, owned: int, *, as_json: bool) -> list[Cell]:
+    return [
+        str(broker.id),
+        f"{broker.kafka_host}:{broker.kafka_port}",
+        broker.rack,
+        iso_time(broker.started_ms),
+        owned,
+        *_load(picture, broker, as_json=as_json),
+        "draining" if broker.id in picture.draining else "serving",
+    ]
+
+
+def _lost(picture: Picture) -> list[str]:
+    """Facts that were lost, in words."""
+    return [
+        *(
+            f"{picture.name_of(key)}: its chain of ledgers is missing"
+            for key in picture.missing_chains
+        ),
+        *(f"topic {topic_id.hex}: its fact is missing" for topic_id in picture.lost_topics),
+    ]
+
+
 @click.command()
 @AS_JSON
-@_where
+@where
 def status(settings: ClusterSettings, as_json: bool) -> None:
     """Show brokers, bookies, and partitions that nobody serves."""
-    picture = _ask(settings, lambda admin: admin.picture())
+    picture = ask(settings, lambda admin: admin.picture())
     owned: dict[int, int] = dict.fromkeys(picture.brokers, 0)
     unserved = []
     for key in picture.partitions:
@@ -137,15 +160,7 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
         else:
             owned[broker_id] += 1
     rows = [
-        [
-            str(broker.id),
-            f"{broker.kafka_host}:{broker.kafka_port}",
-            broker.rack,
-            iso_time(broker.started_ms),
-            owned[broker.id],
-            *_load(picture, broker, as_json=as_json),
-            "draining" if broker.id in picture.draining else "serving",
-        ]
+        _broker_row(picture, broker, owned[broker.id], as_json=as_json)
         for _id, broker in sorted(picture.brokers.items())
     ]
     columns = ["broker", "kafka", "rack", "since", "partitions", *LOAD_COLUMNS, "state"]
@@ -169,6 +184,8 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
                     if key[0] in picture.topics
                 },
                 "unserved": unserved,
+                "missing_chains": [picture.name_of(key) for key in picture.missing_chains],
+                "lost_topics": [topic_id.hex for topic_id in picture.lost_topics],
             }
         )
         return
@@ -176,6 +193,8 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
     print_table(columns, rows)
     if picture.moves:
         say(f"partitions moved by load: {len(picture.moves)}")
+    for problem in _lost(picture):
+        click.echo(f"{problem}: it is not served; see `headrace cluster verify`")
     say(f"bookies that take writes: {', '.join(picture.bookies) or 'none'}")
     if picture.read_only_bookies:
         say(f"read-only bookies: {', '.join(picture.read_only_bookies)}")
@@ -184,13 +203,15 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
         raise CommandFailed(
             f"{len(unserved)} partitions are served by nobody: {shown}", exit_code=FAILED
         )
+    if _lost(picture):
+        raise CommandFailed("facts were lost, and what they name is not served", exit_code=FAILED)
 
 
 @click.command()
 @click.argument("broker_id", type=click.IntRange(0))
 @click.option("--undo", is_flag=True, help="Let it own partitions again.")
 @WAIT
-@_where
+@where
 def drain(settings: ClusterSettings, broker_id: int, undo: bool, wait_s: float) -> None:
     """Move all partitions away from a broker, before it is stopped for long."""
 
@@ -209,7 +230,7 @@ def drain(settings: ClusterSettings, broker_id: int, undo: bool, wait_s: float) 
             f"draining broker {broker_id}",
         )
 
-    _ask(settings, question)
+    ask(settings, question)
     say(f"broker {broker_id} {'may own partitions again' if undo else 'is draining'}")
 
 
@@ -219,7 +240,7 @@ def drain(settings: ClusterSettings, broker_id: int, undo: bool, wait_s: float) 
 @click.option("--to", "broker_id", type=click.IntRange(0), default=None, help="The broker's id.")
 @click.option("--unpin", is_flag=True, help="Leave it to placement again.")
 @WAIT
-@_where
+@where
 def move(
     settings: ClusterSettings,
     topic: str,
@@ -247,7 +268,7 @@ def move(
                 f"moving {topic}-{partition} to broker {broker_id}",
             )
 
-    _ask(settings, question)
+    ask(settings, question)
     say(
         f"{topic}-{partition} " + ("is left to placement" if unpin else f"is at broker {broker_id}")
     )
@@ -273,10 +294,10 @@ async def _until(
 
 @click.command()
 @AS_JSON
-@_where
+@where
 def verify(settings: ClusterSettings, as_json: bool) -> None:
     """Check that owners, chains and ledgers fit together. Reads no records, changes nothing."""
-    found = _ask(settings, lambda admin: admin.verify())
+    found = ask(settings, lambda admin: admin.verify())
     if as_json:
         print_json(
             {

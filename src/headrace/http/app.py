@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from headrace.errors import DataCorrupt
 from headrace.http.metrics import Metrics
 from headrace.http.openapi import DOCUMENT
 
@@ -115,7 +116,7 @@ class _App:
             partition.name
             for topic in self._face.node.topics.by_name.values()
             for partition in topic.partitions
-            if partition.failure is not None
+            if isinstance(partition.failure, DataCorrupt)
         ]
         if damaged:
             answer["damaged_partitions"] = damaged

@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from headrace.coordination.groups.commands import FetchOffsetsCommand, ListGroupsCommand
-from headrace.errors import HeadraceError
+from headrace.errors import DataCorrupt, HeadraceError
 from headrace.log.tiering import local_size_bytes
 from headrace.storage.ledger import CachesBytes
 
@@ -187,10 +187,11 @@ class Metrics(Collector):
         local = GaugeMetricFamily(
             "headrace_log_local_size_bytes", "Bytes kept here, not only as objects.", labels=labels
         )
-        count = loaded = 0
+        count = loaded = damaged = 0
         for topic in self._node.topics.by_name.values():
             for number, partition in enumerate(topic.partitions):
                 count += 1
+                damaged += isinstance(partition.failure, DataCorrupt)
                 if not partition.is_loaded or loaded >= PARTITIONS_MAX:
                     continue
                 loaded += 1
@@ -201,6 +202,11 @@ class Metrics(Collector):
                 local.add_metric(at, local_size_bytes(partition))
         yield _gauge("headrace_topics", "Topics.", len(self._node.topics.by_name))
         yield _gauge("headrace_partitions", "Partitions.", count)
+        yield _gauge(
+            "headrace_partitions_damaged",
+            "Partitions not served here: damaged, or without their chain of ledgers.",
+            damaged,
+        )
         yield from (end, start, size, local)
 
     def _tiering(self) -> Iterable[Metric]:

@@ -86,6 +86,8 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.LedgerFenced: NOT_LEADER_OR_FOLLOWER,
     errors.LedgerLost: KAFKA_STORAGE_ERROR,
     errors.DataCorrupt: KAFKA_STORAGE_ERROR,
+    errors.ChainMissing: KAFKA_STORAGE_ERROR,
+    errors.FactMissing: KAFKA_STORAGE_ERROR,
     errors.FolderInUse: KAFKA_STORAGE_ERROR,
     errors.FormatUnsupported: KAFKA_STORAGE_ERROR,
     errors.OffsetOutOfRange: OFFSET_OUT_OF_RANGE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from headrace.log.ledger_chain import ChainEvidence
     from headrace.log.loaded_indexes import LoadedIndexes
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
@@ -27,3 +28,5 @@ class Environment(NamedTuple):
     """Object storage under `store`, where there is one."""
     indexes: LoadedIndexes | None = None
     """Bounds what the indexes of closed ledgers take; without it they stay."""
+    evidence: ChainEvidence | None = None
+    """What the ledgers' labels say of chains, where brokers share a store."""

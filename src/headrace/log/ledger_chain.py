@@ -5,20 +5,24 @@ chain before its first append, with the lowest offset that it could begin at; it
 end of the one before, and is written down when that one is sealed. So a crash at any point leaves
 a chain from which every offset follows. Within one leader epoch one broker alone changes the fact;
 so a conflict means a newer owner, or a change of its own of which it never heard.
+
+A chain is written together with its partition and deleted after its topic. So one that is missing
+was lost: to begin a new one would lose every record and give its offsets again. That is damage
+(ChainMissing), also where ledgers prove that the stored chain is older than what was written.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from headrace.errors import MetadataUnavailable, NotOwner, VersionConflict
+from headrace.errors import ChainMissing, MetadataUnavailable, NotOwner, VersionConflict
 from headrace.metadata.facts import LedgerLink, PartitionFact, partition_key
 from headrace.metadata.store import ABSENT, MetadataStore
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from headrace.log.segment import Segment
@@ -27,39 +31,94 @@ ATTEMPTS_MAX = 16
 """Of a change: the rivals are one former owner and what this one is in doubt about."""
 
 
+class ChainEvidence(Protocol):
+    """What the ledgers themselves say of chains, where a store keeps their labels."""
+
+    async def unnamed(
+        self, topic_id: UUID, partition: int, fact: PartitionFact | None
+    ) -> Sequence[LedgerId]:
+        """Ledgers with records of a partition that its chain (None: missing) should name.
+
+        Raises StorageUnavailable, MetadataUnavailable.
+        """
+        ...
+
+
 class LedgerChain:
     """The stored fact of one partition and its version."""
 
-    def __init__(self, metadata: MetadataStore, topic_id: UUID, partition: int) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        topic_id: UUID,
+        partition: int,
+        evidence: ChainEvidence | None = None,
+    ) -> None:
         self._metadata = metadata
+        self._evidence = evidence
+        self._partition = partition
         self.topic_id = topic_id
+        self.is_expected = False
+        """Whether it was written with the partition: then it must be there."""
         self._key = partition_key(topic_id, partition)
         self._version = ABSENT
         self.fact = PartitionFact()
         self._is_retired = False
+        self._lost: ChainMissing | None = None
 
     def retire(self) -> None:
         """Change nothing any more: the tenure is over, and steps of it may still be under way."""
         self._is_retired = True
 
     async def load(self) -> PartitionFact:
-        """Read the fact; an empty one where nothing was ever appended."""
+        """Read the fact; an empty one where an earlier version never wrote it.
+
+        Raises ChainMissing where it must be there.
+        """
         entry = await self._metadata.get(self._key)
         if entry is not None:
             self.fact = PartitionFact.decode(entry.value)
             self._version = entry.version
+        elif self.is_expected or self._version != ABSENT:
+            raise self.lost()
         return self.fact
+
+    def lost(self, why: str = "is missing") -> ChainMissing:
+        """The error from now on: nothing is written over what was lost."""
+        self._lost = ChainMissing(
+            f"the chain of ledgers {self._key} {why}: the partition is not served, since its"
+            " records would be lost and their offsets given again; look at `headrace cluster"
+            " verify`, then rebuild the chain with `headrace cluster repair`, or restore the"
+            " metadata",
+            key=self._key,
+        )
+        return self._lost
+
+    async def _check_evidence(self, leader_epoch: int) -> None:
+        """Raises ChainMissing where ledgers, or the number of owners, say more than the chain."""
+        if self._evidence is None:
+            return
+        known = None if self._version == ABSENT else self.fact
+        ledgers = await self._evidence.unnamed(self.topic_id, self._partition, known)
+        if ledgers:
+            shown = ", ".join(map(str, ledgers[:8])) + (" ..." if len(ledgers) > 8 else "")
+            why = "is missing" if known is None else "is older than its ledgers"
+            raise self.lost(f"{why} (it does not name ledger {shown}, which has records of it)")
+        if known is None and leader_epoch > 1:  # each owner after the first one writes its epoch
+            raise self.lost()
 
     async def claim(self, leader_epoch: int) -> PartitionFact:
         """Read the fact and write the epoch into it: from then on no former owner can change it.
 
-        Raises NotOwner where a newer owner did so already, MetadataUnavailable.
+        Raises NotOwner where a newer owner did so already, ChainMissing, MetadataUnavailable.
         """
-        for _ in range(ATTEMPTS_MAX):
+        for attempt in range(ATTEMPTS_MAX):
             await self.load()
             if self._is_retired or self.fact.leader_epoch > leader_epoch:
                 raise self._not_owner(leader_epoch)
-            if self.fact.leader_epoch == leader_epoch:
+            if not attempt:
+                await self._check_evidence(leader_epoch)
+            if self.fact.leader_epoch == leader_epoch and self._version != ABSENT:
                 return self.fact
             fact = replace(self.fact, leader_epoch=leader_epoch)
             try:
@@ -73,14 +132,17 @@ class LedgerChain:
     async def _store(self, fact: PartitionFact) -> None:
         value = fact.encode()
         for _ in range(ATTEMPTS_MAX):
+            if self._lost is not None:
+                raise self._lost
             if self._is_retired:
                 raise self._not_owner(fact.leader_epoch)
             try:
                 self._version = await self._metadata.put(self._key, value, self._version)
             except VersionConflict:
                 entry = await self._metadata.get(self._key)
-                stored = None if entry is None else PartitionFact.decode(entry.value)
-                if entry is None or stored is None or stored.leader_epoch != fact.leader_epoch:
+                if entry is None:
+                    raise self.lost("was deleted while the partition was served") from None
+                if PartitionFact.decode(entry.value).leader_epoch != fact.leader_epoch:
                     raise self._not_owner(fact.leader_epoch) from None
                 self._version = entry.version
                 if entry.value != value:

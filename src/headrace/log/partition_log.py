@@ -150,7 +150,7 @@ class PartitionLog:
         self._flush_ms = config.flush_ms
         self.upkeep = Upkeep(
             self,
-            LedgerChain(environment.metadata, topic_id, partition),
+            LedgerChain(environment.metadata, topic_id, partition, environment.evidence),
             environment,
             is_claimed=leader_epoch is not None,
         )

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.errors import DataCorrupt, HeadraceError, NotOwner, StorageUnavailable
+from headrace.errors import ChainMissing, DataCorrupt, HeadraceError, NotOwner, StorageUnavailable
 from headrace.runtime.completion import Completion
 
 if TYPE_CHECKING:
@@ -80,7 +80,12 @@ class Steps:
         """Tell those who wait; damage and a lost partition stay."""
         if isinstance(error, DataCorrupt | NotOwner):
             self._log.failure = error
-            if isinstance(error, NotOwner) and self._log.on_lost is not None:
+            if isinstance(error, ChainMissing):
+                # An append would be acknowledged into a ledger that nothing names.
+                self._log.active, self._log.is_loaded = None, False
+                self._shut()
+                self._log.waiters.wake()
+            if isinstance(error, ChainMissing | NotOwner) and self._log.on_lost is not None:
                 self._log.on_lost()
         ready = self._log.ready
         if ready is not None:

@@ -369,6 +369,10 @@ class Upkeep(Steps):
         for segment in gone:
             await self._store.delete(segment.ledger)
 
+    def chain_missing(self) -> None:
+        """The stored chain was deleted while the partition is served: serve it no longer."""
+        self._fail(self._chain.lost("was deleted while the partition was served"))
+
     def abandon(self, reason: NotOwner) -> None:
         """Answer `reason` from now on, and leave everything as it lies."""
         target = self._log

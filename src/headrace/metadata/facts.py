@@ -131,12 +131,19 @@ class TopicFact(StoredFact):
     created_ms: int
     deleted_ms: int | None = None
     """When it was deleted: the fact stays until nobody can take records for it any more."""
+    chain_count: int | None = None
+    """The chains of so many partitions, from 0 on, were written before the topic named them: where
+    one of these is missing, it was lost. None: made by a version that did not write them ahead."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_deleted(self) -> bool:
         """Whether its name alone is left, which no other topic may have yet."""
         return self.deleted_ms is not None
+
+    def has_chain(self, partition: int) -> bool:
+        """Whether the chain of a partition was written: then it must be there."""
+        return partition < (self.chain_count or 0)
 
     @classmethod
     def decode(cls, value: bytes) -> TopicFact:
@@ -151,6 +158,7 @@ class TopicFact(StoredFact):
             reader.texts("configs"),
             reader.integer("created_ms", 0),
             reader.integer_or_none("deleted_ms", 0),
+            reader.integer_or_none("chain_count", 0),
             reader.rest(),
         )
 

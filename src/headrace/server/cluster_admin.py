@@ -11,31 +11,35 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.chain_repair import ChainRepairer
+from headrace.broker.fact_audit import audit
+from headrace.broker.ledger_evidence import read_facts
 from headrace.broker.topic_config import copies_of
 from headrace.errors import TopicUnknown
 from headrace.metadata.facts import (
     BROKERS,
+    CLUSTER_ID,
     DRAINING,
     OWNERS,
     PARTITIONS,
     PINS,
     TOPICS,
     BrokerFact,
+    ClusterFact,
     OwnerFact,
     PartitionFact,
     PinFact,
     TopicFact,
     draining_key,
-    ensure_cluster_id,
     partition_of_key,
     pin_key,
     topic_key,
 )
 from headrace.metadata.load_facts import LOADS, MOVES, LoadFact, MovesFact
-from headrace.metadata.store import ANY
+from headrace.metadata.store import ABSENT, ANY
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
+from headrace.runtime.log_text import one_line
 from headrace.runtime.zookeeper import ZooKeeper
 from headrace.runtime.zookeeper_link import ZooKeeperOptions
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
@@ -45,9 +49,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from uuid import UUID
 
+    from headrace.broker.chain_repair import Repairs
     from headrace.metadata.facts import PartitionKey
     from headrace.server.settings import ClusterSettings
-    from headrace.storage.bookkeeper.ledger_store import LedgerRecord
+    from headrace.storage.ledger import LedgerRecord
 
 CONNECT_TIMEOUT_MS = 5_000
 POLL_S = 0.2
@@ -69,6 +74,10 @@ class Picture:
     """What was moved by load, and to which broker."""
     bookies: list[str]
     read_only_bookies: list[str]
+    missing_chains: list[PartitionKey] = field(default_factory=list)
+    """Partitions that are not served because their chain of ledgers was lost."""
+    lost_topics: list[UUID] = field(default_factory=list)
+    """Topics of which chains are left, and no fact."""
 
     @property
     def partitions(self) -> list[PartitionKey]:
@@ -148,8 +157,10 @@ class ClusterAdmin:
         bookies = sorted(set(await self._zookeeper.children(available) or ()) - {"readonly"})
         read_only = await self._zookeeper.children(f"{available}/readonly") or ()
         facts = [TopicFact.decode(entry.value) for entry in topics]
+        cluster = await metadata.get(CLUSTER_ID)
+        lost = audit(await read_facts(metadata), ())
         return Picture(
-            await ensure_cluster_id(metadata, SystemRandomness()),
+            "" if cluster is None else ClusterFact.decode(cluster.value).id,
             {fact.id: fact for fact in (BrokerFact.decode(entry.value) for entry in brokers)},
             {int(entry.key.removeprefix(DRAINING)) for entry in draining},
             {fact.id: fact for fact in facts if not fact.is_deleted},
@@ -159,6 +170,8 @@ class ClusterAdmin:
             {key: move.broker for key, move in moves.by_partition.items()},
             bookies,
             sorted(read_only),
+            sorted(lost.missing, key=lambda key: (key[0].hex, key[1])),
+            sorted(lost.lost_topics, key=lambda topic_id: topic_id.hex),
         )
 
     async def set_draining(self, broker_id: int, *, is_draining: bool) -> None:
@@ -194,6 +207,24 @@ class ClusterAdmin:
             fact.moves = [move for move in fact.moves if move.key != key]
             await self._metadata.put(MOVES, fact.encode(), entry.version)
 
+    async def repair(self, *, is_plan: bool, accept_loss: bool) -> Repairs:
+        """Rebuild from the ledgers' labels what facts have lost, or (`is_plan`) say what would be.
+
+        Raises MetadataUnavailable, StorageUnavailable, VersionConflict.
+        """
+        cluster = BookKeeperSettings(
+            ledgers_root=self._settings.ledgers_root, cluster=(await self.picture()).cluster_id
+        )
+        store = await BookKeeperLedgerStore.open(self._zookeeper, cluster, SystemClock())
+        try:
+            repairer = ChainRepairer(store, self._metadata, SystemClock())
+            ledgers = await store.records()
+            if is_plan:
+                return await repairer.plan(ledgers)
+            return await repairer.repair(ledgers, accept_loss=accept_loss)
+        finally:
+            await store.close()
+
     async def verify(self) -> Findings:
         """Compare the facts with each other and with BookKeeper's. Reads no records."""
         findings = Findings()
@@ -203,9 +234,11 @@ class ClusterAdmin:
         )
         store = await BookKeeperLedgerStore.open(self._zookeeper, cluster, SystemClock())
         try:
-            records = {int(record.ledger): record for record in await store.records()}
+            listed = await store.records()
+            repairs = await ChainRepairer(store, self._metadata, SystemClock()).plan(listed)
         finally:
             await store.close()
+        records = {int(record.ledger): record for record in listed}
         chains = {
             partition_of_key(entry.key): PartitionFact.decode(entry.value)
             for entry in await self._metadata.list(PARTITIONS)
@@ -222,9 +255,11 @@ class ClusterAdmin:
             if chain is not None:
                 used |= {link.ledger for link in chain.ledgers}
                 _check_chain(name, chain, picture.owners.get(key), records, findings)
-        findings.orphans = [
-            Orphan.of(record) for ledger, record in sorted(records.items()) if ledger not in used
-        ]
+        facts = await read_facts(self._metadata)
+        unnamed = [record for ledger, record in sorted(records.items()) if ledger not in used]
+        kept = audit(facts, unnamed).kept
+        findings.orphans = [Orphan.of(record) for record in unnamed if record.ledger not in kept]
+        findings.problems += _lost_facts(picture, repairs)
         acks = {"topics that do not say": self._settings.ack_quorum}
         for topic in picture.topics.values():
             copies = copies_of(topic.configs)
@@ -237,6 +272,24 @@ class ClusterAdmin:
                     f" by {name}: nothing can be written there"
                 )
         return findings
+
+
+def _lost_facts(picture: Picture, repairs: Repairs) -> list[str]:
+    """What the facts have lost, in words."""
+    problems = [
+        f"topic {one_line(topic.fact.name) or topic.fact.id.hex} has ledgers, and its fact is"
+        " missing: nothing of it is served or deleted; see `headrace cluster repair`"
+        for topic in repairs.topics
+    ]
+    if not picture.cluster_id and picture.topics:
+        problems.append("the cluster's id is missing, and there are topics: brokers do not start")
+    for chain in repairs.chains:
+        what = "is missing" if chain.version == ABSENT else "is older than its ledgers"
+        problems.append(
+            f"{chain.name}: its chain of ledgers {what}: it is not served, and its ledgers are"
+            " kept; see `headrace cluster repair`"
+        )
+    return problems
 
 
 def _check_chain(

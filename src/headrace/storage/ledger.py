@@ -64,6 +64,23 @@ class LedgerInfo(NamedTuple):
     """What the writer gave to `seal`."""
 
 
+class LedgerRecord(NamedTuple):
+    """What a shared store knows of a ledger without opening it."""
+
+    ledger: LedgerId
+    is_closed: bool
+    created_ms: int
+    custom: Mapping[str, bytes]
+    """The labels that its maker gave it: bytes from outside, to be checked."""
+    size_bytes: int = 0
+    """Of all that is in it; counts only once it is closed."""
+
+    @property
+    def is_empty(self) -> bool | None:
+        """Whether nothing was ever stored in it; None while it is open."""
+        return not self.size_bytes if self.is_closed else None
+
+
 @runtime_checkable
 class LocatesBytes(Protocol):
     """What a LedgerStore may do besides, if its bytes lie in files of this machine."""

@@ -14,17 +14,36 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, LedgerFenced, LedgerSealed, LedgerUnknown, Rejected
 from headrace.runtime.completion import Completion
-from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, Copies, LedgerId, LedgerInfo, Note
+from headrace.storage.ledger import (
+    FOOTER_BYTES_MAX,
+    Buffer,
+    Copies,
+    LedgerId,
+    LedgerInfo,
+    LedgerRecord,
+    Note,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
 class _Ledger:
-    __slots__ = ("data", "end", "footer", "is_fenced", "is_sealed", "notes", "readable", "writer")
+    __slots__ = (
+        "data",
+        "end",
+        "footer",
+        "is_fenced",
+        "is_sealed",
+        "labels",
+        "notes",
+        "readable",
+        "writer",
+    )
 
-    def __init__(self, writer: MemoryLedgerStore) -> None:
+    def __init__(self, writer: MemoryLedgerStore, labels: Mapping[str, bytes]) -> None:
         self.writer = writer
+        self.labels = labels
         self.is_fenced = False
         self.data = bytearray()
         self.end = 0
@@ -60,7 +79,7 @@ class MemoryLedgerStore:
     ) -> LedgerId:
         """See LedgerStore."""
         ledger = LedgerId(next(self._ids))
-        self._ledgers[ledger] = _Ledger(self)
+        self._ledgers[ledger] = _Ledger(self, dict(labels or {}))
         return ledger
 
     def append(
@@ -139,6 +158,18 @@ class MemoryLedgerStore:
     async def all_ledgers(self) -> Sequence[LedgerId]:
         """All ledgers, whoever made them."""
         return [LedgerId(number) for number in sorted(self._ledgers)]
+
+    async def ledger_ids(self) -> Sequence[LedgerId]:
+        """All ledgers, by id."""
+        return await self.all_ledgers()
+
+    async def records_of(self, ledgers: Sequence[LedgerId]) -> Sequence[LedgerRecord]:
+        """What is known of these without opening them."""
+        return [
+            LedgerRecord(ledger, found.is_sealed, 0, found.labels, found.readable)
+            for ledger in ledgers
+            if (found := self._ledgers.get(ledger)) is not None
+        ]
 
     def list(self) -> Sequence[LedgerInfo]:
         """See LedgerStore."""

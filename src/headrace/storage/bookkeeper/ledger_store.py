@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headrace.errors import (
     HeadraceError,
@@ -38,7 +38,15 @@ from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.recovering_ledger import open_closed, recover_ledger
 from headrace.storage.bookkeeper.wire import master_key
 from headrace.storage.bookkeeper.writing_ledger import WritingLedger, sealed
-from headrace.storage.ledger import FOOTER_BYTES_MAX, Buffer, Copies, LedgerId, LedgerInfo, Note
+from headrace.storage.ledger import (
+    FOOTER_BYTES_MAX,
+    Buffer,
+    Copies,
+    LedgerId,
+    LedgerInfo,
+    LedgerRecord,
+    Note,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,15 +64,6 @@ LOOKS_AT_ONCE = 16
 FRAME_BYTES_KEPT = 4 << 20
 """Frames of entries are smaller. They come and go by the hundred MiB/s; given back each time, and
 cleared anew by the kernel, their memory took a quarter of an append's CPU."""
-
-
-class LedgerRecord(NamedTuple):
-    """What the metadata say of a ledger that some broker made."""
-
-    ledger: LedgerId
-    is_closed: bool
-    created_ms: int
-    custom: Mapping[str, bytes]
 
 
 class BookKeeperLedgerStore:
@@ -258,9 +257,19 @@ class BookKeeperLedgerStore:
         Reads the metadata of every ledger in the cluster: for sweepers, not for requests. Raises
         StorageUnavailable.
         """
+        return await self.records_of(await self.ledger_ids())
+
+    async def ledger_ids(self) -> Sequence[LedgerId]:
+        """All ledgers there are, whoever made them, by id. Raises StorageUnavailable."""
+        try:
+            return [LedgerId(ledger) for ledger in await self._cluster.service.ledgers()]
+        except MetadataUnavailable as error:
+            raise StorageUnavailable(f"the ledgers cannot be listed now: {error}") from error
+
+    async def records_of(self, ledgers: Sequence[LedgerId]) -> Sequence[LedgerRecord]:
+        """Of these, the ledgers that brokers of this cluster made. Raises StorageUnavailable."""
         found: list[LedgerRecord] = []
         try:
-            ledgers = await self._cluster.service.ledgers()
             for at in range(0, len(ledgers), _LISTED_AT_ONCE):
                 batch = ledgers[at : at + _LISTED_AT_ONCE]
                 found += filter(None, await asyncio.gather(*map(self._record, batch)))
@@ -281,8 +290,13 @@ class BookKeeperLedgerStore:
             return None  # it has gone, or is another's and unlike ours
         if not self._mark.items() <= metadata.custom.items():
             return None
-        is_closed = metadata.state is LedgerState.CLOSED
-        return LedgerRecord(LedgerId(ledger), is_closed, metadata.created_ms, metadata.custom)
+        return LedgerRecord(
+            LedgerId(ledger),
+            metadata.state is LedgerState.CLOSED,
+            metadata.created_ms,
+            metadata.custom,
+            metadata.length,
+        )
 
     # --- taking over, and removing -----------------------------------------------------------
 

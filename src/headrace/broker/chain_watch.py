@@ -1,0 +1,79 @@
+"""Notices that the chain of a partition was deleted, or is there again, while it is served.
+
+Invariants: reads chains and changes none. The owner's next change of its chain would find out as
+well, but that may be hours away, and until then it would acknowledge into a ledger that no chain
+names. One watch serves all partitions; a chain is read when it changes, by its owner alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import ChainMissing, HeadraceError
+from headrace.metadata.facts import PARTITIONS, partition_key, partition_of_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.facts import PartitionKey
+    from headrace.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+
+
+class ChainWatch:
+    """Of the partitions that one broker serves."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        served: Mapping[PartitionKey, PartitionLog],
+        changed: Callable[[PartitionKey], None],
+    ) -> None:
+        """`changed` is called for a partition whose chain was found to be there again."""
+        self._metadata = metadata
+        self._served = served
+        self._changed = changed
+        self._back: set[PartitionKey] = set()
+
+    def is_back(self, key: PartitionKey) -> bool:
+        """Whether the chain that a partition lacked has been seen since."""
+        return key in self._back
+
+    def begun(self, key: PartitionKey) -> None:
+        """The partition is served anew."""
+        self._back.discard(key)
+
+    async def run(self) -> None:
+        """Follow the chains, until cancelled."""
+        while True:
+            try:
+                changes = self._metadata.watch(PARTITIONS)
+                for key, served in list(self._served.items()):
+                    if served.is_loaded or isinstance(served.failure, ChainMissing):
+                        await self._look(key)
+                async for text in changes:
+                    await self._look(partition_of_key(text))
+                return  # the store was closed
+            except HeadraceError as error:
+                log.warning("the chains of ledgers cannot be watched (%s): trying again", error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _look(self, key: PartitionKey) -> None:
+        served = self._served.get(key)
+        if served is None:
+            return
+        entry = await self._metadata.get(partition_key(*key))
+        if self._served.get(key) is not served or served.is_deleted:
+            return
+        if entry is None and served.is_loaded:
+            served.upkeep.chain_missing()
+            log.error("%s is no longer served: %s", served.name, served.failure)
+        elif entry is not None and isinstance(served.failure, ChainMissing):
+            self._back.add(key)
+            self._changed(key)

@@ -1,0 +1,132 @@
+"""What ledgers' labels and facts say of each other: which facts were lost, or are too old.
+
+Invariants: pure; reads facts and labels, no store. A ledger enters its chain before its first
+record, under an epoch that the chain has by then, and leaves it only when the log starts after its
+end. So a ledger with records that no chain names was trimmed, belongs to a deleted topic, or
+proves that a fact was lost. A topic that was deleted has left the greatest epoch in its chains
+(`log.fencing`). Ledgers that are written beside a chain, for another purpose, must not carry the
+label `partition`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from headrace.log.fencing import EPOCH_OF_DELETED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace.metadata.facts import OwnerFact, PartitionFact, PartitionKey, TopicFact
+    from headrace.storage.ledger import LedgerId, LedgerRecord
+
+
+class Label(NamedTuple):
+    """What a ledger was made for."""
+
+    key: PartitionKey
+    topic_name: str
+    epoch: int
+
+
+def read_label(labels: Mapping[str, bytes]) -> Label | None:
+    """What the labels say; None where they do not, since anybody may have written them."""
+    try:
+        topic_id = UUID(hex=labels["topic"].decode())
+        name, _, number = labels["partition"].decode().rpartition("-")
+        return Label((topic_id, int(number)), name, int(labels["epoch"]))
+    except (KeyError, ValueError):
+        return None
+
+
+class Facts(NamedTuple):
+    """The facts of a cluster at about one moment."""
+
+    topics: Mapping[UUID, TopicFact]
+    """Those that are marked as deleted, too: their name is not free yet."""
+    chains: Mapping[PartitionKey, PartitionFact]
+    owners: Mapping[PartitionKey, OwnerFact]
+
+    @property
+    def living(self) -> Mapping[PartitionKey, PartitionFact]:
+        """The chains of topics that are there."""
+        return {key: chain for key, chain in self.chains.items() if key[0] in self.topics}
+
+    @property
+    def named(self) -> set[int]:
+        """Every ledger that the chain of a living topic names."""
+        return {link.ledger for chain in self.living.values() for link in chain.ledgers}
+
+
+@dataclass(slots=True)
+class Audit:
+    """What the facts have lost, and which ledgers prove it or may."""
+
+    missing: dict[PartitionKey, list[LedgerId]] = field(default_factory=dict)
+    """Partitions whose chain was lost, with the ledgers that were made for them."""
+    suspects: dict[PartitionKey, dict[LedgerId, int]] = field(default_factory=dict)
+    """Ledgers, and their epochs, later than all in their chain. With records in them the chain is
+    too old; without, their maker died before it had entered them."""
+    proved: set[PartitionKey] = field(default_factory=set)
+    """Partitions among these whose chain is too old, as far as labels and lengths tell."""
+    lost_topics: dict[UUID, str] = field(default_factory=dict)
+    """Topics whose fact was lost, with the name in their ledgers' labels; "" if there is none."""
+    kept: set[LedgerId] = field(default_factory=set)
+    """Ledgers of living or lost partitions, which may be all that is left of these."""
+
+
+def audit(facts: Facts, unnamed: Iterable[LedgerRecord]) -> Audit:
+    """Compare the facts with the ledgers that no chain names."""
+    found = Audit()
+    deleted = {key[0] for key, chain in facts.chains.items() if _is_closed(chain)}
+    for record in sorted(unnamed, key=lambda one: one.ledger):
+        label = read_label(record.custom)
+        if label is None:
+            continue
+        if label.key[0] not in facts.topics:
+            if label.key[0] not in deleted and not record.is_empty:
+                found.lost_topics[label.key[0]] = label.topic_name
+                found.kept.add(record.ledger)
+            continue
+        _compare(found, record, label, facts.chains.get(label.key))
+    for key, chain in facts.chains.items():
+        if key[0] not in facts.topics and key[0] not in deleted and chain.ledgers:
+            found.lost_topics.setdefault(key[0], "")
+    for topic in facts.topics.values():
+        if topic.is_deleted:
+            continue
+        for number in range(topic.partition_count):
+            key = (topic.id, number)
+            owner = facts.owners.get(key)
+            # An owner after the first one writes its epoch into the chain before it serves.
+            had_owners = owner is not None and owner.leader_epoch > 1
+            if key not in facts.chains and (topic.has_chain(number) or had_owners):
+                found.missing.setdefault(key, [])
+    return found
+
+
+def _is_closed(chain: PartitionFact) -> bool:
+    return chain.leader_epoch >= EPOCH_OF_DELETED
+
+
+def is_after(ledger: int, epoch: int, chain: PartitionFact) -> bool:
+    """Whether a ledger that `chain` does not name was made after all that it knows."""
+    return epoch > chain.leader_epoch or all(ledger > link.ledger for link in chain.ledgers)
+
+
+def _compare(found: Audit, record: LedgerRecord, label: Label, chain: PartitionFact | None) -> None:
+    """Take in a ledger that the chain of its partition does not name."""
+    if chain is None:
+        found.missing.setdefault(label.key, []).append(record.ledger)
+        found.kept.add(record.ledger)
+    elif not _is_closed(chain) and is_after(record.ledger, label.epoch, chain):
+        if record.is_empty:
+            return
+        found.suspects.setdefault(label.key, {})[record.ledger] = label.epoch
+        found.kept.add(record.ledger)
+        # Of a chain that names nothing, all that went before may have been trimmed.
+        has_order = bool(chain.ledgers) or not chain.log_start_offset
+        if label.epoch > chain.leader_epoch or (has_order and record.is_empty is False):
+            found.proved.add(label.key)

@@ -1,0 +1,107 @@
+"""`headrace cluster repair`: rebuild what facts have lost, after showing what it would do.
+
+Invariants: asks and shows; how a chain is rebuilt is in `headrace.broker.chain_repair`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.cluster_admin import AS_JSON, SHOWN_MAX, ask, where
+from headrace.cli.failures import FAILED, CommandFailed
+from headrace.cli.output import print_json, say, size_text
+from headrace.runtime.log_text import one_line
+
+if TYPE_CHECKING:
+    from headrace.broker.chain_repair import Repairs
+    from headrace.server.settings import ClusterSettings
+
+
+@click.command()
+@click.option("--yes", is_flag=True, help="Do it; without this nothing is changed.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Rebuild a chain also where ledgers are missing, from the last gap on.",
+)
+@AS_JSON
+@where
+def repair(settings: ClusterSettings, yes: bool, accept_loss: bool, as_json: bool) -> None:
+    """Rebuild lost chains of ledgers, and lost topics, from the ledgers' own labels.
+
+    Shows what it would do; --yes does it. Ledgers that are still open are closed by that. Brokers
+    need not be stopped: they serve a partition as soon as its chain is back.
+    """
+    found = ask(settings, lambda admin: admin.repair(is_plan=not yes, accept_loss=accept_loss))
+    problems = [
+        *(topic.problem for topic in found.topics if topic.problem),
+        *(chain.problem for chain in found.chains if chain.problem),
+    ]
+    if as_json:
+        print_json(
+            {
+                "is_done": yes,
+                "topics": [
+                    {
+                        "name": topic.fact.name,
+                        "id": topic.fact.id.hex,
+                        "partitions": topic.fact.partition_count,
+                        "problem": topic.problem,
+                    }
+                    for topic in found.topics
+                ],
+                "chains": [
+                    {
+                        "partition": chain.name,
+                        "ledgers": [link.ledger for link in chain.fact.ledgers],
+                        "open_ledgers": chain.open_ledgers,
+                        "log_start_offset": chain.fact.log_start_offset,
+                        "end_offset": chain.end_offset,
+                        "leader_epoch": chain.fact.leader_epoch,
+                        "lost_records": chain.lost_records,
+                        "problem": chain.problem,
+                    }
+                    for chain in found.chains
+                ],
+            }
+        )
+    else:
+        _show_repairs(found, is_done=yes)
+    if problems:
+        raise CommandFailed(f"{len(problems)} cannot be repaired", exit_code=FAILED)
+
+
+def _show_repairs(found: Repairs, *, is_done: bool) -> None:
+    would = "" if is_done else "would be "
+    for topic in found.topics:
+        name = one_line(topic.fact.name) or topic.fact.id.hex
+        click.echo(
+            f"topic {name}: {topic.problem}"
+            if topic.problem
+            else f"topic {name}: {would}restored with {topic.fact.partition_count} partitions and"
+            " default settings"
+        )
+    for chain in found.chains:
+        if chain.problem:
+            click.echo(f"{chain.name}: {chain.problem}")
+            continue
+        more = f", and {len(chain.open_ledgers)} open ones" if chain.open_ledgers else ""
+        click.echo(
+            f"{chain.name}: {would}rebuilt of {len(chain.fact.ledgers)} ledgers{more}, offsets"
+            f" {chain.fact.log_start_offset} to {chain.end_offset}{' or more' if more else ''}"
+        )
+        for link in chain.fact.ledgers[:SHOWN_MAX]:
+            click.echo(
+                f"  ledger {link.ledger}: epoch {link.leader_epoch}, offsets {link.base_offset} to"
+                f" {link.end_offset}, {size_text(link.size_bytes or 0)}"
+            )
+        for ledger in chain.open_ledgers:
+            click.echo(f"  ledger {ledger}: open; it is closed, and its end found, by --yes")
+        if chain.lost_records:
+            click.echo(f"  {chain.lost_records} records between its ledgers are lost for good")
+    if not found.topics and not found.chains:
+        say("nothing is to be repaired")
+    elif not is_done:
+        say("nothing was changed: --yes does it")
