@@ -226,7 +226,7 @@ class Metrics(Collector):
             ("cold_read_bytes", "Bytes that they brought.", counters.cold_bytes),
             (
                 "corrupt_blocks",
-                "Blocks that did not match their checksum.",
+                "Reads of objects that were damaged: header, blocks, footer or checksums.",
                 counters.corrupt_blocks,
             ),
             ("deletes", "Objects deleted.", counters.deletes),

@@ -45,7 +45,7 @@ class TierCounters:
         """Requests for ranges of objects, read-ahead included."""
         self.cold_bytes = 0
         self.corrupt_blocks = 0
-        """Blocks that did not match their checksum even when read again."""
+        """Blocks, headers, footers and checksums that were damaged even when read again."""
         self.deletes = 0
         self.failures = 0
         """Operations that object storage failed, after all attempts."""

@@ -188,6 +188,8 @@ class Writer:
         self.acknowledged = -1
         self.failure: Fail | None = None
         self.is_closed = False
+        self.is_change_slow = False
+        self.was_change_slow = False
 
     def append(self) -> None:
         if self.failure is not None:
@@ -204,9 +206,7 @@ class Writer:
         self.world.request(
             send.bookie,
             lambda bookie: bookie.add(entry, False),
-            lambda code: self.carry_out(
-                self.handle.responded(send.entry, send.slot, send.bookie, code)
-            ),
+            lambda code: self.carry_out(self.handle.responded(send, code)),
             OK,
         )
 
@@ -229,16 +229,22 @@ class Writer:
                     self.failure = effect
 
     def check_acknowledged(self, last: int) -> None:
-        """What a reader of the metadata of this moment would find."""
+        """What a reader of the metadata of this moment would find, and one after the change that
+        is under way."""
         world = self.world
-        assert self.handle.change is None, "acknowledged while an ensemble change is pending"
+        assert self.handle.change is None or self.is_change_slow, "acknowledged during a change"
         assert self.failure is None
+        readers = [world.metadata]
+        if self.handle.change is not None and world.metadata.state is LedgerState.OPEN:
+            readers.append(world.metadata.with_ensemble(self.wanted))
         for entry in range(self.acknowledged + 1, last + 1):
-            holders = world.metadata.bookies_of(entry)
-            stored = sum(entry in world.bookies[bookie].entries for bookie in holders)
-            assert stored >= world.quorum.ack, f"entry {entry} is on {stored} of {holders}"
+            for metadata in readers:
+                holders = metadata.bookies_of(entry)
+                stored = sum(entry in world.bookies[bookie].entries for bookie in holders)
+                assert stored >= world.quorum.ack, f"entry {entry} is on {stored} of {holders}"
 
     def changed(self, metadata: LedgerMetadata, version: int) -> None:
+        self.is_change_slow = False
         self.known = (metadata, version)
         if metadata.state is LedgerState.OPEN and metadata.last_ensemble == self.wanted:
             self.carry_out(self.handle.ensemble_changed())
@@ -262,6 +268,15 @@ class Writer:
 
     def find_spares(self) -> None:
         self.carry_out(self.handle.spares_changed())
+
+    def grow_impatient(self) -> None:
+        """The change of metadata that is under way, if any, takes long."""
+        if self.handle.change is not None:
+            self.is_change_slow = self.was_change_slow = True
+            self.carry_out(self.handle.change_is_slow())
+
+    def give_up(self) -> None:
+        self.carry_out(self.handle.give_up())
 
     def seal(self) -> None:
         if self.failure is None:
@@ -332,8 +347,6 @@ class Recoverer:
         self.world.request(
             send.bookie,
             lambda bookie: bookie.add(entry, True),
-            lambda code: self.carry_out(
-                machine, machine.responded(send.entry, send.slot, send.bookie, code)
-            ),
+            lambda code: self.carry_out(machine, machine.responded(send, code)),
             OK,
         )

@@ -23,6 +23,8 @@ def play(seed: int) -> dict[str, int]:
     plan += [recoverer.start for recoverer in recoverers]
     plan += [writer.find_spares] * random.randrange(4)
     plan += [writer.look] * random.randrange(3)
+    plan += [writer.grow_impatient] * random.randrange(4)
+    plan += [writer.give_up] * random.randrange(2)
     for _ in range(random.choice([0, 0, 1, 1, 2, 4])):
         bookie = world.bookies[random.choice(list(world.bookies))]
         plan.append(lambda bookie=bookie: setattr(bookie, "is_up", False))
@@ -38,6 +40,8 @@ def play(seed: int) -> dict[str, int]:
         del plan[-burst:]
         world.run(until=lambda: random.random() < 0.05)
     world.run()
+    check_copies(world, writer)
+    writer.give_up()
 
     is_settled = writer.failure is not None or writer.acknowledged == len(writer.entries) - 1
     assert is_settled, "an append is neither acknowledged nor failed"
@@ -84,6 +88,70 @@ def check(world: World, writer: Writer, recoverers: list[Recoverer]) -> None:
     firsts = [ensemble.first_entry for ensemble in final.ensembles]
     assert firsts == sorted(set(firsts))
     assert all(len(set(ensemble.bookies)) == world.quorum.ensemble for ensemble in final.ensembles)
+
+
+def check_copies(world: World, writer: Writer) -> None:
+    """The copies that are counted as missing are those that are missing, or more."""
+    if writer.failure is not None or world.metadata.state is not LedgerState.OPEN:
+        return
+    missing = sum(
+        entry not in world.bookies[bookie].entries
+        for entry in range(writer.acknowledged + 1)
+        for bookie in world.metadata.bookies_of(entry)
+    )
+    counted = writer.handle.copies_missing
+    if world.loss or writer.was_change_slow:
+        assert counted >= missing, "copies are missing and are not counted"
+    else:
+        assert counted == missing
+
+
+def test_a_bookie_that_comes_back_is_taken_into_its_own_slot():
+    missing = 0
+    for seed in range(SEEDS_QUICK):
+        world = World(seed)
+        world.loss = 0
+        random, writer = world.random, Writer(world)
+
+        def is_enough(random=random) -> bool:
+            return random.random() < 0.2
+
+        for _ in range(random.randrange(1, 5)):
+            victims = random.sample(list(world.bookies), random.randrange(1, len(world.bookies)))
+            for victim in victims:
+                world.bookies[victim].is_up = False
+            for act in random.choices([writer.append, writer.grow_impatient], [5, 1], k=20):
+                act()
+                world.run(until=is_enough)
+            for victim in victims:
+                world.bookies[victim].is_up = True
+            world.run()
+            world.step += 1_000  # the quarantine is over
+            writer.find_spares()
+            world.run()
+            note = f"seed {seed}"
+            assert writer.failure is None, note
+            assert not writer.handle.lost, note
+            assert writer.acknowledged == len(writer.entries) - 1, note
+            assert world.metadata.last_ensemble.bookies == tuple(writer.handle.ensemble), note
+            before = writer.handle.copies_missing
+            writer.append()
+            world.run()
+            assert writer.handle.copies_missing == before, "the next entry has all its copies"
+            check_copies(world, writer)
+            missing += before
+        writer.seal()
+        world.run()
+        assert writer.is_closed
+        check(world, writer, [recovered(world)])
+    assert missing, "no bookie was away while entries were acknowledged"
+
+
+def recovered(world: World) -> Recoverer:
+    recoverer = Recoverer(world)
+    recoverer.start()
+    world.run()
+    return recoverer
 
 
 def test_what_was_acknowledged_is_found_by_every_recovery():

@@ -19,7 +19,12 @@ from headrace.errors import DataCorrupt, RequestInvalid, StorageUnavailable
 from headrace.runtime.clock import SystemClock
 from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.objects.blob_store import PART_BYTES, BlobLimits, BlobStore
-from headrace.storage.objects.object_format import BLOCK_BYTES, ledger_of_name, object_name
+from headrace.storage.objects.object_format import (
+    BLOCK_BYTES,
+    TRAILER_SIZE,
+    ledger_of_name,
+    object_name,
+)
 from headrace.storage.objects.tiered_store import TieredLedgerStore
 
 if TYPE_CHECKING:
@@ -307,8 +312,32 @@ def test_damage_anywhere_in_an_object_is_reported_and_never_served(share, flip, 
                 reported += 1
             # The 24 zeros at the end of the header are there for later, and covered as well.
             assert reported, f"bytes {first}.. of {len(stored)} are damaged"
+            assert store.counters.corrupt_blocks == reported, "whatever is damaged is counted"
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "at",
+    [0, 20, -1, -TRAILER_SIZE - 2],
+    ids=["magic", "header", "trailer", "checksums"],
+)
+def test_damage_beside_the_data_is_counted_and_logged_once(at, caplog):
+    async def main() -> None:
+        objects = obstore.store.MemoryStore()
+        async with offloaded(memory_blobs(objects), DATA) as (store, ledger):
+            name = f"c/{object_name(ledger)}"
+            stored = bytearray(await (await obstore.get_async(objects, name)).bytes_async())
+            stored[at] ^= 1
+            await obstore.put_async(objects, name, bytes(stored))
+            for count in (1, 2):
+                with pytest.raises(DataCorrupt):
+                    await store.read(ledger, 0, 10)
+                assert store.counters.corrupt_blocks == count
+
+    asyncio.run(main())
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "damaged" in line.getMessage()
 
 
 def test_an_object_that_is_cut_short_replaced_or_another_ledgers_is_not_served():

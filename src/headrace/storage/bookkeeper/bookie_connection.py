@@ -88,8 +88,11 @@ class BookieConnection:
         timeout_ms: int,
         bytes_max: int,
         tls: ssl.SSLContext | None = None,
+        lost: Callable[[str], None] | None = None,
     ) -> None:
+        """`lost` is called when a connection that was open breaks."""
         self.bookie = bookie
+        self._lost = lost
         self.in_flight_bytes = 0
         """Bytes of requests that were not answered."""
         self._resolve = resolve
@@ -122,6 +125,10 @@ class BookieConnection:
         is_due = self._transport is None and not self._is_connecting and not self._is_closed
         if is_due and self._loop.time() >= self._retry_at:
             self._begin_to_connect()
+
+    def retry_now(self) -> None:
+        """It may be back: do not wait until the next attempt to connect is due."""
+        self._retry_at, self._backoff_s = 0.0, BACKOFF_FIRST_S
 
     def add(self, ledger: int, entry: int, frame: Buffer, answered: Answered, context: Any) -> None:
         """Send the frame of an add; it must not change until the answer."""
@@ -209,7 +216,7 @@ class BookieConnection:
                 protocol = cast("asyncio.Protocol", self)
                 await open_channel(protocol, address.host, address.port, self._tls)
         except (OSError, TimeoutError) as error:
-            level = logging.WARNING if isinstance(error, ssl.SSLError) else logging.INFO
+            level = logging.WARNING if isinstance(error, ssl.SSLError) else logging.DEBUG
             log.log(level, "bookie %s cannot be reached: %s", self.bookie, repr(error))
             self._connect_failed()
         except BaseException:
@@ -244,6 +251,8 @@ class BookieConnection:
         self._outgoing = []
         self._back_off()
         self._fail_all()
+        if self._lost is not None and not self._is_closed:
+            self._lost(self.bookie)
 
     def eof_received(self) -> None:
         """The bookie says nothing more: the transport closes itself."""
@@ -372,6 +381,7 @@ class Bookies:
         timeout_ms: int,
         bytes_max: int,
         tls: ssl.SSLContext | None = None,
+        lost: Callable[[str], None] | None = None,
     ) -> None:
         self._make = partial(
             BookieConnection,
@@ -380,6 +390,7 @@ class Bookies:
             timeout_ms=timeout_ms,
             bytes_max=bytes_max,
             tls=tls,
+            lost=lost,
         )
         self._connections: dict[str, BookieConnection] = {}
         self._is_closed = False

@@ -1,14 +1,15 @@
 """Which bookies are registered in ZooKeeper, and where they listen.
 
-Rules of the room: keeps a BookiePool as it is in ZooKeeper, by watches. When ZooKeeper is away, the
-last known state stands.
+Invariants: keeps a BookiePool as it is in ZooKeeper, by watches, and says in the log which bookies
+came and went. When ZooKeeper is away, the last known state stands. A bookie belongs to the cluster
+as long as its cookie is there: decommissioning removes that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import DataCorrupt, MetadataUnavailable
 from headrace.storage.bookkeeper.ledger_metadata import (
@@ -30,6 +31,13 @@ RETRY_S = 1.0
 _READ_ONLY = "readonly"
 
 
+class _Seen(NamedTuple):
+    """The bookies by what they were registered for when the list was read."""
+
+    writable: frozenset[str]
+    read_only: frozenset[str]
+
+
 class BookieDirectory:
     """Follows `<root>/available` and tells `pool`; `changed` is called after each change."""
 
@@ -49,7 +57,10 @@ class BookieDirectory:
         self._addresses: dict[str, BookieAddress] = {}
         self._names: Sequence[str] = ()
         self._read_only: Sequence[str] = ()
-        self._stale = {self._path, f"{self._path}/{_READ_ONLY}"}
+        self._known: Sequence[str] = ()
+        self._cookies = f"{root}/cookies"
+        self._seen: _Seen | None = None
+        self._stale = {self._path, f"{self._path}/{_READ_ONLY}", self._cookies}
         """What must be read again, and has no watch."""
         self._is_stale = asyncio.Event()
 
@@ -73,6 +84,7 @@ class BookieDirectory:
         try:
             self._names = await self._children(self._path, self._names)
             self._read_only = await self._children(read_only_path, self._read_only)
+            self._known = await self._children(self._cookies, self._known)
             read_only = self._read_only
             bookies = [name for name in self._names if name != _READ_ONLY]
             for bookie in bookies:
@@ -85,7 +97,27 @@ class BookieDirectory:
             del self._addresses[gone]
         self._pool.set_writable(bookies)
         self._pool.set_read_only(read_only)
+        self._pool.set_known(self._known)
+        self._log_changes(_Seen(frozenset(bookies) - frozenset(read_only), frozenset(read_only)))
         self._changed()
+
+    def _log_changes(self, now: _Seen) -> None:
+        before, self._seen = self._seen, now
+        count = len(now.writable)
+        if before is None:
+            log.info("%d bookies are registered to take writes", count)
+            return
+        for bookie in sorted(before.writable - now.writable - now.read_only):
+            log.warning(
+                "bookie %s is lost: it is not registered in ZooKeeper any more (stopped, dead, or"
+                " its session has ended); %d bookies take writes",
+                bookie,
+                count,
+            )
+        for bookie in sorted(now.read_only - before.read_only):
+            log.warning("bookie %s is read-only; %d bookies take writes", bookie, count)
+        for bookie in sorted(now.writable - before.writable):
+            log.info("bookie %s is registered; %d bookies take writes", bookie, count)
 
     async def _children(self, path: str, known: Sequence[str]) -> Sequence[str]:
         """The names below `path`: read again if a watch has fired since they were `known`."""
@@ -97,6 +129,7 @@ class BookieDirectory:
             if path == self._path:
                 # A path that was not there has no watch; its parent's fires when it is made.
                 self._stale.add(f"{path}/{_READ_ONLY}")
+                self._stale.add(self._cookies)
             self._is_stale.set()
 
         self._stale.discard(path)

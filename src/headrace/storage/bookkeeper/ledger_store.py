@@ -26,6 +26,7 @@ from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.storage.bookkeeper.bookie_connection import Bookies
 from headrace.storage.bookkeeper.bookie_directory import BookieDirectory
+from headrace.storage.bookkeeper.bookie_health import BookieHealth
 from headrace.storage.bookkeeper.ensemble import BookiePool
 from headrace.storage.bookkeeper.entry_cache import EntryCache
 from headrace.storage.bookkeeper.entry_reader import EntryReader
@@ -36,7 +37,7 @@ from headrace.storage.bookkeeper.open_ledger import Cluster, OpenLedger, Room
 from headrace.storage.bookkeeper.position_reader import PositionReader
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.recovering_ledger import open_closed, recover_ledger
-from headrace.storage.bookkeeper.wire import master_key
+from headrace.storage.bookkeeper.wire import DISCONNECTED, master_key
 from headrace.storage.bookkeeper.writing_ledger import WritingLedger, sealed
 from headrace.storage.ledger import (
     FOOTER_BYTES_MAX,
@@ -95,6 +96,10 @@ class BookKeeperLedgerStore:
             timeout_ms=settings.add_timeout_ms,
             bytes_max=settings.bookie_bytes_max,
             tls=settings.tls,
+            lost=lambda bookie: self._health.failed(bookie, DISCONNECTED),
+        )
+        self._health = BookieHealth(
+            pool, bookies, clock, settings.add_timeout_ms, self._spares_changed
         )
         self._cluster = Cluster(
             bookies,
@@ -102,6 +107,7 @@ class BookKeeperLedgerStore:
                 zookeeper, settings.ledgers_root, timeout_ms=settings.metadata_timeout_ms
             ),
             pool,
+            self._health,
             EntryCache(settings.cache_bytes),
             Room(settings.in_flight_bytes_max),
             self._tasks,
@@ -147,6 +153,7 @@ class BookKeeperLedgerStore:
         self._is_closed = True
         for ledger, writing in self._writing.items():
             writing.end(LedgerLost(f"ledger {ledger}: this store was closed", ledger=ledger))
+        self._health.close()
         self._cluster.bookies.close()
         await self._tasks.close()
 
@@ -410,5 +417,9 @@ class BookKeeperLedgerStore:
         self._cluster.cache.forget(ledger)
 
     def _bookies_changed(self) -> None:
+        self._health.registrations_changed()
+        self._spares_changed()
+
+    def _spares_changed(self) -> None:
         for writing in list(self._writing.values()):
             writing.spares_changed()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.runtime.randomness import Randomness
     from headrace.runtime.tasks import Tasks
     from headrace.storage.bookkeeper.bookie_connection import Bookies
+    from headrace.storage.bookkeeper.bookie_health import BookieHealth
     from headrace.storage.bookkeeper.ensemble import BookiePool
     from headrace.storage.bookkeeper.entry_cache import EntryCache
     from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, Versioned
@@ -61,6 +62,7 @@ class Cluster(NamedTuple):
     bookies: Bookies
     service: LedgerMetadataService
     pool: BookiePool
+    health: BookieHealth
     cache: EntryCache
     room: Room
     tasks: Tasks
@@ -78,9 +80,9 @@ class Cluster(NamedTuple):
             ensemble, slot, excluded, self.clock.now_ns(), self.randomness.below
         )
 
-    def bookie_failed(self, bookie: str) -> None:
-        """No new ensembles for it, for a while."""
-        self.pool.failed(bookie, self.clock.now_ns())
+    def bookie_failed(self, bookie: str, code: int) -> None:
+        """No new ensembles for it until it answers again."""
+        self.health.failed(bookie, code)
 
 
 class OpenLedger:

@@ -118,7 +118,7 @@ class _Run:
 
     def _note(self, code: int, bookie: str) -> None:
         if code not in _ABOUT_THE_LEDGER:
-            self._cluster.bookie_failed(bookie)
+            self._cluster.bookie_failed(bookie, code)
 
     def _fenced(self, code: int, body: memoryview, asked: Fence) -> None:
         self._note(code, asked.bookie)
@@ -140,7 +140,7 @@ class _Run:
 
     def _added(self, code: int, _body: memoryview, sent: Send) -> None:
         self._note(code, sent.bookie)
-        self._carry_out(self._machine.responded(sent.entry, sent.slot, sent.bookie, code))
+        self._carry_out(self._machine.responded(sent, code))
 
 
 async def recover_ledger(ledger: int, versioned: Versioned, cluster: Cluster) -> Versioned:

@@ -178,12 +178,12 @@ class Recovery:
         self._settle(handle)
         return self._drain()
 
-    def responded(self, entry: int, slot: int, bookie: str, code: int) -> list[Effect]:
+    def responded(self, send: Send, code: int) -> list[Effect]:
         """A bookie answered an add of the recovery."""
         if self._is_over:
             return []
         assert self._handle is not None
-        self._take(self._handle.responded(entry, slot, bookie, code))
+        self._take(self._handle.responded(send, code))
         return self._drain()
 
     # --- inside ------------------------------------------------------------------------------

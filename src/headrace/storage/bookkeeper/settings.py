@@ -24,9 +24,10 @@ QUORUM = Quorum(3, 3, 2)
 class BookKeeperSettings:
     """Where the cluster is, and how safe and how patient to be.
 
-    `quorum` is what a new ledger gets (3, 3, 2) where there are bookies enough. With fewer, down
-    to the ack quorum, the ensemble is as large as can be, so that a cluster of three goes on when
-    one is gone; the ack quorum never shrinks.
+    `quorum` is what a new ledger gets (3, 3, 2) where there are bookies enough. With fewer, bookies
+    that are away get slots that can be done without, so that a cluster of three goes on when one is
+    away and has all copies again when it is back. Beyond that, down to the ack quorum, the ensemble
+    is as large as can be; the ack quorum never shrinks.
     """
 
     ledgers_root: str = "/ledgers"
@@ -40,6 +41,8 @@ class BookKeeperSettings:
     """How to speak to bookies (`secure_channel`); None: in the clear."""
     add_timeout_ms: int = 5_000
     """A bookie that does not answer for so long is replaced."""
+    stall_ms: int = 5_000
+    """How long a ledger waits for bookies when too few are left to acknowledge anything."""
     metadata_timeout_ms: int = 15_000
     """A change of metadata that takes longer fails what waits for it."""
     read_hedge_ms: int = 200
@@ -50,7 +53,8 @@ class BookKeeperSettings:
     """Bytes that one bookie may owe answers for; beyond, it counts as failed."""
     quarantine_first_ms: int = 5_000
     quarantine_max_ms: int = 60_000
-    """A bookie that failed gets no new ensembles for so long, doubling with each failure."""
+    """A bookie that failed gets no entries until it answers again; one that fails again soon after
+    that for so long at least, doubling with each failure."""
     racks: Mapping[str, str] = field(default_factory=dict)
     """Bookie id -> rack; else what the bookie's own `rack` property says, else one rack for all."""
     in_flight_bytes_max: int = 32 << 20

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SPARES_RETRY_S: Final = 2.0
+CHANGE_SLOW_S: Final = 0.1
+"""A change of ensemble that takes longer holds up no acknowledgement that can do without it. Until
+then they wait: what is acknowledged meanwhile lacks a copy."""
 
 
 class WritingLedger:
@@ -73,6 +76,8 @@ class WritingLedger:
         self._footer: bytes | None = None
         self._closing: asyncio.Future[Close] | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        """When it gives up waiting for an ack quorum of bookies."""
         self._is_watching = False
         self._is_released = False
 
@@ -159,8 +164,8 @@ class WritingLedger:
 
     def _answered(self, code: int, _body: memoryview, send: Send) -> None:
         if code not in {OK, FENCED, UNAUTHORIZED}:
-            self._cluster.bookie_failed(send.bookie)
-        effects = self.handle.responded(send.entry, send.slot, send.bookie, code)
+            self._cluster.bookie_failed(send.bookie, code)
+        effects = self.handle.responded(send, code)
         if effects:
             self._carry_out(effects)
 
@@ -185,8 +190,24 @@ class WritingLedger:
                     self._closing.set_result(effect)
             else:
                 self._fail(effect)
-        if self.handle.lost and self._retry is None and self.error is None:
+        if self.error is None and (self.handle.lost or self._stall is not None):
+            self._look_after_lost()
+
+    def _look_after_lost(self) -> None:
+        if self.handle.lost and self._retry is None:
             self._retry = self._loop.call_later(SPARES_RETRY_S, self._retry_spares)
+        is_stalled = self.handle.is_stalled
+        if is_stalled and self._stall is None:
+            stall_s = self._cluster.settings.stall_ms / 1000
+            self._stall = self._loop.call_later(stall_s, self._give_up)
+        elif self._stall is not None and not is_stalled:
+            self._stall.cancel()
+            self._stall = None
+
+    def _give_up(self) -> None:
+        self._stall = None
+        if self.error is None:
+            self._carry_out(self.handle.give_up())
 
     def _acknowledge(self, last: int) -> None:
         opened, cache = self.opened, self._cluster.cache
@@ -238,9 +259,10 @@ class WritingLedger:
             self._cluster.room.release(len(one.frame))
         completions = [one.completion for one in sent.values() if one.completion is not None]
         completions += self._builder.drop()
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+        for timer in (self._retry, self._stall):
+            if timer is not None:
+                timer.cancel()
+        self._retry = self._stall = None
         if self._closing is not None and not self._closing.done():
             self._closing.set_exception(copy_of(error))
             self._closing.exception()  # it may be that nobody waits
@@ -262,14 +284,20 @@ class WritingLedger:
     async def _change_ensemble(self, wanted: Ensemble) -> None:
         known = self.opened.versioned
         change = put_ensemble(known.metadata.last_ensemble, wanted)
+        slow = self._loop.call_later(CHANGE_SLOW_S, self._change_is_slow)
         try:
             found = await self._cluster.service.update(self._ledger, known, change)
         except LedgerUnknown as error:
             self._carry_out(self.handle.change_failed(is_fenced=True, reason=str(error)))
             return
+        except MetadataUnavailable as error:
+            self._put_off(wanted, error)
+            return
         except HeadraceError as error:
             self._carry_out(self.handle.change_failed(is_fenced=False, reason=str(error)))
             return
+        finally:
+            slow.cancel()
         self._learn(found.version, found.metadata)
         if found.metadata.state is LedgerState.OPEN and found.metadata.last_ensemble == wanted:
             log.info("ledger %s goes on with %s", self._ledger, wanted)
@@ -278,6 +306,25 @@ class WritingLedger:
             is_fenced = found.metadata.state is not LedgerState.OPEN
             reason = f"its metadata were changed by another: {found.metadata.state.name}"
             self._carry_out(self.handle.change_failed(is_fenced=is_fenced, reason=reason))
+
+    def _change_is_slow(self) -> None:
+        if self.error is None:
+            self._carry_out(self.handle.change_is_slow())
+
+    def _put_off(self, wanted: Ensemble, error: MetadataUnavailable) -> None:
+        """Nobody knows whether the change took place: ask for it again, if it can wait."""
+        handle = self.handle
+        if self.error is not None:
+            return
+        if not handle.quorum.can_acknowledge_without(handle.lost.keys()):
+            self._carry_out(handle.change_failed(is_fenced=False, reason=str(error)))
+            return
+        log.info("ledger %s goes on without %s for now: %s", self._ledger, wanted, error)
+        self._loop.call_later(SPARES_RETRY_S, self._change_again, wanted)
+
+    def _change_again(self, wanted: Ensemble) -> None:
+        if self.error is None:
+            self._carry_out([ChangeEnsemble(wanted)])
 
     def _learn(self, version: int, metadata: LedgerMetadata) -> bool:
         versioned = self.opened.versioned

@@ -1,12 +1,14 @@
 """One ledger that is read from its object: where things are in it, and their checksums.
 
-Rules of the room: knows the object's format, not who reads it. Opening takes two small requests
-(header; checksums) and binds the object to what the chain says of the ledger. A block that does
-not match is asked for once more, since bytes may be bent on their way; then it is reported.
+Invariants: knows the object's format, not who reads it. Opening takes two small requests (header;
+checksums) and binds the object to what the chain says of the ledger. Whatever does not match its
+checksum, the header included, is asked for once more, since bytes may be bent on their way; then it
+is counted, logged and reported.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt, StorageUnavailable
@@ -27,13 +29,25 @@ if TYPE_CHECKING:
     from headrace.storage.objects.blob_store import BlobStore
     from headrace.storage.tier import TierCounters
 
+log = logging.getLogger(__name__)
+
 ATTEMPTS = 2
 
 
 class RemoteLedger:
     """See RangeSource."""
 
-    __slots__ = ("_blobs", "_counters", "_crcs", "_layout", "_name", "_place", "ledger", "size")
+    __slots__ = (
+        "_blobs",
+        "_counters",
+        "_crcs",
+        "_is_reported",
+        "_layout",
+        "_name",
+        "_place",
+        "ledger",
+        "size",
+    )
 
     def __init__(
         self, ledger: LedgerId, size: int, blobs: BlobStore, name: str, counters: TierCounters
@@ -46,6 +60,7 @@ class RemoteLedger:
         self._layout: Layout | None = None
         self._crcs: array[int] | None = None
         self._place: Place | None = None
+        self._is_reported = False
 
     @property
     def is_open(self) -> bool:
@@ -75,16 +90,34 @@ class RemoteLedger:
         return True
 
     async def _read_header(self) -> Layout:
-        layout = decode_header(await self._get(0, HEADER_SIZE), self.ledger)
-        if layout.size != self.size:
-            raise self.corrupt(0, f"it holds {layout.size} bytes of {self.size}")
-        return layout
+        problem: DataCorrupt | None = None
+        for _ in range(ATTEMPTS):
+            data = await self._get(0, HEADER_SIZE)
+            try:
+                layout = decode_header(data, self.ledger)
+            except DataCorrupt as error:
+                problem = error
+                continue
+            if layout.size == self.size:
+                return layout
+            problem = self.corrupt(0, f"it holds {layout.size} bytes of {self.size}")
+        assert problem is not None
+        raise self._counted(problem)
 
     async def open(self) -> None:
         """Read where things are. Raises StorageUnavailable, DataCorrupt, FormatUnsupported."""
         layout = await self._read_header()
-        tail = await self._get(layout.index_at, layout.tail_size)
-        self._crcs, self._layout = decode_tail(tail, layout), layout
+        problem: DataCorrupt | None = None
+        for _ in range(ATTEMPTS):
+            tail = await self._get(layout.index_at, layout.tail_size)
+            try:
+                self._crcs, self._layout = decode_tail(tail, layout), layout
+                break
+            except DataCorrupt as error:
+                problem = error
+        else:
+            assert problem is not None
+            raise self._counted(problem)
         path = self._blobs.path_of(self._name)
         self._place = None if path is None else Place(path, layout, self._crcs)
 
@@ -118,8 +151,7 @@ class RemoteLedger:
             )
             if bad < 0:
                 return data
-        self._counters.corrupt_blocks += 1
-        raise self.corrupt(bad * step, "a block does not match its checksum")
+        raise self._counted(self.corrupt(bad * step, "a block does not match its checksum"))
 
     async def read_footer(self) -> bytes | None:
         """What was given to `seal`; the ledger is open. Raises like `read_blocks`."""
@@ -132,8 +164,7 @@ class RemoteLedger:
             data = await self._get(layout.footer_at, layout.footer_size)
             if footer_crc(self.ledger, data) == crcs[-1]:
                 return bytes(data)
-        self._counters.corrupt_blocks += 1
-        raise self.corrupt(self.size, "its footer does not match its checksum")
+        raise self._counted(self.corrupt(self.size, "its footer does not match its checksum"))
 
     def corrupt(self, position: int, problem: str) -> DataCorrupt:
         """The error for damage at `position` of the ledger."""
@@ -143,6 +174,14 @@ class RemoteLedger:
             ledger=self.ledger,
             position=position,
         )
+
+    def _counted(self, damage: DataCorrupt) -> DataCorrupt:
+        """The same error, counted, and logged the first time that this object has any."""
+        self._counters.corrupt_blocks += 1
+        if not self._is_reported:
+            self._is_reported = True
+            log.error("%s: %s", self._name, damage)
+        return damage
 
     async def _get(self, start: int, size: int) -> memoryview:
         self._counters.cold_reads += 1

@@ -108,8 +108,8 @@ def acknowledge_with_the_first_bookie(patch: Patch) -> None:
 def take_a_bookie_that_timed_out_for_one_that_stored(patch: Patch) -> None:
     responded = LedgerHandle.responded
 
-    def trusting(self: Any, entry: int, slot: int, bookie: str, code: int) -> Any:
-        return responded(self, entry, slot, bookie, OK if code < 0 else code)
+    def trusting(self: Any, send: Any, code: int) -> Any:
+        return responded(self, send, OK if code < 0 else code)
 
     patch(LedgerHandle, "responded", trusting)
 

@@ -173,9 +173,10 @@ class SimulatedBookie:
 
         cluster.loop.call_soon(begin, context=host.context)
         cluster.ensemble.zxid += 1
-        path = f"{LEDGERS_ROOT}/available/{self.id}"
-        if path not in cluster.ensemble.nodes:
-            cluster.ensemble.create(path, b"", 0, is_made_up=True)
+        for folder in ("cookies", "available"):
+            path = f"{LEDGERS_ROOT}/{folder}/{self.id}"
+            if path not in cluster.ensemble.nodes:
+                cluster.ensemble.create(path, b"", 0, is_made_up=True)
 
     def end(self, *, is_told: bool) -> None:
         """Dead; what was not synced is lost, but for a part of it. Its session ends at once."""

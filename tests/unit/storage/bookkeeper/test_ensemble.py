@@ -92,13 +92,57 @@ def test_what_failed_waits_longer_each_time_until_it_registers_anew():
 
 
 def test_what_is_in_quarantine_or_read_only_gets_no_ledgers_unless_nothing_else_is_there():
-    made = pool(4)
+    made = pool(5)
     made.failed("b0", 0)
     made.set_read_only(["b1"])
     for seed in range(20):
-        assert set(choose(made, Quorum(3, 3, 2), seed=seed)[1]) == {"b2", "b3"}
-    made.failed("b2", 0)
-    assert set(choose(made, Quorum(3, 3, 2))[1]) == {"b0", "b2", "b3"}
+        assert set(choose(made, Quorum(3, 3, 2), seed=seed)[1]) == {"b2", "b3", "b4"}
+    made.set_writable(["b0", "b1", "b2"])
+    assert choose(made, Quorum(3, 3, 2))[0] == (2, 2, 2), "a read-only bookie gets no slot"
+
+
+def test_a_bookie_that_is_away_gets_a_slot_that_every_entry_can_do_without():
+    made = pool(3)
+    made.failed("b0", 0)
+    quorum, bookies = choose(made, Quorum(3, 3, 2))
+    assert quorum == (3, 3, 2)
+    assert sorted(bookies) == ["b0", "b1", "b2"]
+    made.set_writable(["b1", "b2"])
+    assert choose(made, Quorum(3, 3, 2))[0] == (2, 2, 2), "of b0 nothing is known any more"
+    made.set_known(["b0", "b1", "b2", "b3"])
+    quorum, bookies = choose(made, Quorum(3, 3, 2))
+    assert quorum == (3, 3, 2)
+    assert bookies[2] == "b0", "those that are there get the first slots"
+    assert choose(made, Quorum(4, 4, 2))[0] == (4, 4, 2)
+    assert choose(made, Quorum(3, 2, 2))[0] == (2, 2, 2), "all copies are needed"
+    with pytest.raises(StorageUnavailable):
+        choose(made, Quorum(3, 3, 3))
+
+
+def test_a_bookie_that_failed_once_is_free_when_it_answers_and_later_serves_its_time():
+    made = pool(3)
+    made.failed("b0", 0)
+    made.await_answer("b0")
+    assert made.is_quarantined("b0", 100 * SECOND), "it has not answered"
+    assert made.answered("b0", 100 * SECOND) == 0
+    assert not made.is_quarantined("b0", 100 * SECOND)
+    now = 101 * SECOND
+    made.failed("b0", now)
+    made.await_answer("b0")
+    assert made.answered("b0", now + SECOND) == 4 * SECOND
+    assert made.is_quarantined("b0", now + 4 * SECOND)
+    assert not made.is_quarantined("b0", now + 5 * SECOND)
+    later = now + 100 * SECOND
+    made.failed("b0", later)
+    assert made.answered("b0", later) == 0, "that was long ago"
+
+
+def test_a_slots_own_bookie_goes_first():
+    made = pool(5)
+    for seed in range(20):
+        below = random.Random(seed).randrange
+        assert made.choose_spare(["b0", "b1", "b2"], 1, {"b0", "b2"}, 0, below) == "b1"
+        assert made.choose_spare(["b0", "b1", "b2"], 1, {"b0", "b1", "b2"}, 0, below) != "b1"
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6), st.sets(st.integers(0, 5)))

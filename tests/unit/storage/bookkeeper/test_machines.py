@@ -51,7 +51,7 @@ def stored(machine: LedgerHandle, entry: int, *bookies: str, code: int = OK) -> 
     effects = []
     for bookie in bookies:
         slot = machine.ensemble.index(bookie)
-        effects += machine.responded(entry, slot, bookie, code)
+        effects += machine.responded(Send(entry, slot, bookie, machine._tenures[slot]), code)
     return effects
 
 
@@ -78,9 +78,61 @@ def test_nothing_is_acknowledged_while_the_ensemble_changes():
     assert stored(machine, 0, "b", "c") == []
     assert machine.append(1).sends == [Send(1, 1, "b"), Send(1, 2, "c")], "the old one is lost"
     effects = machine.ensemble_changed()
-    assert effects == [Send(0, 0, "d"), Send(1, 0, "d"), Acknowledge(0)]
-    assert machine.responded(1, 0, "a", OK) == [], "the old bookie counts no more"
+    assert effects == [Send(0, 0, "d", 1), Send(1, 0, "d", 1), Acknowledge(0)]
+    assert machine.responded(Send(1, 0, "a"), OK) == [], "the old bookie counts no more"
     assert stored(machine, 1, "d", "b") == [Acknowledge(1)]
+
+
+def test_a_bookie_that_comes_back_takes_its_own_slot_and_the_copies_it_missed_are_counted():
+    spares = Spares()
+    machine = LedgerHandle(METADATA, spares.choose)
+    machine.append(10)
+    machine.append(10)
+    assert stored(machine, 0, "a", code=DISCONNECTED) == []
+    assert stored(machine, 0, "b", "c") == [Acknowledge(0)]
+    assert machine.copies_missing == 1
+    spares.names.append("a")
+    assert machine.spares_changed() == [ChangeEnsemble(Ensemble(1, ("a", "b", "c")))]
+    assert machine.responded(Send(1, 0, "a"), DISCONNECTED) == [], "what it owed before"
+    assert machine.ensemble_changed() == [Send(1, 0, "a", 1)]
+    assert machine.responded(Send(1, 0, "a"), TIMED_OUT) == [], "it is another tenure's"
+    assert stored(machine, 1, "a", "b") == [Acknowledge(1)]
+    assert machine.append(1).sends[-1] == Send(2, 1, "b"), "slots 2, 0 and 1"
+    assert not machine.lost
+    assert machine.copies_missing == 1
+    assert stored(machine, 1, "c", code=TIMED_OUT) == [], "there is no other"
+    assert machine.copies_missing == 2, "found out after it was acknowledged"
+
+
+def test_a_slow_change_of_the_ensemble_stops_no_acknowledgement_that_holds_with_and_without_it():
+    machine = handle("d")
+    machine.append(10)
+    stored(machine, 0, "b")
+    assert stored(machine, 0, "a", code=DISCONNECTED)
+    assert stored(machine, 0, "c") == []
+    assert machine.change_is_slow() == [Acknowledge(0)]
+    machine.append(10)
+    assert machine.responded(Send(1, 0, "a"), OK) == []
+    assert stored(machine, 1, "b") == [], "what the old bookie of the slot says does not count"
+    assert stored(machine, 1, "c") == [Acknowledge(1)]
+    machine.append(10)
+    assert machine.ensemble_changed() == [Send(2, 0, "d", 1)]
+    assert machine.new_ensembles == [Ensemble(0, ("d", "b", "c"))]
+    assert machine.copies_missing == 2
+
+
+def test_a_ledger_without_an_ack_quorum_of_bookies_waits_for_one():
+    spares = Spares()
+    machine = LedgerHandle(METADATA, spares.choose)
+    machine.append(10)
+    assert stored(machine, 0, "a", "b", code=DISCONNECTED) == []
+    assert machine.is_stalled
+    assert stored(machine, 0, "c") == []
+    spares.names.append("b")
+    assert machine.spares_changed() == [ChangeEnsemble(Ensemble(0, ("a", "b", "c")))]
+    assert machine.give_up() == [], "there is one now"
+    assert machine.ensemble_changed() == [Send(0, 1, "b", 1)]
+    assert stored(machine, 0, "b") == [Acknowledge(0)]
 
 
 def test_an_answer_of_the_bookie_that_was_replaced_is_forgotten():
@@ -89,7 +141,7 @@ def test_an_answer_of_the_bookie_that_was_replaced_is_forgotten():
     assert stored(machine, 0, "a") == []
     machine.append(10)
     stored(machine, 1, "a", code=TIMED_OUT)
-    assert machine.ensemble_changed() == [Send(0, 0, "d"), Send(1, 0, "d")]
+    assert machine.ensemble_changed() == [Send(0, 0, "d", 1), Send(1, 0, "d", 1)]
     assert stored(machine, 0, "b") == [], "b and d are needed now"
     assert stored(machine, 0, "d") == [Acknowledge(0)]
 
@@ -103,9 +155,11 @@ def test_without_a_spare_bookie_two_of_three_go_on_and_one_does_not():
     assert machine.append(10).sends == [Send(1, 2, "c"), Send(1, 0, "a")]
     spares.names.append("d")
     assert machine.spares_changed() == [ChangeEnsemble(Ensemble(1, ("a", "d", "c")))]
-    assert machine.ensemble_changed() == [Send(1, 1, "d")]
+    assert machine.ensemble_changed() == [Send(1, 1, "d", 1)]
     stored(machine, 1, "a", code=DISCONNECTED)
-    (failed,) = stored(machine, 1, "c", code=DISCONNECTED)
+    assert stored(machine, 1, "c", code=DISCONNECTED) == []
+    assert machine.is_stalled
+    (failed,) = machine.give_up()
     assert isinstance(failed, Fail)
     assert not failed.is_fenced
     assert stored(machine, 1, "a", "d") == [], "once failed, nothing is acknowledged"
@@ -200,8 +254,8 @@ def test_what_any_bookie_has_is_written_again_and_what_two_lack_is_the_end():
     assert machine.read(1, "b", NO_ENTRY, None) == []
     assert machine.read(1, "a", NO_ENTRY, None) == [], "entry 0 is not safe yet"
     assert machine.read(1, "c", OK, entry(1)) == [], "it is too late for entry 1"
-    assert machine.responded(0, 0, "a", OK) == []
-    assert machine.responded(0, 1, "b", OK) == [Recovered(0, 10, [])]
+    assert machine.responded(Send(0, 0, "a"), OK) == []
+    assert machine.responded(Send(0, 1, "b"), OK) == [Recovered(0, 10, [])]
 
 
 def test_entries_written_again_do_not_confirm_what_only_this_recovery_knows():
@@ -211,12 +265,12 @@ def test_entries_written_again_do_not_confirm_what_only_this_recovery_knows():
     machine.start()
     fenced(machine, (0, OK, entry(2)), (1, OK, entry(2)), (2, OK, entry(2)))
     machine.read(0, "a", OK, entry(0))
-    assert Send(0, 2, "d") in machine.responded(0, 2, "c", DISCONNECTED)
-    machine.responded(0, 0, "a", OK)
-    machine.responded(0, 2, "d", OK)
+    assert Send(0, 2, "d", 1) in machine.responded(Send(0, 2, "c"), DISCONNECTED)
+    machine.responded(Send(0, 0, "a"), OK)
+    machine.responded(Send(0, 2, "d", 1), OK)
     (again,) = only(WriteAgain, machine.read(1, "a", OK, entry(1)))
     assert again.confirmed == -1
-    assert Send(1, 2, "d") in again.sends
+    assert Send(1, 2, "d", 1) in again.sends
 
 
 def test_new_ensembles_go_into_the_metadata_with_the_end():
@@ -224,9 +278,9 @@ def test_new_ensembles_go_into_the_metadata_with_the_end():
     machine.start()
     fenced(machine, (0, OK, entry(0)), (1, OK, entry(0)), (2, TIMED_OUT, None))
     machine.read(0, "a", OK, entry(0))
-    machine.responded(0, 2, "c", TIMED_OUT)
-    machine.responded(0, 0, "a", OK)
-    machine.responded(0, 1, "b", OK)
+    machine.responded(Send(0, 2, "c"), TIMED_OUT)
+    machine.responded(Send(0, 0, "a"), OK)
+    machine.responded(Send(0, 1, "b"), OK)
     machine.read(1, "a", NO_ENTRY, None)
     (done,) = machine.read(1, "b", NO_ENTRY, None)
     assert done == Recovered(0, 10, [Ensemble(0, ("a", "b", "d"))])
