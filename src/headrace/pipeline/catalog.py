@@ -1,6 +1,6 @@
 """Iceberg tables without a JVM: the catalog in SQLite, a table's last offsets, the lease.
 
-Rules of the room: pyiceberg reads what Spark writes; both name the catalog alike. What a table
+Invariants: pyiceberg reads what Spark writes; both name the catalog alike. What a table
 says of its own progress is the only memory of an archive: there is no checkpoint to lose.
 """
 
@@ -19,7 +19,10 @@ from headrace.pipeline.session import CATALOG, Warehouse
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headrace.pipeline.position import TopicIds
+
 OFFSETS_PROPERTY = "headrace.offsets"  # do not change: stored
+TOPIC_IDS_PROPERTY = "headrace.topic-ids"  # do not change: stored
 ADDED_COLUMNS = {"timestampType": "int"}
 """Columns that tables of earlier versions lack, with their SQL types; the archive adds them."""
 
@@ -53,10 +56,11 @@ class TableName(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a table has come, and at which snapshot that was read."""
+    """How far a table has come, of which topics, and at which snapshot that was read."""
 
     offsets: Offsets
     snapshot_id: int | None
+    topic_ids: TopicIds
 
 
 def open_catalog(warehouse: Warehouse) -> Any:
@@ -85,24 +89,32 @@ def read_progress(table: Any) -> Progress:
     """The next offset of each partition: from its files, its snapshots, its properties.
 
     Files know what they hold; where offsets have holes the recorded ends know more; the largest
-    of all is true, for each is written only after the records below it.
+    of all is true, for each is written only after the records below it. Of ids the latest counts.
     """
     snapshot = table.current_snapshot()
+    topic_ids = _json_of(table.properties, TOPIC_IDS_PROPERTY)
     if snapshot is None:
-        return Progress(_recorded(table.properties), None)
+        return Progress(_recorded(table.properties), None, topic_ids)
+    recorded_ids: TopicIds = {}
     offsets = larger(_from_files(table), _recorded(table.properties))
     # Ancestors only: what a rollback took back is not there, though its snapshot still is.
     each = snapshot
     while each is not None:
         if each.summary is not None:
-            offsets = larger(offsets, _recorded(each.summary.additional_properties))
+            summary = each.summary.additional_properties
+            offsets = larger(offsets, _recorded(summary))
+            recorded_ids = _json_of(summary, TOPIC_IDS_PROPERTY) | recorded_ids
         parent = each.parent_snapshot_id
         each = None if parent is None else table.metadata.snapshot_by_id(parent)
-    return Progress(offsets, snapshot.snapshot_id)
+    return Progress(offsets, snapshot.snapshot_id, topic_ids | recorded_ids)
 
 
 def _recorded(properties: Any) -> Offsets:
-    text = (properties or {}).get(OFFSETS_PROPERTY)
+    return _json_of(properties, OFFSETS_PROPERTY)
+
+
+def _json_of(properties: Any, name: str) -> dict[str, Any]:
+    text = (properties or {}).get(name)
     return {} if text is None else dict(json.loads(text))
 
 

@@ -1,22 +1,40 @@
 """What a broker says about topics: partitions, watermarks, offsets by time.
 
-Rules of the room: one admin client, few requests (all partitions in one), answers as plain
-Offsets. confluent_kafka is imported when the first question is asked.
+Invariants: one admin client, few requests (all partitions in one), answers as plain Offsets.
+confluent_kafka is imported when the first question is asked.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from base64 import urlsafe_b64encode
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.pipeline.errors import OptionInvalid, RecordsLost
 from headrace.pipeline.options import EARLIEST, LATEST, Boundary, SourceOptions
 from headrace.pipeline.planning import Offsets, build, offset_of, walk
 
+if TYPE_CHECKING:
+    from headrace.pipeline.position import TopicIds
+
 REQUEST_TIMEOUT_S = 30.0
 _QUIET = {"log_level": "2", "socket.timeout.ms": "20000"}
 # A consumer's settings that an admin client would warn about.
 _CONSUMER_ONLY = ("isolation.level", "group.id", "fetch.", "queued.", "auto.", "enable.", "check.")
+
+
+class Subscription(NamedTuple):
+    """The partitions of the subscribed topics, each with offset 0, and the topics' ids."""
+
+    partitions: Offsets
+    topic_ids: TopicIds
+
+
+class TopicFacts(NamedTuple):
+    """What a broker says of a topic; the id is None where the broker gives topics none."""
+
+    partition_count: int
+    topic_id: str | None
 
 
 class Cluster:
@@ -42,34 +60,55 @@ class Cluster:
 
     def partitions_of(self, topics: tuple[str, ...], pattern: str | None) -> Offsets:
         """The subscribed partitions, each with offset 0. Raises OptionInvalid on no such topic."""
+        return self.subscription_of(topics, pattern).partitions
+
+    def subscription_of(self, topics: tuple[str, ...], pattern: str | None) -> Subscription:
+        """The subscribed partitions and topic ids. Raises OptionInvalid on no such topic."""
         names = list(topics)
         if pattern is not None:
             listed = self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
             names = [name for name in listed if re.fullmatch(pattern, name)]
-        counts = {name: self.partition_count_or_none(name) for name in sorted(names)}
-        for name, count in counts.items():
-            if count is None:
+        known = self.describe(sorted(set(names)))
+        for name in topics:
+            if name not in known:
                 raise OptionInvalid(f"There is no topic {name!r} on this broker.", topic=name)
-        return build(
-            [(t, number, 0) for t, count in counts.items() for number in range(count or 0)]
+        return Subscription(
+            build([(t, n, 0) for t, facts in known.items() for n in range(facts.partition_count)]),
+            {t: facts.topic_id for t, facts in known.items() if facts.topic_id is not None},
         )
 
     def partition_count_or_none(self, topic: str) -> int | None:
-        """How many partitions a topic has; None where there is no such topic.
+        """How many partitions a topic has; None where there is no such topic."""
+        facts = self.describe([topic]).get(topic)
+        return None if facts is None else facts.partition_count
+
+    def topic_id_or_none(self, topic: str) -> str | None:
+        """The id of a topic; None where there is no such topic, or the broker gives no ids."""
+        facts = self.describe([topic]).get(topic)
+        return None if facts is None else facts.topic_id
+
+    def describe(self, topics: list[str]) -> dict[str, TopicFacts]:
+        """The topics that exist, of those named, in that order.
 
         By DescribeTopics, which never makes a topic that is asked for.
         """
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
+        if not topics:
+            return {}
         asked = self.admin.describe_topics(
-            TopicCollection([topic]), request_timeout=REQUEST_TIMEOUT_S
+            TopicCollection(topics), request_timeout=REQUEST_TIMEOUT_S
         )
-        try:
-            return len(asked[topic].result(REQUEST_TIMEOUT_S).partitions)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return None
-            raise
+        found = {}
+        for topic in topics:
+            try:
+                answer = asked[topic].result(REQUEST_TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise
+            found[topic] = TopicFacts(len(answer.partitions), _id_or_none(answer.topic_id))
+        return found
 
     def earliest(self, partitions: Offsets) -> Offsets:
         """The log start offset of each."""
@@ -107,6 +146,18 @@ class Cluster:
             request_timeout=REQUEST_TIMEOUT_S,
         )
         return build([(tp.topic, tp.partition, f.result().offset) for tp, f in answers.items()])
+
+
+def _id_or_none(topic_id: Any) -> str | None:
+    """The id as Kafka's tools write it: what is stored must not depend on a client's version.
+
+    Brokers older than topic ids answer with the id zero.
+    """
+    if topic_id is None:
+        return None
+    halves = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
+    octets = b"".join((half & (1 << 64) - 1).to_bytes(8, "big") for half in halves)
+    return urlsafe_b64encode(octets).decode().rstrip("=") if any(octets) else None
 
 
 def _offset_specs() -> Any:
@@ -159,8 +210,9 @@ def check_present(cluster: Cluster, start: Offsets, end: Offsets) -> None:
         if begin < low or until > high or begin > until:
             raise RecordsLost(
                 f"{topic}-{partition}: offsets {begin} to {until} were asked for, the log holds "
-                f"{low} to {high}. Retention was faster than this reader, or the topic was made "
-                "anew. Set failOnDataLoss=false to read what is left, or start from a new place.",
+                f"{low} to {high}. Retention was faster than this reader, or the log was "
+                "truncated. Set failOnDataLoss=false to read what is left, or start from another "
+                "offset.",
                 topic=topic,
                 partition=partition,
             )

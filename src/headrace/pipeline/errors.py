@@ -13,7 +13,11 @@ class OptionInvalid(Rejected):
 
 
 class RecordsLost(Fatal):
-    """Records between two offsets are gone: retention, or a topic made anew under its name."""
+    """Records between two offsets are not in the log any more (retention), or never were."""
+
+
+class TopicRecreated(RecordsLost):
+    """A topic has another id than when its offsets were stored: it was deleted and recreated."""
 
 
 class ReadStalled(Retriable):

@@ -24,7 +24,7 @@ _SOURCE_OPTIONS = {
     "bootstrap.servers", "subscribe", "subscribepattern", "startingoffsets", "endingoffsets",
     "startingtimestamp", "endingtimestamp", "includeheaders", "maxoffsetspertrigger",
     "minpartitions", "maxrecordspertask", "failondataloss", "pinend", "batchrows",
-    "stalltimeoutms",
+    "stalltimeoutms", "topicids",
 }  # fmt: skip
 _SINK_OPTIONS = {
     "bootstrap.servers", "topic", "writeid", "sortrows", "deliverytimeoutms", "delivery",
@@ -53,6 +53,7 @@ class SourceOptions:
     pin_end: bool = False
     batch_rows: int = 10_000
     stall_timeout_ms: int = 60_000
+    topic_ids: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def parse_source(raw: Mapping[str, str]) -> SourceOptions:
         pin_end=_flag(options, "pinend", default=False),
         batch_rows=_count(options, "batchrows") or 10_000,
         stall_timeout_ms=_count(options, "stalltimeoutms") or 60_000,
+        topic_ids=_topic_ids(options.get("topicids", "{}")),
     )
 
 
@@ -157,6 +159,15 @@ def _boundary(text: str) -> Boundary:
         raise OptionInvalid(
             f'Offsets are "earliest", "latest" or JSON like {{"topic":{{"0":23,"1":-2}}}}, '
             f"not {text!r}."
+        ) from error
+
+
+def _topic_ids(text: str) -> dict[str, str]:
+    try:
+        return {str(topic): str(topic_id) for topic, topic_id in json.loads(text).items()}
+    except (ValueError, AttributeError) as error:
+        raise OptionInvalid(
+            f'The option topicIds is JSON like {{"topic":"id"}}, not {text!r}.', option="topicids"
         ) from error
 
 

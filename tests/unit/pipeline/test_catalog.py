@@ -45,7 +45,7 @@ def append(table, partition, first, count, recorded=None):
 
 
 def test_an_empty_table_has_not_begun(table):
-    assert read_progress(table) == ({}, None)
+    assert read_progress(table) == ({}, None, {})
 
 
 def test_progress_is_the_larger_of_files_and_recorded_ends(table):
@@ -93,3 +93,19 @@ def test_table_names():
     for wrong in ("t", "a.b.c.d", "a.t;drop", ""):
         with pytest.raises(OptionInvalid):
             TableName.parse(wrong)
+
+
+def test_the_latest_recorded_id_of_a_topic_counts(table):
+    def record(first, **topic_ids):
+        rows = pa.table({"topic": ["t"], "partition": pa.array([0], pa.int32()), "offset": [first]})
+        table.append(rows, snapshot_properties={"headrace.topic-ids": json.dumps(topic_ids)})
+
+    append(table, 0, 0, 10)
+    assert read_progress(table).topic_ids == {}
+    with table.transaction() as transaction:
+        transaction.set_properties({"headrace.topic-ids": '{"t": "A", "u": "U"}'})
+    assert read_progress(table).topic_ids == {"t": "A", "u": "U"}
+    record(10, t="B")
+    record(11, t="C")
+    record(12, v="V")
+    assert read_progress(table).topic_ids == {"t": "C", "u": "U", "v": "V"}

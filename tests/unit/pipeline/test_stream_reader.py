@@ -1,24 +1,32 @@
 """The stream reader as Spark 4.1 calls it, against a broker made of two dicts."""
 
+import logging
 import pickle
 
 import pytest
 
-from headrace.pipeline.errors import RecordsLost
+from headrace.pipeline.cluster import Subscription
+from headrace.pipeline.errors import RecordsLost, TopicRecreated
 from headrace.pipeline.options import parse_source
 from headrace.pipeline.planning import build, offset_of, walk
-from headrace.pipeline.source import HeadraceStreamReader
+from headrace.pipeline.stream_reader import HeadraceStreamReader
 
 
 class Log:
     """What a reader asks of `Cluster`."""
 
-    def __init__(self, first, last):
-        self.first, self.last = first, last
+    def __init__(self, first, last, **topic_ids):
+        self.first, self.last, self.topic_ids = first, last, topic_ids
         self.questions = 0
 
-    def partitions_of(self, topics, pattern):
-        return {topic: dict.fromkeys(self.last[topic], 0) for topic in topics}
+    def subscription_of(self, topics, pattern):
+        partitions = {
+            topic: dict.fromkeys(self.last[topic], 0) for topic in topics if topic in self.last
+        }
+        return Subscription(partitions, dict(self.topic_ids))
+
+    def recreate(self, first, last, **topic_ids):
+        self.__init__(first, last, **topic_ids)
 
     def earliest(self, partitions):
         return build([(t, p, offset_of(self.first, t, p, 0)) for t, p, _ in walk(partitions)])
@@ -36,6 +44,11 @@ def reader_of(log, **options):
 
 def ranges(tasks):
     return [tuple(task.piece) for task in tasks]
+
+
+def at(offset, topic_id=None):
+    """A position in the one partition of `t`, as Spark stores it."""
+    return {"t": {"0": offset}} | ({"$topicIds": {"t": topic_id}} if topic_id else {})
 
 
 def test_a_new_stream_asks_latest_before_initial_and_is_limited_all_the_same():
@@ -93,11 +106,99 @@ def test_records_that_retention_took_are_an_error_that_says_so():
         reader.partitions({"t": {"0": 20}}, {"t": {"0": 60}})
 
 
-def test_a_topic_made_anew_is_an_error_and_not_silence():
+def test_a_log_that_ends_before_the_position_is_an_error_and_not_silence():
     reader = reader_of(Log({}, {"t": {"0": 4}}))
     reader.partitions({"t": {"0": 60}}, {"t": {"0": 60}})
     with pytest.raises(RecordsLost, match="stands at 60, the log ends at 4"):
         reader.latestOffset()
+
+
+def test_positions_carry_the_ids_of_their_topics():
+    reader = reader_of(Log({}, {"t": {"0": 40}}, t="A"))
+    assert reader.initialOffset() == at(0, "A")
+    assert reader.latestOffset() == at(40, "A")
+    (task,) = reader.partitions(at(0, "A"), at(40, "A"))
+    assert (tuple(task.piece), task.topic_id) == (("t", 0, 0, 40), "A")
+
+
+def test_a_longer_topic_that_took_the_place_of_the_former_is_an_error():
+    log = Log({}, {"t": {"0": 60}}, t="A")
+    reader = reader_of(log)
+    reader.partitions(at(60, "A"), at(60, "A"))
+    log.recreate({}, {"t": {"0": 500}}, t="B")
+    message = "t was deleted and recreated: its id was A and is now B.*failOnDataLoss=false"
+    with pytest.raises(TopicRecreated, match=message):
+        reader.latestOffset()
+    with pytest.raises(TopicRecreated, match="its id was A"):  # a batch planned before, replayed
+        reader_of(log).partitions(at(60, "A"), at(70, "A"))
+    with pytest.raises(TopicRecreated, match="its id was A"):
+        reader_of(log).partitions(at(60, "A"), at(70, "B"))
+
+
+def test_where_loss_is_accepted_the_new_topic_is_read_from_its_start(caplog):
+    log = Log({"t": {"0": 3}}, {"t": {"0": 500}}, t="B")
+    reader = reader_of(log, failOnDataLoss="false", maxOffsetsPerTrigger="10")
+    assert reader.partitions(at(60, "A"), at(60, "A")) == []
+    with caplog.at_level(logging.WARNING):
+        assert reader.latestOffset() == at(13, "B")
+    assert "its id was A and is now B" in caplog.text
+    assert ranges(reader.partitions(at(60, "A"), at(13, "B"))) == [("t", 0, 3, 13)]
+    assert reader.latestOffset() == at(23, "B")
+    # The same batch after a restart, and one that was planned for a topic deleted since.
+    restarted = reader_of(log, failOnDataLoss="false")
+    assert ranges(restarted.partitions(at(60, "A"), at(13, "B"))) == [("t", 0, 3, 13)]
+    assert restarted.partitions(at(60, "A"), at(70, "A")) == []
+    assert restarted.latestOffset() == at(500, "B")
+
+
+def test_equal_offsets_of_two_topics_are_not_the_same_place():
+    log = Log({"t": {"0": 3}}, {"t": {"0": 60}}, t="B")
+    reader = reader_of(log, failOnDataLoss="false")
+    reader.partitions(at(60, "A"), at(60, "A"))
+    assert reader.latestOffset() == at(60, "B")
+    assert ranges(reader.partitions(at(60, "A"), at(60, "B"))) == [("t", 0, 3, 60)]
+
+
+def test_a_checkpoint_without_ids_is_accepted_and_gets_them():
+    log = Log({}, {"t": {"0": 100}}, t="A")
+    reader = reader_of(log, maxOffsetsPerTrigger="10")
+    assert reader.partitions(at(60), at(60)) == []
+    assert reader.latestOffset() == at(70, "A")
+    (task,) = reader.partitions(at(60), at(70, "A"))
+    assert task.topic_id == "A"
+    (task,) = reader_of(log).partitions(at(60), at(70))  # a batch that the earlier version planned
+    assert task.topic_id is None
+    log.recreate({}, {"t": {"0": 100}}, t="B")
+    with pytest.raises(TopicRecreated):
+        reader.latestOffset()
+
+
+def test_where_loss_is_accepted_a_shorter_log_does_not_stop_the_stream():
+    truncated = reader_of(Log({}, {"t": {"0": 40}}, t="A"), failOnDataLoss="false")
+    truncated.partitions(at(60, "A"), at(60, "A"))
+    assert truncated.latestOffset() == at(40, "A")
+    # Without ids it is more likely another topic than a truncated one.
+    unknown = reader_of(Log({}, {"t": {"0": 40}}, t="A"), failOnDataLoss="false")
+    unknown.partitions(at(60), at(60))
+    assert unknown.latestOffset() == at(40, "A")
+    log = Log({"t": {"0": 3}}, {"t": {"0": 40}}, t="A")
+    unknown = reader_of(log, failOnDataLoss="false", maxOffsetsPerTrigger="10")
+    unknown.partitions(at(60), at(60))
+    assert unknown.latestOffset() == at(13, "A")
+    assert ranges(unknown.partitions(at(60), at(13, "A"))) == [("t", 0, 3, 13)]
+    assert truncated.partitions(at(60, "A"), at(40, "A")) == []
+
+
+def test_a_topic_of_a_pattern_that_is_deleted_and_comes_back_begins_again():
+    log = Log({}, {"t": {"0": 60}}, t="A")
+    reader = reader_of(log, failOnDataLoss="false")
+    reader.partitions(at(60, "A"), at(60, "A"))
+    log.recreate({}, {})
+    assert reader.latestOffset() == {}
+    reader.partitions(at(60, "A"), {})
+    log.recreate({"t": {"0": 3}}, {"t": {"0": 70}}, t="B")
+    assert reader.latestOffset() == at(70, "B")
+    assert ranges(reader.partitions({}, at(70, "B"))) == [("t", 0, 3, 70)]
 
 
 def test_the_batch_of_a_first_start_at_latest_that_cannot_be_replayed_is_an_error():

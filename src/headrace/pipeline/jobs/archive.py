@@ -1,6 +1,6 @@
 """A topic into an Iceberg table, exactly once, with no checkpoint.
 
-Rules of the room: the table is the only memory. A round reads how far the table has come, reads
+Invariants: the table is the only memory. A round reads how far the table has come, reads
 the topic from there, and commits rows and ends in one snapshot. A kill at any moment leaves
 either the snapshot before or the one after.
 How two writers are kept apart: the commit is an overwrite of "these partitions from these
@@ -21,6 +21,7 @@ from typing import Any, Literal
 from headrace.pipeline.catalog import (
     ADDED_COLUMNS,
     OFFSETS_PROPERTY,
+    TOPIC_IDS_PROPERTY,
     Progress,
     TableName,
     lease,
@@ -32,6 +33,7 @@ from headrace.pipeline.cluster import Cluster
 from headrace.pipeline.errors import RecordsLost, TableMoved
 from headrace.pipeline.options import offsets_to_json
 from headrace.pipeline.planning import Offsets, build, limited, offset_of, total, walk
+from headrace.pipeline.position import Position, recreated, recreated_topics
 from headrace.pipeline.session import SessionConfig, Warehouse, make_session
 
 
@@ -122,7 +124,8 @@ def run_archive(
     """Archive until done or told to stop; with `spark` None, in a session of its own.
 
     Raises LeaseHeld when another process archives into the table, RecordsLost when retention
-    was faster (fail_on_data_loss), TableMoved when somebody else commits all the time.
+    was faster (fail_on_data_loss), TopicRecreated when the table holds the records of a former
+    topic of that name, TableMoved when another writer commits all the time.
     """
     with lease(config.place, TableName.parse(config.table)):
         own = spark is None
@@ -158,11 +161,11 @@ class _Archive:
             progress = self._progress()
             target = self._latest() if pinned is None else pinned
             start = self._start(progress, target)
-            end = limited(start, target, self._config.round_records_max)
+            end = limited(start, target.offsets, self._config.round_records_max)
             size = total(start, end)
             if size and not should_stop():
                 try:
-                    self._commit(progress, start, end)
+                    self._commit(progress, start, Position(end, target.topic_ids))
                 except TableMoved:
                     lost_races += 1
                     if lost_races > 5:
@@ -171,7 +174,7 @@ class _Archive:
                 rounds, records = rounds + 1, records + size
                 if on_round is not None:
                     elapsed_ms = (monotonic_ns() - round_ns) // 1_000_000
-                    on_round(Round(rounds, size, elapsed_ms, end, total(end, target)))
+                    on_round(Round(rounds, size, elapsed_ms, end, total(end, target.offsets)))
             elif pinned is not None or should_stop():
                 elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
                 return ArchiveReport(self._config.table, rounds, records, elapsed_ms, start)
@@ -212,32 +215,43 @@ class _Archive:
     def _progress(self) -> Progress:
         return read_progress(self._catalog.load_table(self._table.in_catalog))
 
-    def _latest(self) -> Offsets:
-        return self._cluster.latest(self._cluster.partitions_of(self._config.topics, None))
+    def _latest(self) -> Position:
+        found = self._cluster.subscription_of(self._config.topics, None)
+        return Position(self._cluster.latest(found.partitions), found.topic_ids)
 
-    def _start(self, progress: Progress, target: Offsets) -> Offsets:
+    def _start(self, progress: Progress, target: Position) -> Offsets:
         """Where each partition goes on: after the table's last offset, else where its log starts.
 
-        Raises RecordsLost when the log starts later than the table ends, or ends before it.
+        Raises RecordsLost when the log starts later than the table ends, or ends before it;
+        TopicRecreated whatever `fail_on_data_loss` says, for offsets of two topics under one name
+        would meet in the table.
         """
-        first = self._cluster.earliest(target)
+        for topic in recreated_topics(progress.topic_ids, target.topic_ids):
+            raise recreated(
+                topic,
+                progress.topic_ids,
+                target.topic_ids,
+                f"{self._config.table} holds records of the former one: archive into a new table.",
+            )
+        first = self._cluster.earliest(target.offsets)
         entries = []
-        for topic, partition, high in walk(target):
+        for topic, partition, high in walk(target.offsets):
             low = offset_of(first, topic, partition, 0)
             stands = offset_of(progress.offsets, topic, partition, low)
             if (stands < low or stands > high) and self._config.fail_on_data_loss:
                 raise RecordsLost(
                     f"{topic}-{partition}: the table ends at offset {stands}, the log holds {low} "
-                    f"to {high}. Retention was faster than the archive, or the topic was made "
-                    "anew. Archive into a new table, or set fail_on_data_loss to false.",
+                    f"to {high}. Retention was faster than the archive, or the log was truncated, "
+                    "or the topic recreated. Archive into a new table, or set fail_on_data_loss to "
+                    "false.",
                     topic=topic,
                     partition=partition,
                 )
             entries.append((topic, partition, max(low, stands)))
         return build(entries)
 
-    def _commit(self, progress: Progress, start: Offsets, end: Offsets) -> None:
-        """Write [start, end) and say so, in one snapshot. Raises TableMoved."""
+    def _commit(self, progress: Progress, start: Offsets, end: Position) -> None:
+        """Write [start, end) and record both, in one snapshot. Raises TableMoved."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
         from pyspark.sql.functions import expr
@@ -250,25 +264,28 @@ class _Archive:
         # Partitions outside the round (deleted topics in the table) do not matter here.
         frame = (
             reader.option("startingOffsets", offsets_to_json(start))
-            .option("endingOffsets", offsets_to_json(end))
+            .option("endingOffsets", offsets_to_json(end.offsets))
+            .option("topicIds", json.dumps(end.topic_ids))
             .option("failOnDataLoss", str(self._config.fail_on_data_loss).lower())
             .option("maxRecordsPerTask", str(self._config.task_records_max))
             .load()
         )
-        recorded = json.dumps(end, sort_keys=True)
+        recorded = json.dumps(end.offsets, sort_keys=True)
+        topic_ids = json.dumps(progress.topic_ids | end.topic_ids, sort_keys=True)
         writer = (
             frame.writeTo(self._table.in_spark)
             .option(f"snapshot-property.{OFFSETS_PROPERTY}", recorded)
+            .option(f"snapshot-property.{TOPIC_IDS_PROPERTY}", topic_ids)
             .option("isolation-level", "serializable")
         )
         if progress.snapshot_id is not None:
             writer = writer.option("validate-from-snapshot-id", str(progress.snapshot_id))
         try:
-            writer.overwrite(expr(_beyond(start, end)))
+            writer.overwrite(expr(_beyond(start, end.offsets)))
         except (Py4JJavaError, PySparkException) as error:
             if "conflicting files" in str(error) or "ValidationException" in str(error):
                 raise TableMoved(
-                    f"{self._config.table}: somebody else committed these offsets."
+                    f"{self._config.table}: another writer committed these offsets."
                 ) from error
             raise
 

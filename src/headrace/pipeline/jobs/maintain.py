@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.catalog import (
     OFFSETS_PROPERTY,
+    TOPIC_IDS_PROPERTY,
     TableName,
     lease,
     open_catalog,
@@ -89,9 +90,13 @@ def _compact(spark: Any, config: MaintainConfig, table: TableName) -> tuple[int,
 
 
 def _keep_offsets(spark: Any, warehouse: Warehouse, table: TableName) -> None:
-    offsets = read_progress(open_catalog(warehouse).load_table(table.in_catalog)).offsets
-    text = json.dumps(offsets, sort_keys=True)
-    spark.sql(f"ALTER TABLE {table.in_spark} SET TBLPROPERTIES ('{OFFSETS_PROPERTY}'='{text}')")
+    progress = read_progress(open_catalog(warehouse).load_table(table.in_catalog))
+    offsets = json.dumps(progress.offsets, sort_keys=True)
+    topic_ids = json.dumps(progress.topic_ids, sort_keys=True)
+    spark.sql(
+        f"ALTER TABLE {table.in_spark} SET TBLPROPERTIES "
+        f"('{OFFSETS_PROPERTY}'='{offsets}', '{TOPIC_IDS_PROPERTY}'='{topic_ids}')"
+    )
 
 
 def _expire(spark: Any, config: MaintainConfig, table: TableName, warehouse: Warehouse) -> int:

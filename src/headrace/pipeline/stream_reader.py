@@ -1,0 +1,180 @@
+"""The reader of a stream: what each micro-batch reads, over restarts, deletions and retention.
+
+Invariants: planning only, in the driver's planner process; a reader that is pickled carries options
+only. What it remembers is what Spark told it: positions live in Spark's checkpoint.
+
+What Spark 4.1 does, and this module relies on: a new stream asks `latestOffset` before
+`initialOffset`; a restarted one calls `partitions(X, X)` (or replays `partitions(start, end)`)
+first, so the position is learned there; `read` runs elsewhere and sees nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from headrace.pipeline.cluster import Cluster, Subscription, check_present, resolve_start
+from headrace.pipeline.errors import RecordsLost
+from headrace.pipeline.planning import (
+    Offsets,
+    build,
+    limited,
+    offset_of,
+    ranges_between,
+    walk,
+)
+from headrace.pipeline.position import Position, recreated, recreated_topics
+from headrace.pipeline.tasks import read_task, tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.pipeline.options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+_NEXT_STEP = (
+    "Start with a new checkpoint, or set failOnDataLoss=false to go on with the new topic from "
+    "its start."
+)
+
+
+class HeadraceStreamReader(DataSourceStreamReader):
+    """A stream that limits itself: Spark 4.1 has no admission control for Python sources."""
+
+    def __init__(self, options: SourceOptions, cluster: Cluster | None = None) -> None:
+        self.options = options
+        self._cluster = cluster
+        self._initial: Position | None = None
+        self._position: Position | None = None
+        self._pinned: Position | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new stream begins; the same answer for the life of this reader."""
+        return self._first().stored()
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The end of the next batch: the high watermark, or less by maxOffsetsPerTrigger.
+
+        With `pinEnd` the high watermark is the one of the first call. Raises RecordsLost when
+        the log ends before the position of the stream, TopicRecreated when the topic has another
+        id than the position.
+        """
+        position = self._first() if self._position is None else self._position
+        end = self._pinned
+        if end is None:
+            found = self._subscription()
+            end = Position(self._asked().latest(found.partitions), found.topic_ids)
+            if self.options.pin_end:
+                self._pinned = end
+        position = self._reachable(position, end)
+        wanted = limited(position.offsets, end.offsets, self.options.offsets_per_trigger_max)
+        return Position(wanted, end.topic_ids).stored()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of one batch. Called with start = end on a restart: learns the position."""
+        first, last = Position.from_stored(start), Position.from_stored(end)
+        self._position = last
+        if first.offsets == last.offsets and not recreated_topics(first.topic_ids, last.topic_ids):
+            return []
+        now = self._subscription()
+        lost = self._deleted_since(last, now)
+        first, last = self._begun_again(first.without(lost), last.without(lost)), last.without(lost)
+        if not self.options.fail_on_data_loss:
+            first = first.without(_went_back(first, last))
+        first = self._with_new_partitions(first, last.offsets)
+        if self.options.fail_on_data_loss:
+            check_present(self._asked(), first.offsets, last.offsets)
+        return tasks(ranges_between(first.offsets, last.offsets), self.options, last.topic_ids)
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """The records of one task; relies on nothing but the options."""
+        return read_task(partition, self.options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: progress is Spark's checkpoint."""
+
+    def stop(self) -> None:
+        """Release the client."""
+        self._cluster = None
+
+    def _first(self) -> Position:
+        if self._initial is None:
+            found = self._subscription()
+            start = resolve_start(self._asked(), self.options, found.partitions)
+            self._initial = Position(start, found.topic_ids)
+        return self._initial
+
+    def _asked(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self.options.client)
+        return self._cluster
+
+    def _subscription(self) -> Subscription:
+        return self._asked().subscription_of(self.options.topics, self.options.pattern)
+
+    def _deleted_since(self, planned: Position, now: Subscription) -> list[str]:
+        """Topics of a planned batch that have another id now: nothing of them can be read."""
+        lost = recreated_topics(planned.topic_ids, now.topic_ids)
+        for topic in lost:
+            error = recreated(topic, planned.topic_ids, now.topic_ids, _NEXT_STEP)
+            if self.options.fail_on_data_loss:
+                raise error
+            log.warning("%s The planned batch goes on without it.", error)
+        return lost
+
+    def _begun_again(self, position: Position, end: Position) -> Position:
+        """`position`, without the topics that have another id at `end`: they begin again."""
+        begun_again = recreated_topics(position.topic_ids, end.topic_ids)
+        for topic in begun_again:
+            error = recreated(topic, position.topic_ids, end.topic_ids, _NEXT_STEP)
+            if self.options.fail_on_data_loss:
+                raise error
+            log.warning("%s The stream goes on with the new topic.", error)
+        return position.without(begun_again)
+
+    def _reachable(self, position: Position, end: Position) -> Position:
+        """`position` as far as the logs that end at `end` know it; raises what was lost."""
+        position = self._begun_again(position, end)
+        reached: list[tuple[str, int, int]] = []
+        begun_again: set[str] = set()
+        for topic, partition, offset in walk(position.offsets):
+            high = offset_of(end.offsets, topic, partition, -1)
+            reached.append((topic, partition, min(offset, high)))
+            if offset <= high:
+                continue
+            error = RecordsLost(
+                f"{topic}-{partition}: the stream stands at {offset}, the log ends at {high}: "
+                "the topic was deleted, or recreated, or its log was truncated. Start with a new "
+                "checkpoint, or set failOnDataLoss=false to go on with what is there.",
+                topic=topic,
+                partition=partition,
+            )
+            if self.options.fail_on_data_loss:
+                raise error
+            log.warning("%s", error)
+            if high < 0 or topic not in position.topic_ids:
+                begun_again.add(topic)  # most likely recreated: the new one is read from its start
+        position = position._replace(offsets=build(reached)).without(begun_again)
+        return self._with_new_partitions(position, end.offsets)
+
+    def _with_new_partitions(self, known: Position, wanted: Offsets) -> Position:
+        """`known`, and for partitions that appeared since, where their log begins."""
+        fresh = build(
+            [(t, p, 0) for t, p, _ in walk(wanted) if offset_of(known.offsets, t, p, -1) < 0]
+        )
+        if not fresh:
+            return known
+        first = self._asked().earliest(fresh)
+        return known._replace(offsets=build([*walk(known.offsets), *walk(first)]))
+
+
+def _went_back(first: Position, last: Position) -> set[str]:
+    """Topics without an id that `_reachable` lets begin again: a batch ends before its start."""
+    return {
+        topic
+        for topic, partition, offset in walk(last.offsets)
+        if topic not in first.topic_ids and offset < offset_of(first.offsets, topic, partition, 0)
+    }

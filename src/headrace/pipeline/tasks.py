@@ -1,0 +1,92 @@
+"""The tasks of a read: which records one is for, and their reading in a worker.
+
+Invariants: Spark imports this module in every worker, so it stays light; a task carries its range
+and the id of the topic it was planned for, and nothing of the plan.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition
+
+from headrace.pipeline.planning import OffsetRange, split
+from headrace.pipeline.position import TopicIds, recreated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.pipeline.options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+
+class TopicRange(InputPartition):
+    """One Spark task: a range of offsets, and the id of its topic where the broker gives ids."""
+
+    def __init__(self, piece: OffsetRange, topic_id: str | None = None) -> None:
+        super().__init__((*piece, topic_id))
+
+    @property
+    def piece(self) -> OffsetRange:
+        """The range as a typed value."""
+        return OffsetRange(*self.value[:-1])
+
+    @property
+    def topic_id(self) -> str | None:
+        """The id of the topic for which the range was planned."""
+        topic_id: str | None = self.value[-1]
+        return topic_id
+
+
+def tasks(
+    ranges: list[OffsetRange], options: SourceOptions, topic_ids: TopicIds
+) -> list[InputPartition]:
+    """Ranges cut to the options' bounds."""
+    pieces = split(ranges, options.partitions_min, options.records_per_task_max)
+    return [TopicRange(piece, topic_ids.get(piece.topic)) for piece in pieces]
+
+
+def read_task(partition: InputPartition | None, options: SourceOptions) -> Iterator[Any]:
+    """The records of one task; Spark makes one of None where there is nothing to read."""
+    if partition is None:
+        return iter(())
+    assert isinstance(partition, TopicRange), "planned here"
+    return read_of_topic(partition.piece, partition.topic_id, options)
+
+
+def read_of_topic(
+    piece: OffsetRange, topic_id: str | None, options: SourceOptions
+) -> Iterator[Any]:
+    """The records of `piece`, all of them of the topic with that id.
+
+    Ids are not used twice: a topic that has the planned id after the last record was fetched had it
+    all the time. Raises TopicRecreated otherwise; with failOnDataLoss=false, a range of a topic
+    that was deleted before the task began is empty.
+    """
+    from headrace.pipeline.cluster import Cluster
+    from headrace.pipeline.fetch import read_range
+
+    if topic_id is None:
+        yield from read_range(piece, options)
+        return
+    cluster = Cluster(options.client)
+    before = {piece.topic: topic_id}
+    if not options.fail_on_data_loss:
+        found = cluster.topic_id_or_none(piece.topic)
+        if found != topic_id:
+            log.warning(
+                "%s-%d: offsets %d to %d are skipped: the topic with id %s was deleted.",
+                piece.topic, piece.partition, piece.start, piece.end, topic_id,
+            )  # fmt: skip
+            return
+    yield from read_range(piece, options)
+    found = cluster.topic_id_or_none(piece.topic)
+    if found != topic_id:
+        raise recreated(
+            piece.topic,
+            before,
+            {piece.topic: found or "unknown (no such topic)"},
+            "It happened while it was read; start the read again.",
+        )
