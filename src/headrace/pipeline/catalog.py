@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 OFFSETS_PROPERTY = "headrace.offsets"  # do not change: stored
 TOPIC_IDS_PROPERTY = "headrace.topic-ids"  # do not change: stored
-ADDED_COLUMNS = {"timestampType": "int"}
+ADDED_COLUMNS = {
+    "timestampType": "int",
+    "raw": "struct<timestampMs: bigint, headerKeys: array<binary>>",
+}
 """Columns that tables of earlier versions lack, with their SQL types; the archive adds them."""
 
 

@@ -20,6 +20,10 @@ class TopicRecreated(RecordsLost):
     """A topic has another id than when its offsets were stored: it was deleted and recreated."""
 
 
+class RecordUnreadable(Fatal):
+    """A record of the log cannot be returned; the message names its partition and offset."""
+
+
 class ReadStalled(Retriable):
     """The broker sent nothing for too long although the log has more."""
 

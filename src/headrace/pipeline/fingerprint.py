@@ -39,12 +39,16 @@ def _list(value: str, hash_of_element: str) -> str:
 
 _HEADER = f"header -> xxhash64(isnull(header), {_octets('header.key')}, {_octets('header.value')})"
 
+_RAW_KEYS = _list("raw.headerKeys", f"key -> xxhash64({_octets('key')})")
+_RAW = f"if(isnull(raw), xxhash64(-1), xxhash64({_number('raw.timestampMs')}, {_RAW_KEYS}))"
+
 COLUMNS = (
     Column("timestamp", f"xxhash64({_number('unix_micros(timestamp)')})"),
     Column("timestampType", f"xxhash64({_number('timestampType')})"),
     Column("key", f"xxhash64({_octets('key')})"),
     Column("headers", _list("headers", _HEADER)),
     Column("value", f"xxhash64({_octets('value')})"),
+    Column("raw", _RAW),
 )
 """Everything that is stored of a record but its place (topic, partition, offset)."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from headrace.pipeline.arrow import SCHEMA
 from headrace.pipeline.cluster import Cluster, check_present, resolve_end, resolve_start
 from headrace.pipeline.options import SourceOptions, parse_sink, parse_source
 from headrace.pipeline.planning import Offsets, build, offset_of, ranges_between, walk
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.pipeline.sink import BatchWriter, StreamWriter
-
-SCHEMA = (
-    "topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
-    "key binary, headers array<struct<key: string, value: binary>>, value binary"
-)
 
 
 class HeadraceReader(DataSourceReader):

@@ -6,14 +6,16 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
-from headrace.pipeline.errors import ReadStalled, RecordsLost
-from headrace.pipeline.fetch import COLUMNS, binary, header_column, message_batches, to_arrow
+from headrace.pipeline.arrow import COLUMNS, binary, header_column, to_arrow
+from headrace.pipeline.columns import BATCH_BYTES_MAX, batches_of, columns_of
+from headrace.pipeline.errors import ReadStalled, RecordsLost, RecordUnreadable
+from headrace.pipeline.fetch import message_batches
 from headrace.pipeline.options import SourceOptions
 from headrace.pipeline.planning import OffsetRange
 
 
 class Message:
-    """What confluent_kafka hands out."""
+    """What confluent_kafka returns; `headers` may be an error, as for a key that is not UTF-8."""
 
     def __init__(
         self, offset, value=b"v", key=None, headers=None, timestamp=(1, 1_000), error=None
@@ -30,6 +32,8 @@ class Message:
         return self._fields[2]
 
     def headers(self):
+        if isinstance(self._fields[3], Exception):
+            raise self._fields[3]
         return self._fields[3]
 
     def timestamp(self):
@@ -56,28 +60,45 @@ def end_event(offset):
     return Message(offset, error=KafkaError(KafkaError._PARTITION_EOF))
 
 
+def no_raw_headers(offsets):
+    raise AssertionError(f"asked for the headers at {offsets}")
+
+
+def read(client, piece, **options):
+    options = SourceOptions(client={}, **options)
+    slices = (
+        columns_of(messages, include_headers=True, read_raw_headers=no_raw_headers)
+        for messages in message_batches(client, piece, options)
+    )
+    return list(batches_of(slices, options.batch_rows))
+
+
 def offsets_of(client, piece, **options):
-    batches = message_batches(client, piece, SourceOptions(client={}, **options))
-    return [message.offset() for batch in batches for message in batch]
+    return [offset for rows in read(client, piece, **options) for offset in rows.offsets]
+
+
+def arrow_of(messages, read_raw_headers=no_raw_headers):
+    rows = columns_of(messages, include_headers=True, read_raw_headers=read_raw_headers)
+    batch = to_arrow(rows, "t", 3)
+    batch.validate(full=True)
+    return batch
 
 
 def test_a_batch_holds_what_the_messages_said():
-    batch = to_arrow(
+    batch = arrow_of(
         [
             Message(7, b"one", b"k", [("h", b"x"), ("h", None)], (1, 1_500)),
             Message(8, None, None, None, (2, 2_000)),
             Message(9, b"", b"", [("ä", b"")], (0, -1)),
-        ],
-        OffsetRange("t", 3, 7, 10),
-        include_headers=True,
+        ]
     )
-    batch.validate(full=True)
     assert tuple(batch.schema.names) == COLUMNS
     rows = batch.to_pylist()
     assert rows[0] == {
         "topic": "t", "partition": 3, "offset": 7, "key": b"k", "value": b"one",
         "timestamp": datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC), "timestampType": 0,
         "headers": [{"key": "h", "value": b"x"}, {"key": "h", "value": None}],
+        "raw": None,
     }  # fmt: skip
     assert (rows[1]["value"], rows[1]["key"], rows[1]["headers"]) == (None, None, None)
     assert rows[1]["timestampType"] == 1
@@ -90,7 +111,6 @@ def test_buffers_by_hand_equal_arrows_own():
         column = binary(values)
         column.validate(full=True)
         assert column.equals(pa.array(values, pa.binary()))
-    assert header_column(3).to_pylist() == [None] * 3
     assert header_column([None, []]).to_pylist() == [None, None]
 
 
@@ -122,6 +142,115 @@ def test_an_offset_that_is_gone_is_a_loss():
 def test_large_values_come_in_small_batches():
     large = [Message(offset, b"x" * (1 << 20)) for offset in range(80)]
     polls = [large[at : at + 20] for at in range(0, 80, 20)]
-    options = SourceOptions(client={})
-    batches = list(message_batches(Client(*polls), OffsetRange("t", 0, 0, 80), options))
-    assert [len(batch) for batch in batches] == [40, 40]
+    batches = read(Client(*polls), OffsetRange("t", 0, 0, 80))
+    assert [len(batch) for batch in batches] == [20, 20, 20, 20]
+
+
+MIB = b"x" * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"value": MIB},
+        {"key": MIB, "value": None},
+        {"headers": [("h", MIB)]},
+        {"headers": [("x" * (1 << 20), None)]},
+        {"headers": [("h", b"v" * 1_000)] * 1_024},
+    ],
+    ids=["value", "key", "header value", "header key", "many headers"],
+)
+def test_every_column_counts_towards_the_size_of_a_batch(fields):
+    messages = [Message(offset, **fields) for offset in range(100)]
+    batches = read(Client(messages), OffsetRange("t", 0, 0, 100))
+    assert [offset for rows in batches for offset in rows.offsets] == list(range(100))
+    for rows in batches:
+        assert rows.size_bytes == sum(rows.row_sizes())
+        assert to_arrow(rows, "t", 0).nbytes <= BATCH_BYTES_MAX + (64 << 10)
+    assert len(batches) in (4, 5)
+
+
+def test_a_record_larger_than_a_batch_is_a_batch_of_its_own():
+    giant = Message(1, b"x" * (BATCH_BYTES_MAX + 1))
+    batches = read(Client([Message(0), giant, Message(2)]), OffsetRange("t", 0, 0, 3))
+    assert [rows.offsets for rows in batches] == [[0], [1], [2]]
+
+
+def test_the_bound_in_rows_holds_whatever_the_client_returns():
+    polls = [[Message(offset) for offset in range(at, at + 7)] for at in range(0, 70, 7)]
+    batches = read(Client(*polls), OffsetRange("t", 0, 0, 70), batch_rows=3)
+    assert [offset for rows in batches for offset in rows.offsets] == list(range(70))
+    assert max(len(rows) for rows in batches) == 3
+
+
+UNDECODED = SystemError("<method 'headers'> returned a result with an exception set")
+
+
+def test_header_keys_that_are_not_utf_8_are_kept_beside_a_readable_form():
+    def read_raw_headers(offsets):
+        assert offsets == [8, 10]
+        return {8: [(b"caf\xe9", b"1"), (b"ok", None)], 10: [(b"\xff", b"")]}
+
+    messages = [
+        Message(7, headers=[("plain", b"0")]),
+        Message(8, headers=UNDECODED),
+        Message(9),
+        Message(10, headers=UNDECODED),
+    ]
+    rows = arrow_of(messages, read_raw_headers).to_pylist()
+    assert [row["headers"] for row in rows] == [
+        [{"key": "plain", "value": b"0"}],
+        [{"key": "caf\ufffd", "value": b"1"}, {"key": "ok", "value": None}],
+        None,
+        [{"key": "\ufffd", "value": b""}],
+    ]
+    assert [row["raw"] for row in rows] == [
+        None,
+        {"timestampMs": None, "headerKeys": [b"caf\xe9", b"ok"]},
+        None,
+        {"timestampMs": None, "headerKeys": [b"\xff"]},
+    ]
+
+
+def test_raw_keys_stay_with_their_record_when_batches_are_cut():
+    def read_raw_headers(offsets):
+        return {offset: [(b"\xff%d" % offset, b"")] for offset in offsets}
+
+    messages = [Message(offset, headers=UNDECODED if offset % 3 else None) for offset in range(9)]
+    slices = [columns_of(messages, include_headers=True, read_raw_headers=read_raw_headers)]
+    rows = [
+        row for part in batches_of(iter(slices), 2) for row in to_arrow(part, "t", 0).to_pylist()
+    ]
+    assert [row["raw"] and row["raw"]["headerKeys"] for row in rows] == [
+        [b"\xff%d" % offset] if offset % 3 else None for offset in range(9)
+    ]
+
+
+def test_a_timestamp_that_spark_cannot_represent_is_kept_as_a_number():
+    last_ms = 253_402_300_799_999
+    times = [
+        1_700_000_000_000,
+        1_700_000_000_000_000_000,  # nanoseconds
+        1_700_000_000_000_000,  # microseconds: the year 55840
+        -5,
+        -1,  # Kafka's "none"
+        last_ms,
+        last_ms + 1,
+        -(2**63),
+        2**63 - 1,
+    ]
+    rows = arrow_of(
+        [Message(at, timestamp=(1, time_ms)) for at, time_ms in enumerate(times)]
+    ).to_pylist()
+    shown = {at: row["raw"]["timestampMs"] for at, row in enumerate(rows) if row["raw"]}
+    assert shown == {at: times[at] for at in (1, 2, 6, 7, 8)}
+    assert [at for at, row in enumerate(rows) if row["timestamp"] is None] == [1, 2, 4, 6, 7, 8]
+    assert rows[3]["timestamp"] == datetime(1969, 12, 31, 23, 59, 59, 995_000, UTC)
+    assert rows[5]["timestamp"] == datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
+    assert {row["timestampType"] for row in rows} == {0}
+
+
+def test_a_damaged_batch_is_named_by_its_place():
+    damaged = Message(6, error=KafkaError(KafkaError._BAD_MSG))
+    with pytest.raises(RecordUnreadable, match="t-0: the record batch at offset 6 cannot be read"):
+        offsets_of(Client([Message(4), Message(5)], [damaged]), OffsetRange("t", 0, 4, 9))

@@ -1,0 +1,174 @@
+"""RecordColumns of the source as Arrow batches, in the source's column order.
+
+Invariants: buffers by hand, for `pa.array` on a list would import pandas, a second in each new
+worker. What a plain column cannot represent goes into `raw`, and nothing is changed in silence.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.pipeline.columns import Headers, RecordColumns
+
+SCHEMA = (
+    "topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "key binary, headers array<struct<key: string, value: binary>>, value binary, "
+    "raw struct<timestampMs: bigint, headerKeys: array<binary>>"
+)
+COLUMNS = (
+    "topic", "partition", "offset", "timestamp", "timestampType", "key", "headers", "value", "raw",
+)  # fmt: skip
+TIMESTAMP_MS_MIN = -62_135_596_800_000
+"""The first millisecond of the year 1: Spark's timestamps go from there to the year 9999."""
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+NO_TIMESTAMP = -1  # Kafka's own
+
+
+def to_arrow(rows: RecordColumns, topic: str, partition: int) -> Any:
+    """One Arrow batch with the columns of `SCHEMA`."""
+    import pyarrow as pa
+
+    count = len(rows)
+    present, strange = _timestamps_of(rows)
+    columns = [
+        _repeated(topic.encode(), count, pa.string()),
+        _ints("i", [partition] * count),
+        _ints("q", rows.offsets),
+        _timestamps(rows.times_ms, present),
+        _ints("i", [kind - 1 for kind in rows.kinds]),  # librdkafka's 1 and 2 are Kafka's 0 and 1
+        binary(rows.keys),
+        header_column(rows.headers),
+        binary(rows.values),
+        raw_column(rows, strange),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
+
+
+def _timestamps_of(rows: RecordColumns) -> tuple[list[bool] | None, dict[int, int]]:
+    """Which rows have a timestamp that Spark can represent (None: all), and the other values."""
+    low, high = min(rows.times_ms), max(rows.times_ms)
+    # A smaller one is rare before 1970, and cheap to look at.
+    if low > NO_TIMESTAMP and high <= TIMESTAMP_MS_MAX and all(rows.kinds):
+        return None, {}
+    present = [
+        kind > 0 and time_ms != NO_TIMESTAMP and TIMESTAMP_MS_MIN <= time_ms <= TIMESTAMP_MS_MAX
+        for kind, time_ms in zip(rows.kinds, rows.times_ms, strict=True)
+    ]
+    strange = {
+        index: time_ms
+        for index, time_ms in enumerate(rows.times_ms)
+        if not TIMESTAMP_MS_MIN <= time_ms <= TIMESTAMP_MS_MAX
+    }
+    return present, strange
+
+
+def binary(values: Sequence[bytes | None]) -> Any:
+    """A binary column; None is null."""
+    import pyarrow as pa
+
+    validity = None
+    filled: Sequence[bytes | None] = values
+    if None in values:
+        validity = _bitmap([value is not None for value in values])
+        filled = [value or b"" for value in values]
+    sizes = array("i", accumulate(map(len, filled), initial=0))  # type: ignore[arg-type]
+    body = b"".join(filled)  # type: ignore[arg-type]
+    return pa.Array.from_buffers(
+        pa.binary(), len(values), [validity, pa.py_buffer(sizes), pa.py_buffer(body)]
+    )
+
+
+def header_column(rows: Sequence[Headers | None]) -> Any:
+    """A list of (key, value) for each row; null where a record has none."""
+    import pyarrow as pa
+
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    if not any(rows):
+        return pa.nulls(len(rows), kind)
+    flat = [header for row in rows if row for header in row]
+    keys = binary([key.encode() for key, _ in flat]).cast(pa.string())
+    values = binary([value for _, value in flat])
+    ends = array("i", accumulate((len(row) if row else 0 for row in rows), initial=0))
+    children = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
+    validity = _bitmap([bool(row) for row in rows])
+    return pa.Array.from_buffers(
+        kind, len(rows), [validity, pa.py_buffer(ends)], children=[children]
+    )
+
+
+def _repeated(text: bytes, count: int, kind: Any) -> Any:
+    import pyarrow as pa
+
+    ends = array("i", range(0, len(text) * count + 1, len(text))) if text else array("i", [0])
+    return pa.Array.from_buffers(
+        kind, count, [None, pa.py_buffer(ends), pa.py_buffer(text * count)]
+    )
+
+
+def _ints(code: str, values: Sequence[int]) -> Any:
+    import pyarrow as pa
+
+    kind = pa.int64() if code == "q" else pa.int32()
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(code, values))])
+
+
+def _timestamps(times_ms: Sequence[int], present: Sequence[bool] | None) -> Any:
+    """Spark has no type of milliseconds. Where one is not present, its value does not matter."""
+    import pyarrow as pa
+
+    validity = None
+    if present is not None:
+        validity = _bitmap(present)
+        times_ms = [ms if here else 0 for ms, here in zip(times_ms, present, strict=True)]
+    micros = array("q", [time_ms * 1000 for time_ms in times_ms])
+    return pa.Array.from_buffers(
+        pa.timestamp("us", tz="UTC"), len(micros), [validity, pa.py_buffer(micros)]
+    )
+
+
+def raw_column(rows: RecordColumns, strange_ms: dict[int, int]) -> Any:
+    """What the other columns cannot represent, null for nearly every record.
+
+    `timestampMs` is set where a timestamp is beyond Spark's, `headerKeys` where one of the keys
+    is not UTF-8.
+    """
+    import pyarrow as pa
+
+    keys_kind = pa.list_(pa.binary())
+    kind = pa.struct([("timestampMs", pa.int64()), ("headerKeys", keys_kind)])
+    if not strange_ms and not rows.raw_keys:
+        return pa.nulls(len(rows), kind)
+    indexes = range(len(rows))
+    row_keys = [rows.raw_keys.get(offset) for offset in rows.offsets]
+    times = pa.Array.from_buffers(
+        pa.int64(),
+        len(rows),
+        [
+            _bitmap([index in strange_ms for index in indexes]),
+            pa.py_buffer(array("q", [strange_ms.get(index, 0) for index in indexes])),
+        ],
+    )
+    ends = array("i", accumulate((len(keys or ()) for keys in row_keys), initial=0))
+    keys = pa.Array.from_buffers(
+        keys_kind,
+        len(rows),
+        [_bitmap([keys is not None for keys in row_keys]), pa.py_buffer(ends)],
+        children=[binary([key for keys in row_keys if keys for key in keys])],
+    )
+    is_set = [index in strange_ms or row_keys[index] is not None for index in indexes]
+    return pa.Array.from_buffers(kind, len(rows), [_bitmap(is_set)], children=[times, keys])
+
+
+def _bitmap(present: Sequence[bool]) -> Any:
+    import pyarrow as pa
+
+    bits = bytearray((len(present) + 7) // 8)
+    for index, is_present in enumerate(present):
+        if is_present:
+            bits[index >> 3] |= 1 << (index & 7)
+    return pa.py_buffer(bytes(bits))
