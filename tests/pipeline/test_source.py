@@ -6,6 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from headrace.pipeline.options import offsets_to_json
+from headrace.pipeline.streams import run_available
 
 
 def test_a_topic_is_a_table(read, send, topic):
@@ -56,8 +57,10 @@ def test_what_is_not_there_is_said_clearly(read, send, topic):
     with pytest.raises(PySparkException, match="There is no topic 'never-made'"):
         read("never-made").count()
     beyond = offsets_to_json({topic: {"0": 5_000, "1": 0, "2": 0}})
-    with pytest.raises(PySparkException, match="failOnDataLoss"):
+    with pytest.raises(PySparkException, match=r"offset 5000 of .*ends at 1.*failOnDataLoss"):
         read(topic, endingOffsets=beyond).count()
+    with pytest.raises(PySparkException, match="startingOffsets asks for offset 5000"):
+        read(topic, startingOffsets=beyond).count()
     assert read(topic, endingOffsets=beyond, failOnDataLoss="false").count() == 1
 
 
@@ -120,3 +123,31 @@ def test_available_now_is_one_batch_up_to_the_end_at_its_start(
     )
     assert query.awaitTermination(300)
     assert spark.read.parquet(str(tmp_path / "out")).count() == 200
+
+
+def test_all_that_is_available_is_read_in_limited_batches(spark, broker, send, topic, tmp_path):
+    def write(frame):
+        return (
+            frame.select("value")
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        )
+
+    def run(limit):
+        stream = (
+            spark.readStream.format("headrace")
+            .option("bootstrap.servers", broker)
+            .option("subscribe", topic)
+            .option("maxOffsetsPerTrigger", limit)
+        )
+        query = run_available(stream, write)
+        assert not query.isActive
+        return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+
+    send(topic, 90)
+    assert run("30") == [30, 30, 30]
+    send(topic, 50, first=90)
+    assert sum(run("30")) == 50
+    assert run("30") == []
+    assert spark.read.parquet(str(tmp_path / "out")).distinct().count() == 140

@@ -170,14 +170,16 @@ def resolve_start(cluster: Cluster, options: SourceOptions, partitions: Offsets)
     """Where a read begins."""
     if options.starting_timestamp_ms is not None:
         return cluster.at_time(partitions, options.starting_timestamp_ms)
-    return _resolve(cluster, options.starting, partitions, unnamed=EARLIEST)
+    start = _resolve(cluster, options.starting, partitions, unnamed=EARLIEST)
+    return _within_log(cluster, options, "startingOffsets", start)
 
 
 def resolve_end(cluster: Cluster, options: SourceOptions, partitions: Offsets) -> Offsets:
     """Where a batch read ends."""
     if options.ending_timestamp_ms is not None:
         return cluster.at_time(partitions, options.ending_timestamp_ms)
-    return _resolve(cluster, options.ending, partitions, unnamed=LATEST)
+    end = _resolve(cluster, options.ending, partitions, unnamed=LATEST)
+    return _within_log(cluster, options, "endingOffsets", end)
 
 
 def _resolve(cluster: Cluster, boundary: Boundary, partitions: Offsets, *, unnamed: int) -> Offsets:
@@ -193,6 +195,24 @@ def _resolve(cluster: Cluster, boundary: Boundary, partitions: Offsets, *, unnam
     last = cluster.latest(partitions) if _has(asked, LATEST) else {}
     named = {EARLIEST: first, LATEST: last}
     return build([(t, p, offset_of(named.get(o, {}), t, p, o)) for t, p, o in walk(asked)])
+
+
+def _within_log(cluster: Cluster, options: SourceOptions, name: str, wanted: Offsets) -> Offsets:
+    """`wanted`, no further than the logs' ends. Raises OptionInvalid unless loss is accepted."""
+    if isinstance(options.starting if name == "startingOffsets" else options.ending, str):
+        return wanted
+    last = cluster.latest(wanted)
+    for topic, partition, offset in walk(wanted):
+        high = offset_of(last, topic, partition, offset)
+        if offset > high and options.fail_on_data_loss:
+            raise OptionInvalid(
+                f"{name} asks for offset {offset} of {topic}-{partition}, and the log ends at "
+                f"{high}. Name an offset up to {high}, or {LATEST} for the end; "
+                "failOnDataLoss=false takes the end instead.",
+                topic=topic,
+                partition=partition,
+            )
+    return build([(t, p, min(o, offset_of(last, t, p, o))) for t, p, o in walk(wanted)])
 
 
 def _has(offsets: Offsets, mark: int) -> bool:

@@ -7,18 +7,20 @@ it. Spark hands options over with names in any case; `kafka.*` go to the client 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.planning import Offsets
+from headrace.pipeline.planning import walk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headrace.pipeline.planning import Offsets
+
 EARLIEST, LATEST = -2, -1  # Kafka's own numbers, also in the JSON of offsets
 
-Boundary = Literal["earliest", "latest"] | Offsets
+Boundary = Literal["earliest", "latest"] | dict[str, dict[str, int]]
 
 _SOURCE_OPTIONS = {
     "bootstrap.servers", "subscribe", "subscribepattern", "startingoffsets", "endingoffsets",
@@ -151,7 +153,7 @@ def _boundary(text: str) -> Boundary:
         return "latest"
     try:
         parsed = json.loads(word)
-        return {
+        offsets = {
             str(topic): {str(int(number)): int(offset) for number, offset in by_number.items()}
             for topic, by_number in parsed.items()
         }
@@ -160,6 +162,13 @@ def _boundary(text: str) -> Boundary:
             f'Offsets are "earliest", "latest" or JSON like {{"topic":{{"0":23,"1":-2}}}}, '
             f"not {text!r}."
         ) from error
+    for topic, partition, offset in walk(offsets):
+        if offset < EARLIEST:
+            raise OptionInvalid(
+                f"Offset {offset} of {topic}-{partition} is negative. An offset is at least 0, or "
+                f"{EARLIEST} for the log's start, or {LATEST} for its end."
+            )
+    return offsets
 
 
 def _topic_ids(text: str) -> dict[str, str]:

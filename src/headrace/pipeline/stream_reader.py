@@ -23,6 +23,7 @@ from headrace.pipeline.planning import (
     limited,
     offset_of,
     ranges_between,
+    total,
     walk,
 )
 from headrace.pipeline.position import Position, recreated, recreated_topics
@@ -50,6 +51,8 @@ class HeadraceStreamReader(DataSourceStreamReader):
         self._initial: Position | None = None
         self._position: Position | None = None
         self._pinned: Position | None = None
+        self._ends_asked = 0
+        self._left_out = 0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new stream begins; the same answer for the life of this reader."""
@@ -71,6 +74,8 @@ class HeadraceStreamReader(DataSourceStreamReader):
                 self._pinned = end
         position = self._reachable(position, end)
         wanted = limited(position.offsets, end.offsets, self.options.offsets_per_trigger_max)
+        self._ends_asked += 1
+        self._left_out = total(wanted, end.offsets)
         return Position(wanted, end.topic_ids).stored()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -97,7 +102,18 @@ class HeadraceStreamReader(DataSourceStreamReader):
         """Nothing to do: progress is Spark's checkpoint."""
 
     def stop(self) -> None:
-        """Release the client."""
+        """Release the client.
+
+        Spark 4.1 runs a Python source under `availableNow` for one batch, and does not tell it so:
+        that the query asked for one end only is the sign that is left.
+        """
+        if self._ends_asked == 1 and self._left_out:
+            log.warning(
+                "The stream ended after one batch, at maxOffsetsPerTrigger, with %d offsets left. "
+                "With trigger(availableNow=True) leave maxOffsetsPerTrigger out, or use "
+                "headrace.pipeline.streams.run_available, which goes on to the end.",
+                self._left_out,
+            )
         self._cluster = None
 
     def _first(self) -> Position:

@@ -42,6 +42,12 @@ def test_offsets_survive_the_way_through_json():
         ({**SERVER, "subscribe": "t", "startingOffset": "earliest"}, "startingoffset"),
         ({**SERVER, "subscribe": "t", "startingOffsets": "first"}, "earliest"),
         ({**SERVER, "subscribe": "t", "startingOffsets": "[1]"}, "JSON"),
+        (
+            {**SERVER, "subscribe": "t", "startingOffsets": '{"t":{"0":-3}}'},
+            "-3 of t-0 is neg",
+        ),
+        ({**SERVER, "subscribe": "t", "endingOffsets": '{"t":{"1":-9}}'}, "-9 of t-1 is neg"),
+        ({**SERVER, "subscribe": "t", "topicIds": "[]"}, "topicIds"),
         ({**SERVER, "subscribe": "t", "includeHeaders": "yes"}, "includeheaders"),
         ({**SERVER, "subscribe": "t", "minPartitions": "0"}, "minpartitions"),
         (

@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from headrace.pipeline.cluster import Subscription
-from headrace.pipeline.errors import RecordsLost, TopicRecreated
+from headrace.pipeline.cluster import Subscription, resolve_end, resolve_start
+from headrace.pipeline.errors import OptionInvalid, RecordsLost, TopicRecreated
 from headrace.pipeline.options import parse_source
 from headrace.pipeline.planning import build, offset_of, walk
 from headrace.pipeline.stream_reader import HeadraceStreamReader
@@ -207,6 +207,30 @@ def test_the_batch_of_a_first_start_at_latest_that_cannot_be_replayed_is_an_erro
     start = reader.initialOffset()
     with pytest.raises(RecordsLost):
         reader.partitions(start, {"t": {"0": 80}})
+
+
+def test_an_offset_beyond_the_end_is_an_invalid_option():
+    log = Log({"t": {"0": 5}}, {"t": {"0": 90}})
+    for name, resolve in (("startingOffsets", resolve_start), ("endingOffsets", resolve_end)):
+        options = {"bootstrap.servers": "h:1", "subscribe": "t", name: '{"t":{"0":91}}'}
+        with pytest.raises(OptionInvalid, match=f"{name} asks for offset 91 of t-0.*ends at 90"):
+            resolve(log, parse_source(options), at(0))
+        accepting = parse_source(options | {"failOnDataLoss": "false"})
+        assert resolve(log, accepting, at(0)) == at(90)
+        assert resolve(log, parse_source(options | {name: '{"t":{"0":90}}'}), at(0)) == at(90)
+
+
+def test_a_stream_that_ends_at_its_limit_after_one_batch_warns(caplog):
+    def run(ends_asked, **options):
+        caplog.clear()
+        reader = reader_of(Log({}, {"t": {"0": 100}}), **options)
+        for _ in range(ends_asked):
+            reader.partitions(at(0), reader.latestOffset())
+        reader.stop()
+        return caplog.text
+
+    assert "with 90 offsets left" in run(1, maxOffsetsPerTrigger="10")
+    assert run(1) == run(1, maxOffsetsPerTrigger="100") == run(2, maxOffsetsPerTrigger="10") == ""
 
 
 def test_a_task_takes_only_options_along():
