@@ -13,6 +13,7 @@ from headrace.metadata.store import ANY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.broker.session_guard import SessionGuard
     from headrace.broker.topic import Topic
     from headrace.metadata.facts import BrokerFact, TopicFact
     from headrace.metadata.store import MetadataStore, Operation
@@ -29,6 +30,11 @@ class Leader(NamedTuple):
 
 class Ownership(Protocol):
     """Who owns which partition."""
+
+    @property
+    def guard(self) -> SessionGuard | None:
+        """Whether this broker may answer as an owner now; None: it always may."""
+        ...
 
     async def join(self, fact: BrokerFact) -> None:
         """Tell the cluster where this broker is reached; from now on it may own partitions."""
@@ -74,6 +80,7 @@ class SoleOwnership:
         self._broker_id = broker_id
         self._metadata = metadata
         self._brokers: list[BrokerFact] = []
+        self.guard: SessionGuard | None = None
 
     async def join(self, fact: BrokerFact) -> None:
         """See Ownership."""

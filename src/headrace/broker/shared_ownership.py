@@ -25,7 +25,7 @@ from headrace.broker.membership import Membership
 from headrace.broker.ownership import NO_LEADER, Leader
 from headrace.broker.peers import Peers
 from headrace.broker.placement import Placement
-from headrace.broker.session_guard import guard_session
+from headrace.broker.session_guard import SessionGuard
 from headrace.broker.settling import Settling
 from headrace.broker.unheard import Unheard
 from headrace.coordination.placement.rendezvous import NOBODY
@@ -108,17 +108,26 @@ class SharedOwnership:
         self._hand_overs = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
         self._is_leaving = False
         self._leaving: asyncio.Timeout | None = None  # while all is handed over
-        self._is_safe = True
-        """Whether no other broker can hold this one for dead yet."""
+        self.guard: SessionGuard | None
+        self._guard = self.guard = SessionGuard(
+            metadata.session, clock, self._step_down, self._step_up
+        )
 
     # --- what the faces ask ------------------------------------------------------------------
 
     def leader(self, topic: Topic, partition: int) -> Leader:
         """See Ownership."""
-        owner = self.view.owners.get((topic.id, partition))
-        if owner is None or not self.view.is_alive(owner.fact):
-            return Leader(NO_LEADER, -1 if owner is None else owner.fact.leader_epoch)
-        return Leader(owner.fact.broker, owner.fact.leader_epoch)
+        key = (topic.id, partition)
+        owner = self.view.owners.get(key)
+        if owner is None:
+            return Leader(NO_LEADER, -1)
+        broker, epoch = owner.fact.broker, owner.fact.leader_epoch
+        if not self.view.is_alive(owner.fact) or (
+            # This broker has stepped down since, and another one may have taken it over.
+            broker == self._me and self._ended.get(key, -1) >= epoch
+        ):
+            return Leader(NO_LEADER, epoch)
+        return Leader(broker, epoch)
 
     def is_mine(self, topic: Topic, partition: int) -> bool:
         """See Ownership."""
@@ -161,8 +170,7 @@ class SharedOwnership:
         await self._membership.join()
         await self.view.start()
         self._tasks.spawn(self._reconcile_always(), "ownership")
-        guard = guard_session(self._metadata.session, self._clock, self._step_down, self._step_up)
-        self._tasks.spawn(guard, "session")
+        self._tasks.spawn(self._guard.run(), "session")
         self._tasks.spawn(self._chains.run(), "chains")
         self._look_at_all()
 
@@ -174,7 +182,7 @@ class SharedOwnership:
             return
         try:
             async with asyncio.timeout(self._config.hand_over_timeout_ms / 1000) as self._leaving:
-                while self._busy and self._is_safe:  # one change of a partition at a time
+                while self._busy and self._guard.is_up:  # one change of a partition at a time
                     self._idle.clear()
                     await self._idle.wait()
                 await self._hand_over_all()
@@ -229,7 +237,7 @@ class SharedOwnership:
             self._topics.version += 1
             self._peers.follow(self.view.brokers)
             self._is_all_due = True
-        if self._is_safe and not self._is_leaving:
+        if self._guard.is_up and not self._is_leaving:
             membership = self._membership
             is_unknown = membership is not None and self._me not in self.view.brokers
             if membership is not None and is_unknown and not await membership.restore():
@@ -238,13 +246,11 @@ class SharedOwnership:
 
     def _step_down(self) -> None:
         """The session may end before long: serve nothing, so that no client is led here."""
-        self._is_safe = False
         self._end_all("the session with the metadata store is over")
         if self._leaving is not None and not self._leaving.expired():
             self._leaving.reschedule(asyncio.get_running_loop().time())
 
     def _step_up(self) -> None:
-        self._is_safe = True
         self._look_at_all()
 
     def _reconcile(self) -> None:
@@ -340,7 +346,7 @@ class SharedOwnership:
             epoch = 0 if known is None else known.fact.leader_epoch + 1
             fact = OwnerFact(self._me, self._incarnation, epoch)
             is_mine = await self._put(topic, number, fact, known)
-        if is_mine and self._is_safe and not self._is_leaving:
+        if is_mine and self._guard.is_up and not self._is_leaving:
             self._begin(topic, number, epoch)
 
     async def _warm(self, served: PartitionLog) -> None:

@@ -3,7 +3,9 @@
 Rules of the room: knows frames, not what is in them. A frame is a memoryview of what was received.
 Requests are handed on as they arrive, so a client may have many under way; each gets its place in
 the queue of replies first, and leaves in that order. What is ready at the end of a turn of the
-loop goes out in one write. A client that does not read its answers, or asks for more than
+loop goes out in one write. An answer that depends on what this broker owns leaves only in the term
+(`Gate`) in which that was read; later the connection is closed instead, so that the client asks
+again, and asks the owner. A client that does not read its answers, or asks for more than
 `REPLIES_MAX` answers or `OWED_BYTES_MAX` bytes at a time, is not read from until it does, and what
 it has sent already waits uncut.
 """
@@ -35,17 +37,21 @@ a client that asks for 50 MiB a thousand times and reads nothing costs two such 
 JOIN_BYTES_MAX: Final = 64 * 1024
 """Up to here it is cheaper to copy small buffers together than to send them one by one."""
 FRAME_BYTES_MIN: Final = 8
+ANY_TERM: Final = -1
+"""Of an answer that may leave at any time."""
 SIZE_BYTES: Final = 4
 
 
 class Reply:
     """The place of one answer in its connection's queue."""
 
-    __slots__ = ("buffers", "bytes_max", "connection")
+    __slots__ = ("buffers", "bytes_max", "connection", "term")
 
     def __init__(self, connection: Connection, bytes_max: int) -> None:
         self.connection = connection
         self.bytes_max = bytes_max
+        self.term = ANY_TERM
+        """In which the answer may leave: that of the gate when what it tells was read."""
         self.buffers: Sequence[Sendable] | None = None
 
     @property
@@ -60,10 +66,26 @@ class Reply:
         self.connection.reply_is_ready(self)
 
 
+class Gate(Protocol):
+    """Knows how long this broker may answer as an owner. See `broker.session_guard`."""
+
+    term: int
+
+    def term_at(self, now_ns: int) -> int:
+        """The term at this monotonic time."""
+        ...
+
+    def term_now(self) -> int:
+        """The term now."""
+        ...
+
+
 class Dispatcher(Protocol):
     """What takes the requests of all connections."""
 
     request_bytes_max: int
+    gate: Gate | None
+    """None: this broker owns everything for ever."""
 
     def opened(self, connection: Connection) -> None:
         """A client has connected."""
@@ -264,12 +286,38 @@ class Connection:
         self._is_flushing = False
         out: list[Sendable] = []
         replies = self._replies
+        is_withheld = False
         while replies and (buffers := replies[0].buffers) is not None:
+            reply = replies.popleft()
+            if reply.term != ANY_TERM and not self._may_leave(reply):
+                is_withheld = True
+                break
             out.extend(buffers)
-            self._owed_bytes -= replies.popleft().bytes_max
+            self._owed_bytes -= reply.bytes_max
         transport = self.transport
-        if transport is None or not out:
+        if transport is None:
             return
+        if out:
+            self._write(transport, out)
+        if is_withheld:
+            self._withhold()
+        elif out and self._is_half_closed and not replies and not self._uncut:
+            transport.close()
+
+    def _may_leave(self, reply: Reply) -> bool:
+        gate = self._dispatcher.gate
+        return gate is None or gate.term_now() == reply.term
+
+    def _withhold(self) -> None:
+        """End the connection: what comes next was read when this broker was an owner, and another
+        may be by now. The client connects again and asks for the owner."""
+        transport, self.transport = self.transport, None
+        self._uncut = b""
+        if transport is not None:
+            log.debug("closing the connection of %s: this broker has stepped down", self.peer)
+            (transport.abort if self._is_write_paused else transport.close)()
+
+    def _write(self, transport: asyncio.Transport, out: Sequence[Sendable]) -> None:
         size = sum(map(len, out))
         if size > JOIN_BYTES_MAX:
             self._write_large(transport, out)
@@ -279,8 +327,6 @@ class Connection:
             transport.write(small[0] if len(small) == 1 else b"".join(small))
         if self._is_paused:
             self._resume()
-        if self._is_half_closed and not replies and not self._uncut:
-            transport.close()
 
     def _write_large(self, transport: asyncio.Transport, out: Sequence[Sendable]) -> None:
         """Write more than is worth joining; what lies in files goes out without a copy."""

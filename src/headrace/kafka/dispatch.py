@@ -3,7 +3,9 @@
 Rules of the room: the one place that knows all handlers. Produce and Fetch are called at once, in
 the turn in which they arrived; every other API runs in a task of its own. Whatever a handler
 raises is answered with an error where the API has a place for one, else the connection is closed;
-nobody else notices.
+nobody else notices. Whether this broker may still answer as an owner is asked where a request comes
+in (`gate`), so that what is asked after it was frozen is refused by the API's own error, and once
+more where its answer leaves (`connection`).
 """
 
 from __future__ import annotations
@@ -17,14 +19,20 @@ from typing import Any, Final, cast
 from headrace.broker.node import Node
 from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
+    ALTER_CONFIGS,
     API_VERSIONS,
     APIS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_CONFIGS,
     FETCH,
+    INCREMENTAL_ALTER_CONFIGS,
     PRODUCE,
     Api,
     advertised,
 )
-from headrace.kafka.connection import Connection, Reply
+from headrace.kafka.connection import ANY_TERM, Connection, Gate, Reply
 from headrace.kafka.error_codes import UNSUPPORTED_VERSION
 from headrace.kafka.handlers import (
     configs,
@@ -57,6 +65,20 @@ have is bounded apart (`wire.primitives.ELEMENTS_MAX`)."""
 
 _PRODUCE_MIN, _PRODUCE_MAX = APIS[PRODUCE].version_min, APIS[PRODUCE].version_max
 
+_NOT_OF_OWNERS: Final = frozenset(
+    {
+        API_VERSIONS,
+        CREATE_TOPICS,
+        DELETE_TOPICS,
+        CREATE_PARTITIONS,
+        DESCRIBE_CONFIGS,
+        ALTER_CONFIGS,
+        INCREMENTAL_ALTER_CONFIGS,
+    }
+)
+"""APIs whose answers depend on the metadata store alone, not on what this broker owns. Produce
+answers for itself: an acknowledgement is storage's, a refusal is an owner's."""
+
 Handler = Callable[[Node, Any, Context], Awaitable[Answer]]
 
 _HANDLERS: dict[int, Handler] = {
@@ -82,6 +104,7 @@ class KafkaFace:
         self._servers: list[asyncio.Server] = []
         self.connections: dict[Connection, None] = {}  # in order, so that a run can be replayed
         self.request_bytes_max = node.config.request_bytes_max
+        self.gate: Gate | None = node.ownership.guard
         self.produce = ProduceHandler(node)
         self.fetch = FetchHandler(node, self._tasks)
         self.request_counts: dict[int, int] = dict.fromkeys(APIS, 0)
@@ -143,13 +166,15 @@ class KafkaFace:
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
         """See connection.Dispatcher."""
+        now_ns = connection.last_request_ns = self._now_ns()
+        gate = self.gate
+        term = ANY_TERM if gate is None else gate.term_at(now_ns)
         api_key, version, correlation_id, client_size = _HEADER.unpack_from(frame)
         if api_key == PRODUCE and _PRODUCE_MIN <= version <= _PRODUCE_MAX:
             # The way of most requests: 0.4 us less than the general one below.
             at = 10 + client_size
             if 0 <= client_size <= CLIENT_ID_SIZE_MAX and (version < FLEXIBLE or not frame[at]):
                 self.request_counts[PRODUCE] += 1
-                connection.last_request_ns = self._now_ns()
                 at += version >= FLEXIBLE
                 self.produce.handle(connection, frame, at, version, correlation_id)
                 return
@@ -157,7 +182,6 @@ class KafkaFace:
         if api is None:
             raise FrameInvalid(f"asks for the unknown API {api_key}")
         self.request_counts[api_key] += 1
-        connection.last_request_ns = self._now_ns()
         if not api.version_min <= version <= api.version_max:
             self._refuse_version(connection, api, version, correlation_id)
             return
@@ -180,6 +204,8 @@ class KafkaFace:
         context = Context(api_key, version, client_id, connection.peer)
         request = read_request(api_key, version, bytes(frame), at)
         reply = connection.expect()
+        if api_key not in _NOT_OF_OWNERS:
+            reply.term = term
         self._tasks.spawn(self._answer(reply, request, context, correlation_id), api.name)
 
     def _refuse_version(

@@ -73,6 +73,11 @@ class StoreSession(Protocol):
         """So long after the last sign of life others may see the session end."""
         ...
 
+    @property
+    def ends_ns(self) -> int:
+        """Before this monotonic time nobody can have seen the session end; 0: there is none."""
+        ...
+
     def is_safe(self, now_ns: int, margin_ms: int) -> bool:
         """Whether at `now_ns` (monotonic) the session cannot have ended, `margin_ms` to spare."""
         ...

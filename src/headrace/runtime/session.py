@@ -35,6 +35,10 @@ class Session:
         """Counts sessions: another number means that the former session is over."""
         self.changes = 0
         """Counts changes of the state."""
+        self.ends_ns = 0
+        """Before this moment the service cannot have ended the session; 0 while there is none.
+
+        The one figure that an owner compares with the clock before it answers."""
         self._proven_ns: int | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -51,12 +55,10 @@ class Session:
 
         An owner that acts only while this holds has stopped before another can take over. The
         margin pays for clocks that run unevenly and, with several ZooKeeper servers, for half a
-        tick: a server passes on the signs of life of its clients so often. It knows nothing of
-        a machine that was suspended as a whole: fencing alone protects from that.
+        tick: a server passes on the signs of life of its clients so often. Time during which
+        the machine was suspended counts only on a clock that counts it (`BootTimeClock`).
         """
-        if self._proven_ns is None or self.state is SessionState.LOST:
-            return False
-        return now_ns < self._proven_ns + (self.timeout_ms - margin_ms) * 1_000_000
+        return now_ns < self.ends_ns - margin_ms * 1_000_000
 
     async def wait_beyond(self, changes: int) -> None:
         """Wait until the state has changed more often than `changes` times."""
@@ -70,19 +72,23 @@ class Session:
     def begin(self, timeout_ms: int, sent_ns: int, now_ns: int) -> None:
         """A new session was opened by a request that was sent at `sent_ns`."""
         self.number += 1
-        self._proven_ns = None
+        self._proven_ns, self.ends_ns = None, 0
         self.resume(timeout_ms, sent_ns, now_ns)
 
     def resume(self, timeout_ms: int, sent_ns: int, now_ns: int) -> None:
         """The same session goes on over another connection."""
         self.timeout_ms = timeout_ms
         self.prove(sent_ns)
+        assert self._proven_ns is not None, "it was proved just now"
+        self.ends_ns = self._proven_ns + timeout_ms * 1_000_000
         self._enter(SessionState.CONNECTED, now_ns)
 
     def prove(self, sent_ns: int) -> None:
         """A request that was sent at `sent_ns` was answered."""
         if self._proven_ns is None or sent_ns > self._proven_ns:
             self._proven_ns = sent_ns
+            if self.state is not SessionState.LOST:
+                self.ends_ns = sent_ns + self.timeout_ms * 1_000_000
 
     def suspend(self, now_ns: int) -> None:
         """The connection broke."""
@@ -90,7 +96,7 @@ class Session:
 
     def lose(self, now_ns: int) -> None:
         """The session is over."""
-        self._proven_ns = None
+        self._proven_ns, self.ends_ns = None, 0
         self._enter(SessionState.LOST, now_ns)
 
     def _enter(self, state: SessionState, now_ns: int) -> None:

@@ -15,7 +15,7 @@ from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
-from headrace.runtime.clock import SystemClock, process_cpu_ns
+from headrace.runtime.clock import BootTimeClock, SystemClock, process_cpu_ns
 from headrace.runtime.randomness import SystemRandomness
 from headrace.server.lifecycle import Broker
 from headrace.server.settings import check_exposure
@@ -80,7 +80,7 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
             f"--zookeeper needs a package that is not installed ({error.name}): pip install"
             " 'headrace[cluster]'"
         ) from error
-    clock, randomness = SystemClock(), SystemRandomness()
+    clock, randomness = BootTimeClock(), SystemRandomness()
     zookeeper = await ZooKeeper.connect(
         ZooKeeperOptions(
             cluster.zookeeper,

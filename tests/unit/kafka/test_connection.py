@@ -39,6 +39,7 @@ class Echo:
     """Answers each frame with itself, in an order of its own."""
 
     request_bytes_max = 10_000
+    gate = None
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []

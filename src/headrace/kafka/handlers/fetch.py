@@ -16,6 +16,7 @@ from uuid import UUID
 
 from headrace.errors import (
     HeadraceError,
+    NotOwner,
     OffsetOutOfRange,
     TopicUnknown,
 )
@@ -42,7 +43,7 @@ from headrace.storage.ledger import LocatesBytes
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
-    from headrace.kafka.connection import Connection, Reply
+    from headrace.kafka.connection import Connection, Gate, Reply
     from headrace.runtime.file_bytes import Sendable
     from headrace.runtime.tasks import Tasks
 
@@ -111,6 +112,7 @@ class FetchHandler:
         self.loop = asyncio.get_running_loop()
         self._cold = ColdReads(node.store, tasks)
         self._warnings = SparseWarnings(log, node.clock)
+        self._gate: Gate | None = node.ownership.guard
         self.sessions = FetchSessions(node.randomness, node.config.fetch_sessions_max)
         self.bytes_total = 0
         self.waiting = 0
@@ -185,6 +187,7 @@ class FetchHandler:
 
     def _look(self, fetch: _Fetch, *, is_first: bool) -> None:
         """Read what is there; answer if that is enough, else wait."""
+        self._begin_reading(fetch)
         results: list[FetchResult] = []
         size, has_error = 0, False
         left, isolation = fetch.bytes_max, fetch.request.isolation
@@ -250,7 +253,13 @@ class FetchHandler:
         except Exception as error:  # noqa: BLE001  # the edge of a task
             self._give_up(fetch, error)
 
+    def _begin_reading(self, fetch: _Fetch) -> None:
+        """What is read from here on may be answered in this term alone."""
+        if self._gate is not None:
+            fetch.reply.term = self._gate.term
+
     async def _read_slowly(self, fetch: _Fetch) -> None:
+        self._begin_reading(fetch)
         results: dict[int, FetchResult] = {}
         left, size, is_cold_due = fetch.bytes_max, 0, False
         pairs = list(zip(fetch.wanted, fetch.partitions, strict=True))
@@ -344,6 +353,12 @@ class FetchHandler:
     def _answer(self, fetch: _Fetch, results: list[FetchResult]) -> None:
         self._leave(fetch)
         fetch.is_done = True
+        gate = self._gate
+        if gate is not None and gate.term_now() != fetch.reply.term:
+            # Read as the owner of what may be another broker's by now.
+            self._begin_reading(fetch)
+            stale = NotOwner("this broker has stepped down since: refresh the metadata")
+            results = [self._failed(fetch, wanted, stale) for wanted in fetch.wanted]
         session_id = 0
         session = fetch.session
         if session is not None:

@@ -16,11 +16,13 @@ from headrace.errors import (
     AcksInvalid,
     BatchCorrupt,
     HeadraceError,
+    NotOwner,
     PolicyViolation,
     RecordInvalid,
     RequestInvalid,
     StorageUnavailable,
 )
+from headrace.kafka.connection import ANY_TERM
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.leaders import leader_hint
 from headrace.kafka.handlers.unfolding import Unfolder, is_kept
@@ -48,7 +50,7 @@ from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
-    from headrace.kafka.connection import Connection, Reply
+    from headrace.kafka.connection import Connection, Gate, Reply
     from headrace.log.partition_log import PartitionLog
     from headrace.runtime.completion import Completion
 
@@ -82,6 +84,7 @@ class _Pending:
         "reply",
         "results",
         "started_ns",
+        "term",
         "version",
     )
 
@@ -93,6 +96,8 @@ class _Pending:
         self.version = version
         self.correlation_id = correlation_id
         self.open_count = count
+        self.term = ANY_TERM
+        """In which a refusal may leave. An acknowledgement is storage's and may at any time."""
         self.started_ns = 0
         """Set where the request's latency is measured."""
         self.results: list[ProduceResult | None] = [None] * count
@@ -109,6 +114,7 @@ class _Pending:
             body = write_produce(self.version, results)
             tags = b"\x00" if self.version >= FLEXIBLE else b""
             size = INT32.pack(len(body) + 4 + len(tags))
+            self.reply.term = self.term
             self.reply.send((size + INT32.pack(self.correlation_id) + tags + body,))
 
 
@@ -120,6 +126,7 @@ class ProduceHandler:
         self._topics = node.topics
         self._clock = node.clock
         self._unfolder = Unfolder(node.clock)
+        self._gate: Gate | None = node.ownership.guard
         self.records_total = 0
         self.bytes_total = 0
         self.batches_total = 0
@@ -360,6 +367,13 @@ class ProduceHandler:
         self.errors_total += 1
         if not isinstance(error, HeadraceError):
             log.error("a batch met a fault of the broker", exc_info=error)
+        gate = self._gate
+        if gate is not None:
+            before = gate.term
+            pending.term = gate.term_now()
+            if pending.term != before:
+                # The state that refused it was this broker's as an owner, which it is no more.
+                error = NotOwner("this broker has stepped down since: refresh the metadata")
         hint = leader_hint(
             self._node, part.topic, part.partition, error, is_id=pending.version >= TOPIC_IDS
         )

@@ -9,18 +9,18 @@ as for any run. A run that finds nothing but a stuck client has found it as well
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.broker import shared_ownership
 from headrace.broker.deletion import Deletions
 from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
+from headrace.broker.session_guard import SessionGuard
 from headrace.broker.settling import Settling
 from headrace.coordination.groups import classic
 from headrace.coordination.groups.commands import HeartbeatReply
 from headrace.coordination.machine import Decision
 from headrace.errors import HeadraceError
+from headrace.kafka.dispatch import KafkaFace
 from headrace.log import retention
 from headrace.log.producer_state import ProducerState
 from headrace.metadata.facts import allocate_producer_ids
@@ -115,10 +115,18 @@ def take_a_bookie_that_timed_out_for_one_that_stored(patch: Patch) -> None:
 
 
 def ignore_that_the_session_is_lost(patch: Patch) -> None:
-    async def blind(*_: Any) -> None:
-        await asyncio.Event().wait()
+    patch(SessionGuard, "term_at", lambda self, _now_ns: self.term)
 
-    patch(shared_ownership, "guard_session", blind)
+
+def answer_before_the_session_is_looked_at(patch: Patch) -> None:
+    """The session is looked at now and then alone, as if answers had no gate."""
+    begin = KafkaFace.__init__
+
+    def open_to_all(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self.gate = self.produce._gate = self.fetch._gate = None
+
+    patch(KafkaFace, "__init__", open_to_all)
 
 
 def call_every_append_durable_at_once(patch: Patch) -> None:
@@ -218,6 +226,7 @@ BUGS = (
     Bug(1, acknowledge_with_the_first_bookie, ("bookie-power", "bookie-crash", "power")),
     Bug(2, take_a_bookie_that_timed_out_for_one_that_stored, ("bookie-power", "bookie-pause")),
     Bug(40, ignore_that_the_session_is_lost, ("cut-session", "cut-session-half"), ("observer",)),
+    Bug(41, answer_before_the_session_is_looked_at, ("freeze",), ("prober", "member") * 2),
     Bug(18, call_every_append_durable_at_once, ("bookie-power", "power", "bookie-pause")),
     Bug(21, planted.forget_the_producers_on_restart, ("crash", "expire", "reset", "pause")),
     Bug(20, blackbox_bugs.take_every_batch_for_a_new_one),

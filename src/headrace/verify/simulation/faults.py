@@ -22,6 +22,7 @@ FORWARD_JUMP_MAX_MS = 300_000
 """Retention would rightly drop records behind a larger jump forward."""
 SLOW_MAX_S = 1.5
 CUT_OPERATIONS_MAX = 40
+FREEZE_CALLBACKS_MAX = 60
 
 
 class Faults:
@@ -67,6 +68,8 @@ class Faults:
             return _end_broker(broker, fault)
         if fault.kind == "pause":
             return self._pause(broker.host)
+        if fault.kind == "freeze":
+            return self._pause(broker.host, int(fault.strength * FREEZE_CALLBACKS_MAX))
         if fault.kind == "pause-client":
             return self._pause(self._clients[fault.target % len(self._clients)])
         if fault.kind == "clock":
@@ -80,10 +83,12 @@ class Faults:
             return self._harm_session(broker, fault.kind)
         return self._harm_link(fault, broker)
 
-    def _pause(self, host: Host | None) -> Callable[[], None] | None:
-        if host is None or host.is_paused:
+    def _pause(self, host: Host | None, callbacks: int = 0) -> Callable[[], None] | None:
+        """Stop a host now, or after so many more callbacks: between any two awaits."""
+        if host is None or host.is_paused or host.callbacks_left >= 0:
             return None
-        host.is_paused = True
+        host.is_paused = callbacks == 0
+        host.callbacks_left = callbacks - 1
         return lambda: self._cluster.loop.resume(host)
 
     def _harm_bookie(

@@ -75,31 +75,8 @@ class Member:
         self._context.journal.write(self._context.name, OK, "assign", parts=parts, **fields)
         journal, place = self._context.journal, self.routes.place_of(Coordinator(GROUP))
         journal.generations[place] = max(journal.generations.get(place, 0), generation)
-        self.positions = await self._committed(wire, places)
+        self.positions = await note_committed(self._context, wire, places)
         self.generation = generation  # not before: without its partitions it has no say
-
-    async def _committed(
-        self, wire: Wire, places: list[tuple[str, int]]
-    ) -> dict[tuple[str, int], int]:
-        """Where to go on, noted too."""
-        since_ns = self._context.journal.now_ns
-        positions = {}
-        for topic, part in places:
-            found = await wire.call(
-                OFFSET_FETCH,
-                2,
-                group_id=GROUP,
-                topics=[{"name": topic, "partition_indexes": (part,)}],
-            )
-            check(found.error_code)
-            answer = found.topics[0].partitions[0]
-            check(answer.error_code)
-            positions[topic, part] = int(answer.committed_offset)
-        offs = [[topic, part, offset] for (topic, part), offset in positions.items()]
-        self._context.journal.write(
-            self._context.name, OK, "committed", since=since_ns, group=GROUP, offs=offs
-        )
-        return {place: max(offset, 0) for place, offset in positions.items()}
 
     async def heartbeat(self) -> None:
         """Raises Refused when the group moves on."""
@@ -185,7 +162,27 @@ class Member:
                 self.id = ""
             self.generation = -1
             return True
-        return self.routes.failed(error) or (isinstance(error, Refused) and error.code == 1)
+        return self.routes.failed(error)
+
+
+async def note_committed(
+    context: Context, wire: Wire, places: list[tuple[str, int]]
+) -> dict[tuple[str, int], int]:
+    """Where the group is to go on, noted too. Raises OSError, TimeoutError, Refused."""
+    since_ns = context.journal.now_ns
+    positions: dict[tuple[str, int], int] = {}
+    if places:
+        topics = [{"name": topic, "partition_indexes": (part,)} for topic, part in places]
+        found = await wire.call(OFFSET_FETCH, 2, group_id=GROUP, topics=topics)
+        check(found.error_code)
+        for topic in found.topics:
+            for answer in topic.partitions:
+                check(answer.error_code)
+                place = str(topic.name), int(answer.partition_index)
+                positions[place] = int(answer.committed_offset)
+    offs = [[topic, part, offset] for (topic, part), offset in positions.items()]
+    context.journal.write(context.name, OK, "committed", since=since_ns, group=GROUP, offs=offs)
+    return {place: max(offset, 0) for place, offset in positions.items()}
 
 
 async def run_member(context: Context) -> None:

@@ -28,6 +28,8 @@ class Journal:
         """A checksum of all events so far."""
         self.generations: dict[str, int] = {}
         """Broker -> the newest generation of the group that it has told a member of."""
+        self.ends: dict[tuple[str, int], int] = {}
+        """Partition -> the largest end of its log that any client was told of."""
         self._ops: dict[str, int] = {}
 
     @property
@@ -46,6 +48,10 @@ class Journal:
         op = self._ops[process] = self._ops.get(process, 0) + 1
         self.write(process, INVOKE, operation, op=op, **fields)
         return op
+
+    def note_end(self, topic: str, part: int, end: int) -> None:
+        """A client was told that the log goes that far."""
+        self.ends[topic, part] = max(self.ends.get((topic, part), 0), end)
 
     def problem(self, what: str) -> None:
         """Something must not be."""

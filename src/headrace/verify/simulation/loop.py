@@ -41,13 +41,24 @@ class Deadlock(Fatal):
 class Host:
     """One life of one process: a broker, a bookie, a client."""
 
-    __slots__ = ("context", "held", "is_alive", "is_paused", "life", "name", "tasks")
+    __slots__ = (
+        "callbacks_left",
+        "context",
+        "held",
+        "is_alive",
+        "is_paused",
+        "life",
+        "name",
+        "tasks",
+    )
 
     def __init__(self, name: str, life: int = 1) -> None:
         self.name = name
         self.life = life
         self.is_alive = True
         self.is_paused = False
+        self.callbacks_left = -1
+        """After so many more callbacks it is paused, wherever its work stands then; -1: not."""
         self.held: list[Handle] = []
         self.tasks: list[asyncio.Task[Any]] = []
         """All tasks that were ever begun here and may be under way: a dead host's are kept until
@@ -69,6 +80,17 @@ OUTSIDE = Context()
 def context_of(host: Host | None) -> Context:
     """Where a callback of the host is to run."""
     return OUTSIDE if host is None else host.context
+
+
+class Arrival(asyncio.TimerHandle):
+    """What comes over the network: a real loop looks for it before it looks at its timers."""
+
+
+def _order_on_waking(handle: Handle) -> int:
+    """As a real loop that was stopped goes on: its turn, what has come meanwhile, its timers."""
+    if isinstance(handle, Arrival):
+        return 1
+    return 2 if isinstance(handle, asyncio.TimerHandle) else 0
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -99,16 +121,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """See asyncio; a host's timer may be late, as on a machine that has much to do."""
         if HOST.get() is not None and self.mischief.does("timer late"):
             when += self.mischief.strength("timer late") * LATE_MAX_S
-        return self.deliver_at(when, callback, *arguments, context=context)
+        return self._push(asyncio.TimerHandle(when, callback, arguments, self, context))
 
     def deliver_at(
         self, when: float, callback: Any, *arguments: Any, context: Context | None = None
     ) -> TimerHandle:
         """As `call_at`, at that time exactly: what comes over the network."""
-        timer = asyncio.TimerHandle(when, callback, arguments, self, context)
+        return self._push(Arrival(when, callback, arguments, self, context))
+
+    def _push(self, timer: TimerHandle) -> TimerHandle:
         self.timers += 1
         timer._scheduled = True  # type: ignore[attr-defined] # noqa: SLF001
-        heapq.heappush(self._scheduled, (when, self.timers, timer))
+        heapq.heappush(self._scheduled, (timer.when(), self.timers, timer))
         return timer
 
     def _run_once(self) -> None:
@@ -138,6 +162,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if host is not None:
             if not host.is_alive:
                 return
+            if host.callbacks_left >= 0 and not host.is_paused:
+                host.is_paused = host.callbacks_left == 0
+                host.callbacks_left -= 1
             if host.is_paused:
                 host.held.append(handle)
                 return
@@ -181,9 +208,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def resume(self, host: Host) -> None:
         """A paused host goes on with what it has missed."""
-        host.is_paused = False
+        host.is_paused, host.callbacks_left = False, -1
         held, host.held = host.held, []
-        self._ready.extend(held)
+        self._ready.extend(sorted(held, key=_order_on_waking))
 
     def bury(self, hosts: Sequence[Host]) -> None:
         """The run is over: end what is left of all hosts, with no consequence whatsoever."""

@@ -30,6 +30,7 @@ from headrace.verify.simulation.journal import Journal
 from headrace.verify.simulation.loop import Deadlock, Host, SimulatedLoop
 from headrace.verify.simulation.mischief import Mischief, draw_points
 from headrace.verify.simulation.nudges import Nudges
+from headrace.verify.simulation.prober import run_prober
 from headrace.verify.simulation.schedule import CLUSTER_KINDS, LONE_KINDS, draw_schedule
 from headrace.verify.simulation.watch import Watch
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 TOPICS = {"t0": 2, "t1": 1}
 LONE_SHARE = 0.2
 """Of the seeds: one broker over files of its own."""
+PROBER_SHARE = 0.6
 UP_WITHIN_S = 60.0
 SETTLE_S = 20.0
 """After healing and before the last look: sessions end, partitions move."""
@@ -81,6 +83,8 @@ def draw_scenario(seed: int, seconds: float, *, is_lone: bool | None = None) -> 
     bookies, quorum = chance.choice(QUORUMS)
     optional = ["plain", "reader", "observer", "member", "member", "churn", "idempotent", "asker"]
     roles = ["idempotent", "reader", *(role for role in optional if chance.random() < 0.6)]
+    if seeded(f"simulation {seed} prober").random() < PROBER_SHARE:
+        roles.append("prober")
     return Scenario(
         seed,
         seconds,
@@ -137,6 +141,7 @@ _ROLES: dict[str, Callable[[workload.Context], Coroutine[Any, Any, None]]] = {
     "member": run_member,
     "churn": run_churn,
     "asker": run_asker,
+    "prober": run_prober,
 }
 
 

@@ -22,12 +22,21 @@ GAP_S = 9.0
 DAY_MS = 86_400_000
 
 BROKER_FAULTS = ("crash", "power", "stop", "pause")
+FREEZE_FAULTS = ("freeze",)
+"""As `pause`, in the middle of the broker's work."""
 SESSION_FAULTS = ("expire", "drop-session", "cut-session", "cut-session-half")
 LINK_FAULTS = ("cut-broker", "cut-bookie", "cut-bookie-half", "cut-client", "slow", "reset")
 BOOKIE_FAULTS = ("bookie-crash", "bookie-power", "bookie-pause", "bookie-slow")
 OTHER_FAULTS = ("clock", "pause-client")
 DISK_FAULTS = ("disk-slow", "disk-full", "disk-sync")
-CLUSTER_KINDS = (*BROKER_FAULTS, *SESSION_FAULTS, *LINK_FAULTS, *BOOKIE_FAULTS, *OTHER_FAULTS)
+CLUSTER_KINDS = (
+    *BROKER_FAULTS,
+    *SESSION_FAULTS,
+    *LINK_FAULTS,
+    *BOOKIE_FAULTS,
+    *OTHER_FAULTS,
+    *FREEZE_FAULTS,
+)
 LONE_KINDS = (*BROKER_FAULTS, "cut-client", "slow", "reset", *OTHER_FAULTS, *DISK_FAULTS)
 """Of a broker that is alone."""
 KINDS = (*CLUSTER_KINDS, *DISK_FAULTS)
@@ -36,6 +45,7 @@ _LASTS_MAX_S = {
     "power": 15.0,
     "stop": 8.0,
     "pause": 15.0,
+    "freeze": 12.0,
     "expire": 2.0,
     "cut-session": 20.0,
     "cut-session-half": 20.0,
@@ -55,8 +65,8 @@ _LASTS_MAX_S = {
     "pause-client": 20.0,
 }
 
-_LASTS_MIN_S = {"expire": 6.5}
-"""Longer than a session lives without a sign of life."""
+_LASTS_MIN_S = {"expire": 6.5, "freeze": 4.0}
+"""About as long as a session lives without a sign of life, or longer."""
 
 
 class Fault(NamedTuple):

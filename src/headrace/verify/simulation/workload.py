@@ -133,6 +133,8 @@ class Sender:
 
     def end(self, kind: str, topic: str, part: int, values: list[int], offset: int = -1) -> None:
         """What has become of them."""
+        if kind == OK:
+            self._context.journal.note_end(topic, part, offset + len(values))
         for at, value in enumerate(values):
             fields = {"topic": topic, "part": part, "value": value}
             if kind == OK:
@@ -292,9 +294,7 @@ async def run_reader(context: Context) -> None:
                 wire = await routes.wire(Leader(topic, part))
                 records, high_watermark = await fetch(wire, topic, part, position, 200)
             except (OSError, TimeoutError) as error:
-                # A former owner may not know yet how far the log goes by now.
-                is_behind = isinstance(error, Refused) and error.code == OUT_OF_RANGE
-                if not routes.failed(error) and not is_behind:
+                if not routes.failed(error):
                     context.journal.problem(f"{context.name}: fetch of {topic}-{part}: {error!r}")
                 await context.pause(RETRY_S)
                 continue
@@ -351,4 +351,5 @@ async def note_ends(context: Context, wire: Wire, topic: str, part: int) -> tupl
     start, end = found
     fields = {"topic": topic, "part": part, "start": start, "end": end}
     context.journal.write(context.name, OK, "offsets", since=since_ns, **fields)
+    context.journal.note_end(topic, part, end)
     return start, end

@@ -1,0 +1,327 @@
+"""A broker that was frozen past its session answers nothing as an owner, whenever it was frozen."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from face_rig import ADDRESS, Rig, batch
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.kafka.dispatch import KafkaFace
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.records.identifiers import OFFSETS_TOPIC
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.runtime.session import Session
+from headrace.storage.memory import MemoryLedgerStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+SESSION_MS = 6_000
+NOT_LEADER, LEADER_NOT_AVAILABLE, OUT_OF_ORDER = 6, 5, 45
+NOT_COORDINATOR, NO_COORDINATOR = 16, 15
+TURNS_MAX = 200
+
+
+class JumpingClock:
+    """Time goes on while the process stands still."""
+
+    def __init__(self) -> None:
+        self.frozen_ns = 0
+        self.readings_left = -1
+        """Until it freezes by itself, just before the clock is read; -1: it does not."""
+        self._clock = SystemClock()
+
+    def now_ms(self) -> int:
+        self._note_reading()
+        return self._clock.now_ms() + self.frozen_ns // 1_000_000
+
+    def now_ns(self) -> int:
+        self._note_reading()
+        return self._clock.now_ns() + self.frozen_ns
+
+    def _note_reading(self) -> None:
+        if self.readings_left == 0:
+            self.freeze()
+        self.readings_left = max(self.readings_left - 1, -1)
+
+    def freeze(self) -> None:
+        self.frozen_ns += 2 * SESSION_MS * 1_000_000
+
+
+class SharedRig(Rig):
+    """A broker that shares its partitions with others, at the moment with none."""
+
+    def __init__(self) -> None:
+        self.clock = JumpingClock()
+        self.store = MemoryLedgerStore()
+        self.metadata = MemoryMetadataStore()
+        self.session = self.metadata.session = Session(SESSION_MS, 0)
+        self.renew()
+        self.node = Node(
+            BrokerConfig(offsets_partition_count=1),
+            self.store,
+            self.metadata,
+            self.clock,
+            SystemRandomness(),
+            shared_ledgers=self.store,
+        )
+
+    def renew(self) -> None:
+        """Another session begins."""
+        now_ns = self.clock.now_ns()
+        self.session.begin(SESSION_MS, now_ns, now_ns)
+
+
+@asynccontextmanager
+async def owner() -> AsyncIterator[SharedRig]:
+    """A broker that owns a topic with a record and coordinates a group with an offset."""
+    rig = SharedRig()
+    await rig.node.open()
+    rig.face = KafkaFace(rig.node)
+    try:
+        await rig.node.register(ADDRESS, ("127.0.0.1", 0))
+        await rig.node.topics.create("t", 1)
+        await rig.node.topics.ensure_internal(OFFSETS_TOPIC)
+        client = rig.client()
+        for _ in range(200):
+            first = batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0)
+            answer = await client.ask(0, 7, produce(first))
+            if answer.responses[0].partition_responses[0].error_code == 0:
+                break
+            await asyncio.sleep(0.005)
+        committed = {"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}
+        answer = await client.ask(
+            8, 2, {"group_id": "g", "generation_id_or_member_epoch": -1, "topics": [committed]}
+        )
+        assert answer.topics[0].partitions[0].error_code == 0
+        yield rig
+    finally:
+        await rig.face.close()
+        await rig.node.close()
+
+
+def produce(data: bytes) -> dict[str, Any]:
+    part = {"index": 0, "records": data}
+    return {"acks": -1, "timeout": 5_000, "topic_data": [{"name": "t", "partition_data": [part]}]}
+
+
+def fetch(offset: int, wait_ms: int = 0) -> dict[str, Any]:
+    part = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+    return {
+        "replica_id": -1,
+        "max_wait": wait_ms,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "topics": [{"topic": "t", "partitions": [part]}],
+    }
+
+
+class Ask(NamedTuple):
+    """A request whose answer depends on owning: the code in it, and what refuses it."""
+
+    name: str
+    api_key: int
+    version: int
+    request: dict[str, Any]
+    code: Callable[[Any], int]
+    as_owner: int
+    """What an owner answers."""
+    refusals: tuple[int, ...]
+
+
+def _fetched(answer: Any) -> int:
+    return int(answer.responses[0].partitions[0].error_code)
+
+
+def _listed(answer: Any) -> int:
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def _plain(answer: Any) -> int:
+    return int(answer.error_code)
+
+
+_TIMES = {"name": "t", "partitions": [{"partition_index": 0, "timestamp": 1}]}
+_LATEST = {"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}
+_EPOCH = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
+_OFFSETS = {"name": "t", "partition_indexes": (0,)}
+_MEMBER = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
+ASKS = [
+    Ask("fetch", 1, 4, fetch(0), _fetched, 0, (NOT_LEADER,)),
+    Ask("empty fetch", 1, 4, fetch(1), _fetched, 0, (NOT_LEADER,)),
+    Ask("fetch out of range", 1, 4, fetch(9), _fetched, 1, (NOT_LEADER,)),
+    Ask("latest offset", 2, 4, {"topics": [_LATEST]}, _listed, 0, (NOT_LEADER,)),
+    Ask("offset by time", 2, 4, {"topics": [_TIMES]}, _listed, 0, (NOT_LEADER,)),
+    Ask(
+        "leader epoch",
+        *(23, 3, {"replica_id": -2, "topics": [{"topic": "t", "partitions": [_EPOCH]}]}),
+        *(_listed, 0, (NOT_LEADER,)),
+    ),
+    Ask(
+        "metadata",
+        *(3, 4, {"topics": [{"name": "t"}]}, _listed, 0, (LEADER_NOT_AVAILABLE,)),
+    ),
+    Ask(
+        "topic partitions",
+        *(75, 0, {"topics": [{"name": "t"}], "response_partition_limit": 9}),
+        *(_listed, 0, (LEADER_NOT_AVAILABLE,)),
+    ),
+    Ask("coordinator", 10, 1, {"key": "g", "key_type": 0}, _plain, 0, (NO_COORDINATOR,)),
+    Ask("fetch offsets", 9, 5, {"group_id": "g", "topics": [_OFFSETS]}, _plain, 0, (16,)),
+    Ask(
+        "describe group",
+        *(15, 3, {"groups": ("g",)}, lambda answer: int(answer.groups[0].error_code), 0, (16,)),
+    ),
+    Ask(
+        "list groups",  # the groups of the partitions that it owns: of none
+        *(16, 2, {}, lambda answer: -len(answer.groups), -1, (0,)),
+    ),
+    Ask("heartbeat", 12, 3, _MEMBER, _plain, 25, (NOT_COORDINATOR,)),
+    Ask("sync", 14, 3, _MEMBER, _plain, 25, (NOT_COORDINATOR,)),
+    Ask("leave", 13, 2, _MEMBER, _plain, 25, (NOT_COORDINATOR,)),
+    Ask(
+        "produce out of order",
+        *(0, 7, produce(batch(b"x", producer_id=1, producer_epoch=0, base_sequence=7))),
+        lambda answer: int(answer.responses[0].partition_responses[0].error_code),
+        *(OUT_OF_ORDER, (NOT_LEADER,)),
+    ),
+]
+
+
+async def turns_until_answered(rig: SharedRig, ask: Ask) -> int:
+    client = rig.client()
+    client.send(ask.api_key, ask.version, ask.request)
+    for turns in range(TURNS_MAX):
+        if client.answers():
+            assert ask.code(client.answers()[0]) == ask.as_owner
+            return turns
+        await asyncio.sleep(0)
+    raise AssertionError("no answer")
+
+
+async def answer_or_none(client: Any) -> Any:
+    """What comes in the end; None: the connection was closed."""
+    for _ in range(TURNS_MAX):
+        if client.answers():
+            return client.answers()[0]
+        if client.transport.is_over:
+            return None
+        await asyncio.sleep(0)
+    raise AssertionError("neither an answer nor an end")
+
+
+@pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.name)
+def test_what_is_asked_after_it_woke_is_refused(ask: Ask) -> None:
+    async def main() -> None:
+        async with owner() as rig:
+            await turns_until_answered(rig, ask)
+            rig.clock.freeze()
+            client = rig.client()
+            client.send(ask.api_key, ask.version, ask.request)
+            answer = await answer_or_none(client)
+            assert answer is not None, "refused by an answer, not by the end of the connection"
+            assert ask.code(answer) in ask.refusals
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("has_session", [False, True], ids=["no session", "another session"])
+@pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.name)
+def test_frozen_at_any_await_it_gives_no_answer_from_before(ask: Ask, has_session: bool) -> None:
+    async def frozen_after(turns: int) -> bool:
+        """Whether it had answered before it was frozen."""
+        async with owner() as rig:
+            client = rig.client()
+            client.send(ask.api_key, ask.version, ask.request)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if client.answers():
+                return True
+            rig.clock.freeze()
+            if has_session:
+                rig.session.lose(rig.clock.now_ns())
+                rig.renew()
+            answer = await answer_or_none(client)
+            assert answer is None or ask.code(answer) in ask.refusals
+            return False
+
+    async def main() -> None:
+        turns = 0
+        while not await frozen_after(turns):
+            turns += 1
+            assert turns < TURNS_MAX
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.name)
+def test_frozen_within_a_turn_it_gives_no_answer_from_before(ask: Ask) -> None:
+    async def frozen_before(reading: int) -> bool:
+        """Whether it had answered before it was frozen."""
+        async with owner() as rig:
+            client = rig.client()
+            rig.clock.readings_left = reading
+            client.send(ask.api_key, ask.version, ask.request)
+            answer = await answer_or_none(client)
+            if not rig.clock.frozen_ns:
+                return True
+            assert answer is None or ask.code(answer) in ask.refusals
+            return False
+
+    async def main() -> None:
+        reading = 0
+        while not await frozen_before(reading):
+            reading += 1
+            assert reading < TURNS_MAX
+
+    asyncio.run(main())
+
+
+def test_a_fetch_that_waits_is_refused_when_the_broker_steps_down() -> None:
+    async def main() -> None:
+        async with owner() as rig:
+            client = rig.client()
+            client.send(1, 4, fetch(1, wait_ms=60_000))
+            await asyncio.sleep(0.01)
+            rig.clock.freeze()
+            rig.node.ownership.guard.look()
+            answer = await answer_or_none(client)
+            assert _fetched(answer) == NOT_LEADER
+
+    asyncio.run(main())
+
+
+def test_an_acknowledgement_leaves_although_the_broker_has_stepped_down() -> None:
+    """Storage has said that the record is safe: to keep that back would make clients send twice."""
+
+    async def main() -> None:
+        async with owner() as rig:
+            client = rig.client()
+            client.send(0, 7, produce(batch(b"b", timestamp_ms=rig.clock.now_ms())))
+            rig.clock.freeze()
+            answer = await answer_or_none(client)
+            part = answer.responses[0].partition_responses[0]
+            assert (part.error_code, part.base_offset) == (0, 1)
+
+    asyncio.run(main())
+
+
+def test_with_a_session_again_it_serves_what_no_other_broker_has_taken() -> None:
+    async def main() -> None:
+        async with owner() as rig:
+            rig.clock.freeze()
+            client = rig.client()
+            assert _listed(await client.ask(2, 4, {"topics": [_LATEST]})) == NOT_LEADER
+            rig.renew()
+            rig.node.ownership.guard.look()
+            async with asyncio.timeout(5):
+                while _listed(await client.ask(2, 4, {"topics": [_LATEST]})) != 0:
+                    await asyncio.sleep(0.005)
+
+    asyncio.run(main())
