@@ -62,6 +62,8 @@ class Bug(NamedTuple):
     """Whether it is one of a broker that is alone, over files of its own."""
     points: tuple[str, ...] = ()
     """Points of mischief, if there must be any: then no others."""
+    shows: tuple[str, ...] = ()
+    """Anomalies of which one must be seen; none: whatever is not clean will do."""
 
     @property
     def name(self) -> str:
@@ -78,10 +80,13 @@ class Found(NamedTuple):
 
 
 def take_over_without_a_fence(patch: Patch) -> None:
+    """Nor is the session asked: a broker that wakes would step down before it writes anything."""
+
     def unfenced(ledger: int, entry: int, _key: bytes) -> bytes:
         return read_frame(ledger, entry)
 
     patch(bookie_connection, "fencing_read_frame", unfenced)
+    ignore_that_the_session_is_lost(patch)
 
 
 def stop_a_recovery_at_what_was_confirmed(patch: Patch) -> None:
@@ -221,7 +226,12 @@ def answer_a_deletion_before_writers_are_shut_out(patch: Patch) -> None:
 
 
 BUGS = (
-    Bug(39, take_over_without_a_fence, ("pause", "cut-session", "cut-session-half", "expire")),
+    Bug(
+        39,
+        take_over_without_a_fence,
+        ("pause", "cut-session", "cut-session-half", "expire"),
+        shows=("lost write", "inconsistent offset"),
+    ),
     Bug(15, stop_a_recovery_at_what_was_confirmed, ("crash", "power", "expire")),
     Bug(1, acknowledge_with_the_first_bookie, ("bookie-power", "bookie-crash", "power")),
     Bug(2, take_a_bookie_that_timed_out_for_one_that_stored, ("bookie-power", "bookie-pause")),
@@ -240,6 +250,7 @@ BUGS = (
     Bug(
         38,
         keep_the_lock_of_a_cancelled_request,
+        ("pause-client",),  # the lock goes with its broker
         roles=("asker",) * 4,
         points=("request cancelled", "producer ids used up"),
     ),
@@ -285,6 +296,6 @@ def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None] | None =
                 roles=(*scenario.roles, *bug.roles), points=bug.points or scenario.points
             )
             result = simulate(scenario)
-            if not result.held:
+            if not result.held and (not bug.shows or result.kinds.intersection(bug.shows)):
                 return Found(result, count + 1)
     return Found(None, SEEDS_MAX)
