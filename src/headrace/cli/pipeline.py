@@ -78,8 +78,12 @@ def archive(session: Session, /, as_json: bool, quiet: bool, **options: Any) -> 
     config = job.ArchiveConfig(bootstrap=session.bootstrap, client=session.client_config, **options)
     stop = _Stop()
     signal.signal(signal.SIGINT, stop)
-    result = job.run_archive(
-        config, on_round=None if quiet else _say_round, should_stop=lambda: stop.wanted
+    restarts = importlib.import_module("headrace.pipeline.restarts")
+    result = restarts.with_restarts(
+        lambda: job.run_archive(
+            config, on_round=None if quiet else _say_round, should_stop=lambda: stop.wanted
+        ),
+        f"The archive of {options['topic']}",
     )
     if not as_json:
         click.echo(str(result))

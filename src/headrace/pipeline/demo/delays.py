@@ -36,6 +36,30 @@ def run_delays(
     spark: Any, bootstrap: str, source: str, target: str, checkpoint: Path, batch_records: int
 ) -> int:
     """Stream what `source` holds now into figures in `target`; how many micro-batches it took."""
+    from headrace.pipeline.restarts import with_restarts
+
+    figures = _figures(spark, bootstrap, source, batch_records)
+
+    def run() -> int:
+        query = (
+            figures.writeStream.format("headrace")
+            .outputMode("complete")  # Spark lets a Python sink append or complete, not update
+            .option("bootstrap.servers", bootstrap)
+            .option("topic", target)
+            .option("checkpointLocation", str(checkpoint))
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+            return len(query.recentProgress)
+        finally:
+            query.stop()
+
+    return with_restarts(run, f"The stream from {source} to {target}")
+
+
+def _figures(spark: Any, bootstrap: str, source: str, batch_records: int) -> Any:
+    """The streaming frame: a key and a value for every carrier and hour."""
     from pyspark.sql.functions import col, count, expr, from_json, from_utc_timestamp, hour
     from pyspark.sql.functions import sum as total
 
@@ -60,24 +84,10 @@ def run_delays(
             total(expr("coalesce(flight.dep_delay, 0)")).alias("delay_sum"),
         )
     )
-    query = (
-        figures.selectExpr(
-            "concat_ws('/', carrier, hour) AS key",
-            "to_json(struct(carrier, hour, flights, departed, delay_sum)) AS value",
-        )
-        .writeStream.format("headrace")
-        .outputMode("complete")  # Spark lets a Python sink append or complete, not update
-        .option("bootstrap.servers", bootstrap)
-        .option("topic", target)
-        .option("sortRows", "true")  # behind a shuffle the order of rows is left to chance
-        .option("checkpointLocation", str(checkpoint))
-        .start()
+    return figures.selectExpr(
+        "concat_ws('/', carrier, hour) AS key",
+        "to_json(struct(carrier, hour, flights, departed, delay_sum)) AS value",
     )
-    try:
-        query.processAllAvailable()
-        return len(query.recentProgress)
-    finally:
-        query.stop()
 
 
 def read_delays(spark: Any, bootstrap: str, topic: str) -> list[Delay]:

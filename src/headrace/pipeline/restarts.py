@@ -1,0 +1,119 @@
+"""Starting a job again when it failed for a passing reason.
+
+Responsibilities: telling failures that a second try can cure from those that it cannot, and
+waiting between the tries. Knows nothing of what runs; jobs go on where they stopped because
+their progress is in the checkpoint or the table.
+
+Why: on a busy machine a Python worker of Spark 4.1 that does not call back within 10 s fails
+what it was started for ("Python worker failed to connect back"); the limit is a constant.
+Spark tries a task again, but planning and the commit of a micro-batch run in the driver, and
+their failure ends a stream.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from time import monotonic_ns, sleep
+from typing import TYPE_CHECKING, TypeVar
+
+from headrace.errors import HeadraceError, Retriable
+from headrace.pipeline import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
+
+_PASSING_SPARK_FAILURES = (
+    "Python worker failed to connect back",
+    "Timed out while waiting for the Python worker to connect back",
+    "Python worker exited unexpectedly",
+    "Could not connect to the Python daemon",
+)
+_ERROR_NAME = re.compile(r"headrace\.[a-z_.]*errors\.(\w+)")
+_KINDS = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, HeadraceError)
+}
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """How often, and how long to wait before: doubled from the first to the largest delay.
+
+    A try that has lasted `steady_ms` starts the count anew.
+    """
+
+    restarts_max: int = 10
+    delay_ms: int = 1_000
+    delay_ms_max: int = 60_000
+    steady_ms: int = 600_000
+
+    def delay_before(self, restart: int) -> int:
+        """The milliseconds before restart 1, 2, ..."""
+        doubled: int = self.delay_ms << min(restart - 1, 30)
+        return min(doubled, self.delay_ms_max)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether a second try may succeed.
+
+    Spark hands a worker's error on as text, so an error of ours is looked for by name. An error
+    that is not Retriable wins over everything else in that text.
+    """
+    if isinstance(error, HeadraceError):
+        return isinstance(error, Retriable)
+    text = str(error)
+    kinds = [_KINDS[name] for name in _ERROR_NAME.findall(text) if name in _KINDS]
+    if kinds:
+        return all(issubclass(kind, Retriable) for kind in kinds)
+    return any(phrase in text for phrase in _PASSING_SPARK_FAILURES)
+
+
+def with_restarts(
+    job: Callable[[], Result],
+    what: str,
+    policy: RestartPolicy = RestartPolicy(),
+    wait_ms: Callable[[int], None] = lambda delay_ms: sleep(delay_ms / 1000),
+) -> Result:
+    """Run `job` until it returns; `what` names it in the log.
+
+    Raises the job's error when a second try cannot cure it, or restarts_max is reached.
+    """
+    restarts = 0
+    while True:
+        begun_ns = monotonic_ns()
+        try:
+            return job()
+        except Exception as error:
+            if not is_passing(error):
+                raise
+            if (monotonic_ns() - begun_ns) // 1_000_000 >= policy.steady_ms:
+                restarts = 0
+            restarts += 1
+            if restarts > policy.restarts_max:
+                _log.error("%s failed %d times in a row and is given up.", what, restarts)
+                raise
+            delay_ms = policy.delay_before(restarts)
+            _log.warning(
+                "%s failed for a reason that may pass and is started again in %d ms (restart %d of "
+                "at most %d): %s",
+                what, delay_ms, restarts, policy.restarts_max, _cause(error),
+            )  # fmt: skip
+            wait_ms(delay_ms)
+
+
+def _cause(error: Exception) -> str:
+    """The line of a long Spark message that names the cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = (
+        line
+        for line in lines
+        if _ERROR_NAME.search(line) or any(phrase in line for phrase in _PASSING_SPARK_FAILURES)
+    )
+    return next(telling, lines[0] if lines else type(error).__name__)

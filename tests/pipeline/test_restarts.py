@@ -1,0 +1,64 @@
+"""A stream whose Python worker starts too late on a busy machine goes on."""
+
+import logging
+import sys
+from collections import Counter
+
+import pytest
+
+from headrace.pipeline.demo.clients import create_topic
+from headrace.pipeline.restarts import RestartPolicy, with_restarts
+from headrace.pipeline.source import HeadraceDataSource
+
+
+@pytest.fixture
+def hold_next_worker(spark, tmp_path):
+    """Make the next Python worker that the driver starts longer than Spark waits for it."""
+    flag, interpreter = tmp_path / "hold", tmp_path / "python"
+    interpreter.write_text(
+        f'#!/bin/sh\nrm "{flag}" 2>/dev/null && sleep 14\nexec "{sys.executable}" "$@"\n'
+    )
+    interpreter.chmod(0o755)
+    context = spark.sparkContext
+    before = context.pythonExec
+    context.pythonExec = str(interpreter)
+    spark.dataSource.register(HeadraceDataSource)
+    yield flag.touch
+    context.pythonExec = before
+    spark.dataSource.register(HeadraceDataSource)
+
+
+def test_a_worker_that_connects_too_late_does_not_end_a_stream(
+    spark, broker, send, contents, topic, tmp_path, hold_next_worker, caplog
+):
+    target = f"{topic}-out"
+    create_topic(broker, target, 2, {})
+    send(topic, 90)
+    frame = (
+        spark.readStream.format("headrace")
+        .option("bootstrap.servers", broker)
+        .option("subscribe", topic)
+        .load()
+        .select("value")
+    )
+    hold_next_worker()
+
+    def run():
+        query = (
+            frame.writeStream.format("headrace")
+            .option("bootstrap.servers", broker)
+            .option("topic", target)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    with caplog.at_level(logging.WARNING):
+        with_restarts(run, "The stream", RestartPolicy(delay_ms=10))
+    assert "The stream failed for a reason that may pass" in caplog.text
+    assert "connect back" in caplog.text
+    values = Counter(value for *_, value in contents(target))
+    assert values == Counter(b"value-%d" % number for number in range(90))
