@@ -18,6 +18,7 @@ from headrace.broker.internal_topics import InternalPartition
 from headrace.broker.ledger_evidence import LedgerEvidence
 from headrace.broker.ownership import Ownership, SoleOwnership
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.replication import Replication
 from headrace.broker.shared_ownership import SharedOwnership
 from headrace.broker.sweep import Sweep
 from headrace.broker.tiering import Tiering
@@ -46,7 +47,7 @@ from headrace.metadata.facts import (
 from headrace.metadata.store import ANY, MetadataStore
 from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.runtime.tasks import Tasks
-from headrace.storage.ledger import LedgerId, LedgerStore, ReportsSpace
+from headrace.storage.ledger import LedgerId, LedgerStore, ReplicatesLedgers, ReportsSpace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,6 +134,12 @@ class Node:
         """None where partitions do not move."""
         if shared_ledgers is not None and isinstance(self.ownership, SharedOwnership):
             self.balance = Balance(config, metadata, self.topics, self.ownership, clock)
+        self.replication: Replication | None = None
+        """None where ledgers are not kept in copies."""
+        if isinstance(shared_ledgers, ReplicatesLedgers):
+            self.replication = Replication(
+                shared_ledgers, self.topics, self.ownership, metadata.session, clock
+            )
         self.topics.forget_progress = self._forget_progress
         self.producer_ids = ProducerIds(metadata)
         self.groups: GroupCoordinator
@@ -166,6 +173,8 @@ class Node:
             self.tasks.spawn(self.evidence.look_at_start(), "ledgers and facts")
         if self.sweep is not None:
             self.tasks.spawn(self.sweep.run(), "sweep")
+        if self.replication is not None:
+            self.tasks.spawn(self.replication.run(), "replication")
         if self.balance is not None and self.config.balance_interval_ms:
             self.tasks.spawn(self.balance.run(), "balance")
         if self.tiering is not None:

@@ -28,12 +28,13 @@ from headrace.errors import HeadraceError
 from headrace.runtime.log_text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from headrace.cli.output import Cell
     from headrace.metadata.facts import BrokerFact
     from headrace.server.cluster_admin import ClusterAdmin, Picture
+    from headrace.server.replication_report import UnderReplicated
     from headrace.server.settings import ClusterSettings
 
 Answer = TypeVar("Answer")
@@ -149,8 +150,13 @@ def _lost(picture: Picture) -> list[str]:
 @AS_JSON
 @where
 def status(settings: ClusterSettings, as_json: bool) -> None:
-    """Show brokers, bookies, and partitions that nobody serves."""
-    picture = ask(settings, lambda admin: admin.picture())
+    """Show brokers and bookies; fail where partitions are offline or under-replicated."""
+
+    async def question(admin: ClusterAdmin) -> tuple[Picture, Sequence[UnderReplicated], list[str]]:
+        seen = await admin.picture()
+        return seen, await admin.under_replicated(seen), admin.unwritable(seen)
+
+    picture, lacking, unwritable = ask(settings, question)
     owned: dict[int, int] = dict.fromkeys(picture.brokers, 0)
     unserved = []
     for key in picture.partitions:
@@ -169,25 +175,16 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
             {
                 "cluster_id": picture.cluster_id,
                 "brokers": [dict(zip(columns, row, strict=True)) for row in rows],
-                "bookies": picture.bookies,
-                "read_only_bookies": picture.read_only_bookies,
-                "topics": len(picture.topics),
-                "partitions": len(picture.partitions),
-                "pins": {
-                    picture.name_of(key): broker
-                    for key, broker in picture.pins.items()
-                    if key[0] in picture.topics
-                },
-                "moved_by_load": {
-                    picture.name_of(key): broker
-                    for key, broker in picture.moves.items()
-                    if key[0] in picture.topics
-                },
+                **_facts(picture),
                 "unserved": unserved,
                 "missing_chains": [picture.name_of(key) for key in picture.missing_chains],
                 "lost_topics": [topic_id.hex for topic_id in picture.lost_topics],
+                "under_replicated": [one._asdict() for one in lacking],
+                "copies_missing": sum(one.copies_missing for one in lacking),
+                "unwritable": unwritable,
             }
         )
+        _fail_if_unwell(picture, unserved, lacking, unwritable)
         return
     say(f"cluster {picture.cluster_id}: {len(picture.topics)} topics")
     print_table(columns, rows)
@@ -198,13 +195,50 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
     say(f"bookies that take writes: {', '.join(picture.bookies) or 'none'}")
     if picture.read_only_bookies:
         say(f"read-only bookies: {', '.join(picture.read_only_bookies)}")
+    if picture.lost_bookies:
+        say(f"bookies that are not registered: {', '.join(picture.lost_bookies)}")
+    for one in lacking[:SHOWN_MAX]:
+        click.echo(one.text)
+    _fail_if_unwell(picture, unserved, lacking, unwritable)
+
+
+def _facts(picture: Picture) -> dict[str, object]:
+    """What `--json` shows of bookies, topics, pins and moves."""
+    return {
+        "bookies": picture.bookies,
+        "read_only_bookies": picture.read_only_bookies,
+        "lost_bookies": picture.lost_bookies,
+        "topics": len(picture.topics),
+        "partitions": len(picture.partitions),
+        "pins": {
+            picture.name_of(key): broker
+            for key, broker in picture.pins.items()
+            if key[0] in picture.topics
+        },
+        "moved_by_load": {
+            picture.name_of(key): broker
+            for key, broker in picture.moves.items()
+            if key[0] in picture.topics
+        },
+    }
+
+
+def _fail_if_unwell(
+    picture: Picture, unserved: list[str], lacking: Sequence[UnderReplicated], unwritable: list[str]
+) -> None:
+    """Raises CommandFailed."""
+    wrong = []
     if unserved:
         shown = ", ".join(unserved[:10]) + (" ..." if len(unserved) > 10 else "")
-        raise CommandFailed(
-            f"{len(unserved)} partitions are served by nobody: {shown}", exit_code=FAILED
-        )
+        wrong.append(f"{len(unserved)} partitions are served by nobody: {shown}")
+    if lacking:
+        copies = sum(one.copies_missing for one in lacking)
+        wrong.append(f"{len(lacking)} partitions are under-replicated: {copies} copies are missing")
+    wrong += unwritable
     if _lost(picture):
-        raise CommandFailed("facts were lost, and what they name is not served", exit_code=FAILED)
+        wrong.append("facts were lost, and what they name is not served")
+    if wrong:
+        raise CommandFailed("; ".join(wrong), exit_code=FAILED)
 
 
 @click.command()
@@ -307,6 +341,9 @@ def verify(settings: ClusterSettings, as_json: bool) -> None:
                 "sealed_bytes": found.size_bytes,
                 "orphans": [orphan._asdict() for orphan in found.orphans],
                 "stale": found.stale,
+                "lost_bookies": found.lost_bookies,
+                "under_replicated": [one._asdict() for one in found.under_replicated],
+                "copies_missing": sum(one.copies_missing for one in found.under_replicated),
                 "problems": found.problems,
             }
         )

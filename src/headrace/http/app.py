@@ -106,12 +106,16 @@ class _App:
         return PlainTextResponse("ok\n")
 
     async def _readyz(self, _request: Request) -> Response:
-        """Clients can be served: the broker has started, and its disk takes records."""
+        """Clients can be served, and what they send can be stored."""
         is_full = self._is_disk_full()
-        is_ready = self._face.is_ready and not is_full
+        replication = self._face.node.replication
+        reason = None if replication is None else replication.obstacle()
+        is_ready = self._face.is_ready and not is_full and reason is None
         answer: dict[str, Any] = {"ready": is_ready}
         if is_full:
             answer["disk_full"] = True
+        if reason is not None:
+            answer["reason"] = reason
         damaged = [
             partition.name
             for topic in self._face.node.topics.by_name.values()

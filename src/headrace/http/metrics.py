@@ -20,9 +20,11 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from headrace.broker.replication import count_partitions
 from headrace.coordination.groups.commands import FetchOffsetsCommand, ListGroupsCommand
 from headrace.errors import DataCorrupt, HeadraceError
 from headrace.log.tiering import local_size_bytes
+from headrace.runtime.session import SessionState
 from headrace.storage.ledger import CachesBytes
 
 if TYPE_CHECKING:
@@ -110,6 +112,7 @@ class Metrics(Collector):
         yield from self._logs()
         yield from self._groups()
         yield from self._tiering()
+        yield from self._cluster()
         yield _gauge("headrace_tasks", "Tasks on the broker's loop.", len(asyncio.all_tasks()))
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime
@@ -208,6 +211,48 @@ class Metrics(Collector):
             damaged,
         )
         yield from (end, start, size, local)
+
+    def _cluster(self) -> Iterable[Metric]:
+        node, replication = self._node, self._node.replication
+        lacking = {} if replication is None else replication.lacking
+        counts = count_partitions(node.topics, node.ownership, lacking)
+        yield _gauge("headrace_partitions_owned", "Served by this broker.", counts.owned)
+        yield _gauge(
+            "headrace_partitions_offline",
+            "Partitions of the whole cluster that no living broker serves.",
+            counts.offline,
+        )
+        if replication is None:
+            return
+        yield _gauge(
+            "headrace_partitions_under_replicated",
+            "Owned partitions that lack copies of entries, or a bookie for the next ones.",
+            counts.under_replicated,
+        )
+        yield _gauge(
+            "headrace_copies_missing",
+            "Copies of entries of owned partitions that are missing.",
+            sum(lacking.values()),
+        )
+        can_write = float(replication.obstacle() is None)
+        yield _gauge("headrace_can_write", "0 while `/readyz` says why not.", can_write)
+        replicas = replication.ledgers.replication()
+        bookies = GaugeMetricFamily("headrace_bookies", "Bookies by state.", labels=["state"])
+        for state, names in (
+            ("known", replicas.known),
+            ("registered", replicas.registered),
+            ("writable", replicas.writable),
+            ("read_only", replicas.read_only),
+            ("quarantined", replicas.quarantined),
+        ):
+            bookies.add_metric([state], len(names))
+        yield bookies
+        session = GaugeMetricFamily(
+            "headrace_zookeeper_session", "1 for the state of the session.", labels=["state"]
+        )
+        for one in SessionState:
+            session.add_metric([one.value], float(replication.session.state is one))
+        yield session
 
     def _tiering(self) -> Iterable[Metric]:
         if self._node.tiering is None:

@@ -26,6 +26,7 @@ _READY: dict[str, Any] = {
             "type": "boolean",
             "description": "True while records are refused for lack of space; reading goes on.",
         },
+        "reason": {"type": "string", "description": "Why nothing can be written here now."},
         "damaged_partitions": {
             "type": "array",
             "items": {"type": "string"},
@@ -61,10 +62,12 @@ DOCUMENT: dict[str, Any] = {
         ),
         "/readyz": _get(
             "readiness",
-            "Kafka clients can be served.",
+            "Kafka clients can be served, and what they send can be stored.",
             {
                 "200": _answer("Ready.", _READINESS),
-                "503": _answer("Starting, stopping, or the disk is full.", _READINESS),
+                "503": _answer(
+                    "Starting, stopping, the disk is full, or `reason` says why not.", _READINESS
+                ),
             },
         ),
         "/metrics": _get(

@@ -42,15 +42,17 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.log_text import one_line
 from headrace.runtime.zookeeper import ZooKeeper
 from headrace.runtime.zookeeper_link import ZooKeeperOptions
+from headrace.server.replication_report import under_replicated
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from uuid import UUID
 
     from headrace.broker.chain_repair import Repairs
     from headrace.metadata.facts import PartitionKey
+    from headrace.server.replication_report import UnderReplicated
     from headrace.server.settings import ClusterSettings
     from headrace.storage.ledger import LedgerRecord
 
@@ -74,6 +76,8 @@ class Picture:
     """What was moved by load, and to which broker."""
     bookies: list[str]
     read_only_bookies: list[str]
+    lost_bookies: list[str] = field(default_factory=list)
+    """They belong to the cluster (their cookies say so) and are not registered."""
     missing_chains: list[PartitionKey] = field(default_factory=list)
     """Partitions that are not served because their chain of ledgers was lost."""
     lost_topics: list[UUID] = field(default_factory=list)
@@ -131,6 +135,8 @@ class Findings:
     """Ledgers that no chain names: the sweep deletes them when they are an hour old."""
     stale: list[str] = field(default_factory=list)
     """Partitions of deleted topics (`<topic id>-<number>`) of which facts are left; so, too."""
+    under_replicated: list[UnderReplicated] = field(default_factory=list)
+    lost_bookies: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -156,6 +162,7 @@ class ClusterAdmin:
         available = f"{self._settings.ledgers_root}/available"
         bookies = sorted(set(await self._zookeeper.children(available) or ()) - {"readonly"})
         read_only = await self._zookeeper.children(f"{available}/readonly") or ()
+        cookies = await self._zookeeper.children(f"{self._settings.ledgers_root}/cookies") or ()
         facts = [TopicFact.decode(entry.value) for entry in topics]
         cluster = await metadata.get(CLUSTER_ID)
         lost = audit(await read_facts(metadata), ())
@@ -170,6 +177,7 @@ class ClusterAdmin:
             {key: move.broker for key, move in moves.by_partition.items()},
             bookies,
             sorted(read_only),
+            sorted(set(cookies) - set(bookies) - set(read_only)),
             sorted(lost.missing, key=lambda key: (key[0].hex, key[1])),
             sorted(lost.lost_topics, key=lambda topic_id: topic_id.hex),
         )
@@ -212,16 +220,53 @@ class ClusterAdmin:
 
         Raises MetadataUnavailable, StorageUnavailable, VersionConflict.
         """
-        cluster = BookKeeperSettings(
-            ledgers_root=self._settings.ledgers_root, cluster=(await self.picture()).cluster_id
-        )
-        store = await BookKeeperLedgerStore.open(self._zookeeper, cluster, SystemClock())
-        try:
+        async with self._store(await self.picture()) as store:
             repairer = ChainRepairer(store, self._metadata, SystemClock())
             ledgers = await store.records()
             if is_plan:
                 return await repairer.plan(ledgers)
             return await repairer.repair(ledgers, accept_loss=accept_loss)
+
+    async def under_replicated(self, picture: Picture) -> Sequence[UnderReplicated]:
+        """The partitions that lack copies; reads no ledger's metadata while all bookies are there.
+
+        Raises StorageUnavailable, MetadataUnavailable.
+        """
+        if not picture.lost_bookies:
+            return ()
+        async with self._store(picture) as store:
+            records = {int(record.ledger): record for record in await store.records()}
+        return under_replicated(picture, await self._chains(), records)
+
+    def unwritable(self, picture: Picture) -> list[str]:
+        """Where nothing can be written, since too few bookies take writes."""
+        acks = {"topics that do not say": self._settings.ack_quorum}
+        for topic in picture.topics.values():
+            copies = copies_of(topic.configs)
+            if copies is not None:
+                acks[f"topic {topic.name}"] = copies.ack
+        writable = set(picture.bookies) - set(picture.read_only_bookies)
+        return [
+            f"{len(writable)} bookies take writes, and {ack} must acknowledge each by {name}:"
+            " nothing can be written there"
+            for name, ack in acks.items()
+            if len(writable) < ack
+        ]
+
+    async def _chains(self) -> dict[PartitionKey, PartitionFact]:
+        return {
+            partition_of_key(entry.key): PartitionFact.decode(entry.value)
+            for entry in await self._metadata.list(PARTITIONS)
+        }
+
+    @asynccontextmanager
+    async def _store(self, picture: Picture) -> AsyncIterator[BookKeeperLedgerStore]:
+        cluster = BookKeeperSettings(
+            ledgers_root=self._settings.ledgers_root, cluster=picture.cluster_id
+        )
+        store = await BookKeeperLedgerStore.open(self._zookeeper, cluster, SystemClock())
+        try:
+            yield store
         finally:
             await store.close()
 
@@ -229,20 +274,12 @@ class ClusterAdmin:
         """Compare the facts with each other and with BookKeeper's. Reads no records."""
         findings = Findings()
         picture = await self.picture()
-        cluster = BookKeeperSettings(
-            ledgers_root=self._settings.ledgers_root, cluster=picture.cluster_id
-        )
-        store = await BookKeeperLedgerStore.open(self._zookeeper, cluster, SystemClock())
-        try:
+        findings.lost_bookies = picture.lost_bookies
+        async with self._store(picture) as store:
             listed = await store.records()
             repairs = await ChainRepairer(store, self._metadata, SystemClock()).plan(listed)
-        finally:
-            await store.close()
         records = {int(record.ledger): record for record in listed}
-        chains = {
-            partition_of_key(entry.key): PartitionFact.decode(entry.value)
-            for entry in await self._metadata.list(PARTITIONS)
-        }
+        chains = await self._chains()
         known = sorted({*chains, *picture.owners, *picture.pins})
         findings.stale = [f"{key[0].hex}-{key[1]}" for key in known if key[0] not in picture.topics]
         used: set[int] = set()
@@ -260,17 +297,9 @@ class ClusterAdmin:
         kept = audit(facts, unnamed).kept
         findings.orphans = [Orphan.of(record) for record in unnamed if record.ledger not in kept]
         findings.problems += _lost_facts(picture, repairs)
-        acks = {"topics that do not say": self._settings.ack_quorum}
-        for topic in picture.topics.values():
-            copies = copies_of(topic.configs)
-            if copies is not None:
-                acks[f"topic {topic.name}"] = copies.ack
-        for name, ack in acks.items():
-            if len(picture.bookies) < ack:
-                findings.problems.append(
-                    f"{len(picture.bookies)} bookies take writes, and {ack} must acknowledge each"
-                    f" by {name}: nothing can be written there"
-                )
+        findings.under_replicated = list(under_replicated(picture, chains, records))
+        findings.problems += [one.text for one in findings.under_replicated]
+        findings.problems += self.unwritable(picture)
         return findings
 
 

@@ -64,6 +64,15 @@ class LedgerInfo(NamedTuple):
     """What the writer gave to `seal`."""
 
 
+class Missing(NamedTuple):
+    """Copies of a ledger's entries that lie on machines which are not there."""
+
+    copies: int = 0
+    """Those of the newest entries of a ledger that is not closed are not counted."""
+    machines: Sequence[str] = ()
+    """By name."""
+
+
 class LedgerRecord(NamedTuple):
     """What a shared store knows of a ledger without opening it."""
 
@@ -74,6 +83,7 @@ class LedgerRecord(NamedTuple):
     """The labels that its maker gave it: bytes from outside, to be checked."""
     size_bytes: int = 0
     """Of all that is in it; counts only once it is closed."""
+    missing: Missing = Missing()
 
     @property
     def is_empty(self) -> bool | None:
@@ -162,6 +172,40 @@ class ReportsSpace(Protocol):
 
     def space(self) -> DiskSpace:
         """As it is now; for the loop's thread. Raises OSError."""
+        ...
+
+
+class Replicas(NamedTuple):
+    """The machines that keep a store's ledgers, and which ledgers lack copies."""
+
+    known: Sequence[str]
+    """All that belong to the storage, whether they run or not."""
+    registered: Sequence[str]
+    """Those that run."""
+    read_only: Sequence[str]
+    """Registered, and take no writes."""
+    quarantined: Sequence[str]
+    """Registered to take writes, but failed, and have not answered since."""
+    writable: Sequence[str]
+    ack: int
+    """So many must have made an append durable, in ledgers that do not say."""
+    lacking: Mapping[LedgerId, int]
+    """Ledgers written here that lack copies or a machine, and how many copies are missing."""
+
+
+@runtime_checkable
+class ReplicatesLedgers(Protocol):
+    """What a LedgerStore may tell besides, if it keeps each ledger on several machines."""
+
+    def replication(self) -> Replicas:
+        """As it is known at this moment; no machine is asked."""
+        ...
+
+    async def lacking(self, ledgers: Sequence[LedgerId]) -> Mapping[LedgerId, int]:
+        """Those of the closed `ledgers` that lack copies, and how many; the rest left out.
+
+        Reads the metadata of each. Raises StorageUnavailable.
+        """
         ...
 
 

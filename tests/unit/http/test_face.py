@@ -46,7 +46,7 @@ class _Face:
         self.is_local = True
         self.kafka = self.counters = None
         topics = SimpleNamespace(by_name={})
-        self.node = SimpleNamespace(topics=topics, tasks=Tasks(), space=None)
+        self.node = SimpleNamespace(topics=topics, tasks=Tasks(), space=None, replication=None)
 
 
 async def _ask(served: Any, path: str, host: bytes = b"localhost") -> tuple[int, dict, bytes]:

@@ -30,8 +30,11 @@ DEFAULT_RACK = "/default-rack"
 
 
 class PoolState(NamedTuple):
-    """The registered bookies."""
+    """The bookies there are."""
 
+    known: tuple[str, ...]
+    """Registered now, or a part of the cluster in any case."""
+    registered: tuple[str, ...]
     writable: tuple[str, ...]
     """They get new entries."""
     read_only: tuple[str, ...]
@@ -115,7 +118,10 @@ class BookiePool:
 
     def state(self, now_ns: int) -> PoolState:
         """The bookies by what can be done with them."""
+        registered = self._writable.keys() | self._read_only
         return PoolState(
+            tuple(sorted(registered | self._known)),
+            tuple(sorted(registered)),
             tuple(self._candidates(now_ns)),
             tuple(sorted(self._read_only)),
             tuple(

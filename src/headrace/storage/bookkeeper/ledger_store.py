@@ -37,6 +37,7 @@ from headrace.storage.bookkeeper.open_ledger import Cluster, OpenLedger, Room
 from headrace.storage.bookkeeper.position_reader import PositionReader
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.recovering_ledger import open_closed, recover_ledger
+from headrace.storage.bookkeeper.replication import missing_copies
 from headrace.storage.bookkeeper.wire import DISCONNECTED, master_key
 from headrace.storage.bookkeeper.writing_ledger import WritingLedger, sealed
 from headrace.storage.ledger import (
@@ -47,6 +48,7 @@ from headrace.storage.ledger import (
     LedgerInfo,
     LedgerRecord,
     Note,
+    Replicas,
 )
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LISTED_AT_ONCE = 64
+_GAPS_MAX = 10_000
 LOOKS_AT_ONCE = 16
 FRAME_BYTES_KEPT = 4 << 20
 """Frames of entries are smaller. They come and go by the hundred MiB/s; given back each time, and
@@ -127,6 +130,9 @@ class BookKeeperLedgerStore:
         self._kept: dict[int, int] = {}
         """Sealed ledgers among those opened, and the bytes that each takes, oldest first."""
         self._kept_bytes = 0
+        self._gaps: dict[int, tuple[int, tuple[Ensemble, ...]]] = {}
+        """Ledgers sealed here that lack copies on bookies which are there again: how many, and the
+        ensembles that they had then."""
         self._opening: dict[tuple[int, bool], asyncio.Future[OpenLedger]] = {}
         self._is_closed = False
 
@@ -179,7 +185,9 @@ class BookKeeperLedgerStore:
         )
         ledger, versioned = await cluster.service.create(metadata)
         opened = OpenLedger(ledger, versioned)
-        writing = WritingLedger(opened, cluster, master_key(settings.password))
+        writing = WritingLedger(
+            opened, cluster, master_key(settings.password), wanted.write - chosen.write
+        )
         self._opened[ledger] = opened
         self._writing[ledger] = writing
         writing.watch()
@@ -221,6 +229,9 @@ class BookKeeperLedgerStore:
             raise StorageUnavailable(f"ledger {ledger} cannot be sealed now: {error}") from error
         if self._writing.pop(ledger, None) is not None:
             self._keep(writing.opened)
+            if writing.copies_missing and len(self._gaps) < _GAPS_MAX:
+                ensembles = writing.opened.versioned.metadata.ensembles
+                self._gaps[ledger] = (writing.copies_missing, ensembles)
 
     def release(self, ledger: LedgerId) -> None:
         """See ReleasesLedgers."""
@@ -303,7 +314,60 @@ class BookKeeperLedgerStore:
             metadata.created_ms,
             metadata.custom,
             metadata.length,
+            missing_copies(metadata, self._present()),
         )
+
+    # --- copies ------------------------------------------------------------------------------
+
+    def replication(self) -> Replicas:
+        """See ReplicatesLedgers."""
+        state = self._cluster.pool.state(self._clock.now_ns())
+        lacking = {
+            LedgerId(ledger): writing.copies_missing
+            for ledger, writing in self._writing.items()
+            if writing.is_lacking
+        }
+        return Replicas(
+            state.known,
+            state.registered,
+            state.read_only,
+            state.quarantined,
+            state.writable,
+            self._settings.quorum.ack,
+            lacking,
+        )
+
+    def without_bookie(self) -> Sequence[int]:
+        """The ledgers written here that have a slot without a bookie."""
+        return [
+            ledger
+            for ledger, writing in self._writing.items()
+            if writing.handle.lost and writing.error is None
+        ]
+
+    async def lacking(self, ledgers: Sequence[LedgerId]) -> Mapping[LedgerId, int]:
+        """See ReplicatesLedgers."""
+        found: dict[LedgerId, int] = {}
+        for at in range(0, len(ledgers), _LISTED_AT_ONCE):
+            batch = ledgers[at : at + _LISTED_AT_ONCE]
+            counts = await asyncio.gather(*map(self._copies_lacking, batch))
+            found.update({one: count for one, count in zip(batch, counts, strict=True) if count})
+        return found
+
+    async def _copies_lacking(self, ledger: LedgerId) -> int:
+        try:
+            metadata = (await self._cluster.service.read(ledger)).metadata
+        except MetadataUnavailable as error:
+            raise StorageUnavailable(f"ledger {ledger} cannot be looked at: {error}") from error
+        except HeadraceError:
+            return 0  # `cluster verify` tells of ledgers that are missing themselves
+        copies, ensembles = self._gaps.get(ledger, (0, None))
+        if ensembles != metadata.ensembles:
+            copies = 0  # made again since, on other bookies
+        return copies + missing_copies(metadata, self._present()).copies
+
+    def _present(self) -> frozenset[str]:
+        return frozenset(self._cluster.pool.state(self._clock.now_ns()).registered)
 
     # --- taking over, and removing -----------------------------------------------------------
 
@@ -414,6 +478,7 @@ class BookKeeperLedgerStore:
         if ledger not in self._writing:
             self._opened.pop(ledger, None)
         self._kept_bytes -= self._kept.pop(ledger, 0)
+        self._gaps.pop(ledger, None)
         self._cluster.cache.forget(ledger)
 
     def _bookies_changed(self) -> None:

@@ -53,8 +53,12 @@ then they wait: what is acknowledged meanwhile lacks a copy."""
 class WritingLedger:
     """See the module."""
 
-    def __init__(self, opened: OpenLedger, cluster: Cluster, master_key: bytes) -> None:
+    def __init__(
+        self, opened: OpenLedger, cluster: Cluster, master_key: bytes, copies_short: int = 0
+    ) -> None:
+        """`copies_short`: so many copies fewer of each entry are made than were asked for."""
         self.opened = opened
+        self._copies_short = copies_short
         self.error: HeadraceError | None = None
         """Why nothing more can be appended, once there is a reason."""
         self.handle = LedgerHandle(opened.versioned.metadata, cluster.choose_spare)
@@ -80,6 +84,18 @@ class WritingLedger:
         """When it gives up waiting for an ack quorum of bookies."""
         self._is_watching = False
         self._is_released = False
+
+    @property
+    def is_lacking(self) -> bool:
+        """Whether copies are missing, or would be of the next entry."""
+        handle = self.handle
+        return bool(handle.lost or handle.copies_missing or self._copies_short)
+
+    @property
+    def copies_missing(self) -> int:
+        """Of acknowledged entries."""
+        handle = self.handle
+        return handle.copies_missing + self._copies_short * (handle.confirmed + 1)
 
     # --- appending ---------------------------------------------------------------------------
 
@@ -194,7 +210,8 @@ class WritingLedger:
             self._look_after_lost()
 
     def _look_after_lost(self) -> None:
-        if self.handle.lost and self._retry is None:
+        is_done = self.opened.is_sealed or (self._is_released and not self._sent)
+        if self.handle.lost and self._retry is None and not is_done:
             self._retry = self._loop.call_later(SPARES_RETRY_S, self._retry_spares)
         is_stalled = self.handle.is_stalled
         if is_stalled and self._stall is None:

@@ -26,6 +26,7 @@ from headrace.log.producer_state import ProducerState
 from headrace.metadata.facts import allocate_producer_ids
 from headrace.runtime.completion import Completion, completed
 from headrace.storage.bookkeeper import bookie_connection
+from headrace.storage.bookkeeper.ensemble import BookiePool
 from headrace.storage.bookkeeper.ledger_handle import LedgerHandle
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.recovery import Recovery
@@ -117,6 +118,15 @@ def take_a_bookie_that_timed_out_for_one_that_stored(patch: Patch) -> None:
         return responded(self, send, OK if code < 0 else code)
 
     patch(LedgerHandle, "responded", trusting)
+
+
+def give_a_slot_to_other_bookies_alone(patch: Patch) -> None:
+    choose = BookiePool.choose_spare
+
+    def proud(self: Any, ensemble: Any, slot: int, excluded: Any, *more: Any) -> Any:
+        return choose(self, ensemble, slot, {*excluded, ensemble[slot]}, *more)
+
+    patch(BookiePool, "choose_spare", proud)
 
 
 def ignore_that_the_session_is_lost(patch: Patch) -> None:
@@ -235,6 +245,7 @@ BUGS = (
     Bug(15, stop_a_recovery_at_what_was_confirmed, ("crash", "power", "expire")),
     Bug(1, acknowledge_with_the_first_bookie, ("bookie-power", "bookie-crash", "power")),
     Bug(2, take_a_bookie_that_timed_out_for_one_that_stored, ("bookie-power", "bookie-pause")),
+    Bug(45, give_a_slot_to_other_bookies_alone, ("bookie-crash", "bookie-power", "reset")),
     Bug(40, ignore_that_the_session_is_lost, ("cut-session", "cut-session-half"), ("observer",)),
     Bug(41, answer_before_the_session_is_looked_at, ("freeze",), ("prober", "member") * 2),
     Bug(18, call_every_append_durable_at_once, ("bookie-power", "power", "bookie-pause")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.verify.history import INFO, OK
 from headrace.verify.simulation import workload
 from headrace.verify.simulation.asker import REQUESTS
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from headrace.verify.simulation.client import Wire
     from headrace.verify.simulation.run import Run
 
+REGAINED_S = 130.0
+"""Longer than a bookie that failed again and again stays in quarantine."""
 PROGRESS_S = 60.0
 """A new record is taken in each partition within so long, and all of it can be read."""
 
@@ -29,7 +32,7 @@ async def look_at_everything(run: Run, context: workload.Context) -> None:
         addresses=[address for address in context.addresses if _lives(run, address[0])],
     )
     sender = workload.Sender(context)
-    if await _look(run, context, sender, "after healing"):
+    if await _look(run, context, sender, "after healing") and await _have_all_bookies(run):
         cluster = run.cluster
         for bookie in cluster.bookies:
             bookie.end(is_told=False)
@@ -41,6 +44,34 @@ async def look_at_everything(run: Run, context: workload.Context) -> None:
         for broker in cluster.brokers:
             broker.start()
         await _look(run, context, sender, "after a loss of power")
+
+
+async def _have_all_bookies(run: Run) -> bool:
+    """Whether each ledger that is written has a bookie that runs in each slot, or gets one soon."""
+    cluster = run.cluster
+    running = sum(bookie.host is not None for bookie in cluster.bookies)
+    if running < cluster.quorum.ensemble:
+        return True
+    end_s = run.loop.now_s + REGAINED_S
+    while lacking := _lacking_bookies(run):
+        if run.loop.now_s >= end_s:
+            run.journal.problem(
+                f"copies: {running} bookies run, and ledgers {lacking} lack one {REGAINED_S:.0f} s"
+                " later"
+            )
+            return False
+        await asyncio.sleep(1.0)
+    return True
+
+
+def _lacking_bookies(run: Run) -> list[int]:
+    found: list[int] = []
+    for broker in run.cluster.ready():
+        assert broker.node is not None
+        store = broker.node.store
+        if isinstance(store, BookKeeperLedgerStore):
+            found += store.without_bookie()
+    return sorted(found)
 
 
 def _lives(run: Run, name: str) -> bool:

@@ -1,0 +1,132 @@
+"""Bookies that die one at a time and come back, under a store that writes all the while."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("kazoo", reason="a cluster needs headrace[cluster]")
+pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
+
+from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+from headrace.storage.bookkeeper.quorum import Quorum
+from headrace.storage.bookkeeper.settings import BookKeeperSettings
+from headrace.verify.chance import seeded
+from headrace.verify.simulation.clock import SimulatedClock, SimulatedRandomness
+from headrace.verify.simulation.cluster import Cluster
+from headrace.verify.simulation.loop import Host, SimulatedLoop
+from headrace.verify.simulation.machines import LEDGERS_ROOT
+from headrace.verify.simulation.zookeeper import SimulatedZooKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+QUORUM = Quorum(3, 3, 2)
+GAP_MS_MAX = 250
+SEEDS = range(8)
+
+
+def run(
+    seed: int,
+    bookie_count: int,
+    work: Callable[[Cluster, BookKeeperLedgerStore, SimulatedLoop], Awaitable[None]],
+) -> None:
+    """Do `work` with a store over simulated bookies."""
+    loop = SimulatedLoop()
+    faults: list[Any] = []
+    loop.set_exception_handler(lambda _loop, context: faults.append(context))
+    cluster = Cluster(f"returning {seed}", loop, 0, bookie_count, QUORUM)
+    host = Host("writer")
+    cluster.hosts.append(host)
+
+    async def begin() -> None:
+        await asyncio.sleep(0.1)
+        clock = SimulatedClock(loop)
+        zookeeper = await SimulatedZooKeeper.connect(
+            cluster.ensemble, cluster.network, clock, 6_000
+        )
+        settings = BookKeeperSettings(ledgers_root=LEDGERS_ROOT, quorum=QUORUM, cluster="one")
+        randomness = SimulatedRandomness(seeded(f"writer {seed}"))
+        store = await BookKeeperLedgerStore.open(zookeeper, settings, clock, randomness)
+        await work(cluster, store, loop)
+        await store.close()
+        await zookeeper.close()
+
+    async def main() -> None:
+        task: asyncio.Task[None] = host.run(lambda: loop.create_task(begin()))
+        await task
+
+    cluster.start()
+    try:
+        loop.run_until_complete(main())
+        assert faults == []
+    finally:
+        cluster.network.is_over = True
+        loop.bury(cluster.hosts)
+
+
+async def write(store: BookKeeperLedgerStore, ledger: Any, seconds: float, loop: Any) -> float:
+    """Append and wait, again and again; the longest wait in ms."""
+    longest, end_s = 0.0, loop.now_s + seconds
+    while loop.now_s < end_s:
+        begun_s = loop.now_s
+        _, completion = store.append(ledger, [b"x" * 100], 100, None)
+        await completion.wait()
+        longest = max(longest, loop.now_s - begun_s)
+        await asyncio.sleep(0.01)
+    return longest * 1000
+
+
+@pytest.mark.parametrize("bookie_count", [3, 4])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bookies_that_are_killed_one_at_a_time_cost_no_ledger_and_no_pause(
+    seed, bookie_count, caplog
+):
+    caplog.set_level(logging.INFO)
+
+    async def work(cluster: Cluster, store: BookKeeperLedgerStore, loop: SimulatedLoop) -> None:
+        ledger = await store.create()
+        chance = seeded(f"victims {seed}")
+        assert await write(store, ledger, 1.0, loop) < GAP_MS_MAX
+        for _ in range(8):
+            victim = chance.choice(cluster.bookies)
+            victim.end(is_told=True)
+            assert await write(store, ledger, chance.choice([0.2, 1.0, 6.0]), loop) < GAP_MS_MAX
+            victim.start()
+            assert await write(store, ledger, chance.choice([1.0, 3.0]), loop) < GAP_MS_MAX
+            assert not store.without_bookie(), "all slots have a bookie again"
+        await store.seal(ledger, b"")
+        state = store.replication()
+        assert len(state.writable) == bookie_count
+
+    run(seed, bookie_count, work)
+    lines = "\n".join(record.getMessage() for record in caplog.records)
+    assert "is lost: it is not registered" in lines
+    assert "is in quarantine, because" in lines
+    assert "answers again" in lines
+
+
+def test_a_ledger_waits_for_a_bookie_when_too_few_are_left_to_acknowledge():
+    async def work(cluster: Cluster, store: BookKeeperLedgerStore, loop: SimulatedLoop) -> None:
+        ledger = await store.create()
+        await write(store, ledger, 0.5, loop)
+        for bookie in cluster.bookies[:2]:
+            bookie.end(is_told=True)
+        _, completion = store.append(ledger, [b"y"], 1, None)
+        waiting = asyncio.ensure_future(completion.wait())
+        await asyncio.sleep(2.0)
+        assert not waiting.done()
+        cluster.bookies[0].start()
+        await asyncio.sleep(1.0)
+        assert waiting.done()
+        await waiting
+        assert store.replication().lacking[ledger] > 0
+        cluster.bookies[1].start()
+        await asyncio.sleep(1.0)
+        assert not store.without_bookie()
+        await store.seal(ledger, b"")
+
+    run(0, 3, work)
