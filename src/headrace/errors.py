@@ -236,6 +236,10 @@ class LeaderEpochUnknown(Retriable):
     """The client knows a newer leader epoch than this broker."""
 
 
+class BrokerUnreachable(Retriable):
+    """Another broker gave no answer: what it was asked may have been done."""
+
+
 class PolicyViolation(Rejected):
     """A broker policy forbids it."""
 

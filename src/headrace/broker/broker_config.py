@@ -19,6 +19,12 @@ class BrokerConfig:
     """Of one topic: a request for millions would exhaust memory, not serve anybody."""
     offsets_partition_count: int = 16
     """offsets.topic.num.partitions (Kafka: 50; a partition is a unit of moving, not of speed)"""
+    transactions_partition_count: int = 16
+    """transaction.state.log.num.partitions (Kafka: 50; as above)"""
+    transaction_timeout_ms_max: int = 15 * 60 * 1000
+    """transaction.max.timeout.ms"""
+    transactional_id_expiration_ms: int = 7 * 24 * 3600 * 1000
+    """transactional.id.expiration.ms"""
     retention_check_interval_ms: int = 300_000
     """log.retention.check.interval.ms"""
     request_bytes_max: int = 100 * 1024 * 1024

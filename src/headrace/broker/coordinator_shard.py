@@ -9,6 +9,8 @@ When an append fails, the machine has applied what the log does not hold: it is 
 that wait are refused (CoordinatorUnavailable), and it is read back from the log
 (CoordinatorLoading meanwhile). Time is the monotonic clock, set to the calendar once at each
 load, so that a clock which is set does not end a thousand sessions.
+Effects of a decision are performed once its records are durable; their outcomes come back as
+commands. A reload forgets them: the machine asks again for what is outstanding.
 """
 
 from __future__ import annotations
@@ -17,6 +19,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from headrace.broker.shard_log import (
+    RECORD_OVERHEAD_BYTES,
+    LogRecord,
+    PendingRecord,
+    Replayed,
+    ShardLog,
+    size_of,
+)
+from headrace.coordination.machine import EndsTransaction, TransactionEnded
 from headrace.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,
@@ -25,10 +36,12 @@ from headrace.errors import (
     HeadraceError,
     NotCoordinator,
     NotOwner,
+    ProducerFenced,
+    TransactionCoordinatorFenced,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from headrace.coordination.machine import Decision, Machine
     from headrace.runtime.clock import Clock
@@ -47,32 +60,9 @@ TICK_RETRY_MS = 1_000
 SNAPSHOT_BYTES_MIN = 16 * 1024 * 1024
 SNAPSHOT_RATIO = 4
 """A snapshot is worth its writing when the log is this many times the state."""
-RECORD_OVERHEAD_BYTES = 16
 
-LogRecord = tuple[bytes | None, bytes | None]
-
-
-class ShardLog(Protocol):
-    """One partition of the internal topic, as its shard needs it."""
-
-    def append(self, records: list[LogRecord]) -> Completion:
-        """Append one record batch in this turn of the loop.
-
-        Completes when it is durable, in the order of the appends; fails with StorageUnavailable.
-        """
-        ...
-
-    def replay(self) -> AsyncIterator[LogRecord]:
-        """All (key, value) from the log's start to its end, in order."""
-        ...
-
-    def snapshot(self, records: list[LogRecord]) -> Completion:
-        """Append `records` (the whole state) in this turn, then trim the log before them.
-
-        Completes when the records are durable; fails like `append`. The trim may come later or
-        never: what is replayed twice gives the same state.
-        """
-        ...
+_REFUSALS = (ProducerFenced, TransactionCoordinatorFenced)
+"""The log is well, and does not take this batch: nothing was appended."""
 
 
 class Refusable(Protocol):
@@ -105,8 +95,11 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         host_commands: tuple[Command, Command],
         clock: Clock,
         tasks: Tasks,
+        perform: Callable[[Any, Callable[[Command], None]], None] | None = None,
     ) -> None:
-        """`host_commands`: what to tell the machine when it is loaded, and when time is up."""
+        """`host_commands`: what to tell the machine when it is loaded, and when time is up.
+        `perform(effect, report)` begins an effect; `report(command)` tells its outcome, any
+        number of times, never within the call."""
         self.machine: Machine[Command, Record, Reply] | None = None
         self.snapshot_bytes_min = SNAPSHOT_BYTES_MIN
         self._name = name
@@ -115,6 +108,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._loaded, self._tick = host_commands
         self._clock = clock
         self._tasks = tasks
+        self._perform = perform
         self._zero_ms = 0
         self._load_count = 0
         self._is_loading = False
@@ -138,8 +132,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             if error is not None:
                 return command.refused(error)
         decision = self._run(command)
-        if decision is None:
-            return command.refused(CoordinatorUnavailable("the group's log takes no records now"))
+        if isinstance(decision, HeadraceError):
+            return command.refused(decision)
         if self._tail is None:
             return decision.reply
         return await self._hold(command, decision.reply)
@@ -156,7 +150,9 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._parked[command.ticket] = (future, command)
         try:
             decision = self._run(command)  # type: ignore[arg-type]  # a Parkable is a Command
-            if decision is not None and decision.reply is not None:
+            if isinstance(decision, HeadraceError):
+                return command.refused(decision)
+            if decision.reply is not None:
                 del self._parked[command.ticket]
                 if self._tail is None:
                     return decision.reply
@@ -179,25 +175,64 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             if not future.done():
                 future.set_result(command.refused(_unavailable()) if is_void else reply)
 
-    def _run(self, command: Command) -> Decision[Record, Reply] | None:
-        """Decide, append, apply, in this turn. None: the log failed and the machine is gone."""
+    def _run(self, command: Command) -> Decision[Record, Reply] | HeadraceError:
+        """Decide, append, apply, in this turn; or why nothing of it was done."""
         machine = self.machine
         assert machine is not None
         decision = machine.decide(command, self._now_ms())
         if decision.records:
-            encode = machine.encode
-            durable = [pair for r in decision.records if (pair := encode(r)) is not None]
-            if durable and not self._append(self._log.append, durable):
-                return None
+            error = self._store(machine, decision)
+            if error is not None:
+                return error
             apply = machine.apply
             for record in decision.records:
                 apply(record)
         if decision.answers:
             self._answer(decision.answers)
+        if decision.effects:
+            context = (self._load_count, decision.effects)
+            if self._tail is None:
+                self._begin_effects(None, context)
+            else:
+                self._tail.then(self._begin_effects, context)
         self._arm()
         if self._log_bytes > self._snapshot_at_bytes:
             self._snapshot()
         return decision
+
+    def _store(
+        self, machine: Machine[Command, Record, Reply], decision: Decision[Record, Reply]
+    ) -> HeadraceError | None:
+        """Append what is durable of `decision`; why it cannot be, if it cannot."""
+        batch = decision.batch
+        if isinstance(batch, EndsTransaction):
+            return self._append(lambda: self._log.append_marker(batch), RECORD_OVERHEAD_BYTES)
+        encode = machine.encode
+        durable: list[LogRecord] = [
+            pair for r in decision.records if (pair := encode(r)) is not None
+        ]
+        if not durable:
+            return None
+        if batch is None:
+            return self._append(lambda: self._log.append(durable), size_of(durable))
+        return self._append(lambda: self._log.append(durable, batch), size_of(durable))
+
+    def _begin_effects(self, error: BaseException | None, context: tuple[int, list[Any]]) -> None:
+        """Perform what waited for its decision to be durable."""
+        load_count, effects = context
+        if error is not None or load_count != self._load_count or self.machine is None:
+            return
+        assert self._perform is not None, "a machine with effects needs a host that performs them"
+
+        def report(command: Command) -> None:
+            if load_count == self._load_count and self.machine is not None:
+                try:
+                    self._run(command)
+                except Exception:
+                    log.exception("%s: an effect's outcome failed", self._name)
+
+        for effect in effects:
+            self._perform(effect, report)
 
     def _answer(self, answers: list[tuple[int, Reply]]) -> None:
         """Answer what was parked, when what it tells is durable."""
@@ -214,21 +249,24 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
 
     # --- the log -----------------------------------------------------------------------------
 
-    def _append(self, write: Callable[[list[LogRecord]], Completion], records: list[Any]) -> bool:
+    def _append(self, write: Callable[[], Completion], size_bytes: int) -> HeadraceError | None:
+        """Append by `write`; the error, if the log did not take it."""
         try:
-            completion = write(records)
+            completion = write()
         except HeadraceError as error:
             self._drop(error)
-            return False
-        for key, value in records:
-            self._log_bytes += len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
+            return _unavailable()
+        if completion.done and completion.error is not None:
+            if isinstance(completion.error, _REFUSALS):
+                return completion.error
+            self._drop(completion.error)
+            return _unavailable()
+        self._log_bytes += size_bytes
         if completion.done:
-            if completion.error is not None:
-                self._drop(completion.error)
-            return completion.error is None
+            return None
         self._tail = completion
         completion.then(self._appended, (self._load_count, completion))
-        return True
+        return None
 
     def _appended(self, error: BaseException | None, context: tuple[int, Completion]) -> None:
         load_count, completion = context
@@ -238,14 +276,17 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             self._drop(error)
 
     def _snapshot(self) -> None:
-        assert self.machine is not None
-        encode = self.machine.encode
-        records = [p for r in self.machine.state_records() if (p := encode(r)) is not None]
-        size = sum(len(k) + len(v or b"") + RECORD_OVERHEAD_BYTES for k, v in records)
+        machine = self.machine
+        assert machine is not None
+        encode = machine.encode
+        records: list[LogRecord] = [
+            p for r in machine.state_records() if (p := encode(r)) is not None
+        ]
+        size = size_of(records)
         self._snapshot_at_bytes = max(self.snapshot_bytes_min, size * SNAPSHOT_RATIO)
         if self._log_bytes > self._snapshot_at_bytes and records:
             self._log_bytes = 0
-            self._append(self._log.snapshot, records)
+            self._append(lambda: self._log.snapshot(records), size)
 
     def _drop(self, error: BaseException) -> None:
         """The machine knows what the log does not: throw it away and read the log.
@@ -254,7 +295,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         """
         if self.machine is None:
             return
-        if isinstance(error, NotOwner | Fenced):
+        if isinstance(error, NotOwner | Fenced) and not isinstance(error, _REFUSALS):
             self._resign(error)
             return
         if not isinstance(error, DiskFull):  # the store has said that, once
@@ -321,18 +362,19 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
                 pass
         machine = self._make_machine()
         log_bytes = count = 0
-        async for key, value in self._log.replay():
-            record = machine.decode(key, value)
+        async for replayed in self._log.replay():
+            record, size_bytes = _understood(machine, replayed)
             if record is not None:
                 machine.apply(record)
-            log_bytes += len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
+            log_bytes += size_bytes
             count += 1
             if count % LOAD_TURN_RECORDS == 0:
                 await asyncio.sleep(0)
         if self._closed_with is not None:
             return
         self._zero_ms = self._clock.now_ms() - self._clock.now_ns() // 1_000_000
-        for record in machine.decide(self._loaded, self._now_ms()).records:
+        decision = machine.decide(self._loaded, self._now_ms())
+        for record in decision.records:
             assert machine.encode(record) is None, "loading writes nothing"
             machine.apply(record)
         self.machine = machine
@@ -341,6 +383,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._load_count += 1
         self._first_load.set()
         self._arm()
+        if decision.effects:
+            self._begin_effects(None, (self._load_count, decision.effects))
 
     # --- time --------------------------------------------------------------------------------
 
@@ -397,6 +441,19 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         load_count = self._load_count
         self._unload()
         self._load_count = load_count
+
+
+def _understood(machine: Machine[Any, Any, Any], replayed: Replayed) -> tuple[Any, int]:
+    """What to apply for something in the log, and its size."""
+    if isinstance(replayed, PendingRecord):
+        transaction, key, value = replayed
+        record = machine.decode_pending(transaction, key, value)
+    elif isinstance(replayed, TransactionEnded):
+        return machine.ended(replayed), RECORD_OVERHEAD_BYTES
+    else:
+        key, value = replayed
+        record = machine.decode(key, value)
+    return record, len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
 
 
 def _unavailable() -> CoordinatorUnavailable:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
-from headrace.broker.coordinator_shard import CoordinatorShard, ShardLog
+from headrace.broker.coordinator_shards import CoordinatorShards
 from headrace.coordination.groups.commands import (
     NO_LEADER_EPOCH,
     NO_OFFSET,
@@ -38,6 +38,7 @@ from headrace.coordination.groups.commands import (
     ListGroupsReply,
     SyncCommand,
     SyncReply,
+    TransactionalCommitCommand,
 )
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.groups.group import GroupRecord
@@ -46,6 +47,7 @@ from headrace.coordination.groups.host_commands import (
     ForgetTopicsCommand,
     GroupCommand,
     GroupReply,
+    WriteMarkerCommand,
 )
 from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
 from headrace.errors import (
@@ -53,7 +55,6 @@ from headrace.errors import (
     CoordinatorUnavailable,
     GroupIdInvalid,
     HeadraceError,
-    NotCoordinator,
     RebalanceInProgress,
 )
 from headrace.records.identifiers import OFFSETS_TOPIC
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
 
+    from headrace.broker.shard_log import ShardLog
+    from headrace.coordination.machine import EndsTransaction
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
     from headrace.runtime.tasks import Tasks
@@ -94,10 +97,7 @@ class GroupCounters:
 
 GROUP_ID_LENGTH_MAX = 8_000
 """Characters; 4 bytes each at most, so that the id fits the int16 length of a stored string."""
-REMEMBERED_GROUPS_MAX = 10_000
-"""Group ids whose partition is remembered: hashing 30 characters costs 3 us."""
-
-GroupShard = CoordinatorShard[GroupCommand, GroupRecord, GroupReply]
+GroupShards = CoordinatorShards[GroupCommand, GroupRecord, GroupReply]
 
 
 class GroupCoordinator:
@@ -116,33 +116,23 @@ class GroupCoordinator:
         """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
         HeadraceError, which becomes the reply) when this broker does not own the partition.
         `topics`: which there are; without it progress is kept by name alone."""
-        assert partition_count > 0
-        self._shard_log = shard_log
-        self._partition_count = partition_count
-        self._clock = clock
+        self.config = config or GroupConfig()
+        self.shards: GroupShards = CoordinatorShards(
+            OFFSETS_TOPIC,
+            partition_count,
+            shard_log,
+            lambda: GroupMachine(self.config),
+            (LoadedCommand(), TickCommand()),
+            clock,
+            tasks,
+        )
         self._randomness = randomness
-        self._tasks = tasks
-        self._config = config or GroupConfig()
         self._topics = topics
-        self._shards: dict[int, GroupShard] = {}
-        self._partitions: dict[str, int] = {}
         self._commits_total = 0
-        self._closed_with: HeadraceError | None = None
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that holds the group (FindCoordinator)."""
-        partition = self._partitions.get(group_id)
-        if partition is None:
-            if len(self._partitions) >= REMEMBERED_GROUPS_MAX:
-                self._partitions.clear()
-            partition = self._partitions[group_id] = hash_group(group_id, self._partition_count)
-        return partition
-
-    def use_partition_count(self, count: int) -> None:
-        """Take the partition count of the topic as it was made, maybe by another broker."""
-        if count != self._partition_count:
-            self._partition_count = count
-            self._partitions.clear()
+        return self.shards.partition_for(group_id)
 
     async def join(self, command: JoinCommand) -> JoinReply:
         """JoinGroup: answered when the group's members have met, or the time for it is over."""
@@ -174,6 +164,24 @@ class GroupCoordinator:
         if self._topics is not None:
             command.topic_ids = self._topics.ids
         return cast("CommitReply", await self._submit_offsets(command))
+
+    async def commit_in_transaction(self, command: TransactionalCommitCommand) -> CommitReply:
+        """TxnOffsetCommit: answered when the offsets are durable; they count after the marker."""
+        self._commits_total += 1
+        if self._topics is not None:
+            command.topic_ids = self._topics.ids
+        return cast("CommitReply", await self._submit_offsets(command))
+
+    async def write_marker(self, partition: int, marker: EndsTransaction) -> HeadraceError | None:
+        """End a transaction in a partition of `__consumer_offsets`: answered when it is durable.
+
+        The marker goes through the shard, so that nothing can come between the two.
+        """
+        try:
+            shard = self.shards.shard(partition)
+        except HeadraceError as error:
+            return error
+        return cast("DoneReply", await shard.submit(WriteMarkerCommand(marker))).error
 
     async def fetch_offsets(self, command: FetchOffsetsCommand) -> FetchOffsetsReply:
         """OffsetFetch. Progress in a topic that is gone is not shown, and dropped."""
@@ -235,7 +243,7 @@ class GroupCoordinator:
     async def list_groups(self, command: ListGroupsCommand) -> ListGroupsReply:
         """ListGroups over the partitions that this broker owns, sorted by group id."""
         reply = ListGroupsReply()
-        for shard in self._owned_shards():
+        for shard in self.shards.owned():
             part = cast("ListGroupsReply", await shard.submit(command))
             reply.error = reply.error or part.error
             reply.groups += part.groups
@@ -249,22 +257,15 @@ class GroupCoordinator:
         stays is found stale when somebody asks for it.
         """
         command = ForgetTopicsCommand([(name, topic_id)])
-        for shard in self._owned_shards():
+        for shard in self.shards.owned():
             reply = cast("DoneReply", await shard.submit(command))
             if reply.error is not None:
                 raise reply.error
 
-    def resign(self, partition: int) -> None:
-        """This broker no longer owns the partition: its groups are told to look elsewhere."""
-        shard = self._shards.pop(partition, None)
-        if shard is not None:
-            shard.close(NotCoordinator("another broker coordinates the group now"))
-
     def counters(self) -> GroupCounters:
         """Figures for metrics; costs a look at each loaded group."""
         counters = GroupCounters(commits_total=self._commits_total)
-        for shard in self._shards.values():
-            machine = shard.machine
+        for machine in self.shards.machines():
             if isinstance(machine, GroupMachine):
                 counters.groups += len(machine.groups)
                 counters.rebalances_total += machine.rebalances_total
@@ -274,39 +275,7 @@ class GroupCoordinator:
                     counters.offsets += len(group.offsets)
         return counters
 
-    async def close(self) -> None:
-        """Refuse what waits, stop the timers. Replies of durable commands are still given."""
-        self._closed_with = CoordinatorUnavailable("the broker is stopping")
-        for shard in self._shards.values():
-            shard.close(self._closed_with)
-
     # --- the way to a shard ------------------------------------------------------------------
-
-    def _shard(self, partition: int) -> GroupShard:
-        """The shard of a partition. Raises what `shard_log` raises."""
-        shard = self._shards.get(partition)
-        if shard is None or (shard.is_closed and self._closed_with is None):
-            if self._closed_with is not None:
-                raise self._closed_with
-            shard = self._shards[partition] = CoordinatorShard(
-                f"{OFFSETS_TOPIC}-{partition}",
-                self._shard_log(partition),
-                lambda: GroupMachine(self._config),
-                (LoadedCommand(), TickCommand()),
-                self._clock,
-                self._tasks,
-            )
-        return shard
-
-    def _owned_shards(self) -> list[GroupShard]:
-        """Shards of all partitions whose log can be opened here."""
-        shards: list[GroupShard] = []
-        for partition in range(self._partition_count):
-            try:
-                shards.append(self._shard(partition))
-            except NotCoordinator:
-                continue
-        return shards
 
     async def _submit(self, command: HeartbeatCommand | LeaveCommand) -> object:
         if not command.group_id:
@@ -314,7 +283,11 @@ class GroupCoordinator:
         return await self._submit_to(command.group_id, command)
 
     async def _submit_offsets(
-        self, command: CommitCommand | FetchOffsetsCommand | DeleteOffsetsCommand
+        self,
+        command: CommitCommand
+        | TransactionalCommitCommand
+        | FetchOffsetsCommand
+        | DeleteOffsetsCommand,
     ) -> object:
         """As Kafka does, take the empty group id here: old simple consumers commit under it."""
         return await self._submit_to(command.group_id, command)
@@ -322,17 +295,13 @@ class GroupCoordinator:
     async def _submit_to(self, group_id: str, command: GroupCommand) -> object:
         if len(group_id) > GROUP_ID_LENGTH_MAX:
             return command.refused(GroupIdInvalid(limit=GROUP_ID_LENGTH_MAX))
-        try:
-            shard = self._shard(self.partition_for(group_id))
-        except HeadraceError as error:
-            return command.refused(error)
-        return await shard.submit(command)
+        return await self.shards.submit(group_id, command)
 
     async def _submit_parkable(self, command: JoinCommand | SyncCommand) -> object:
         if not 0 < len(command.group_id) <= GROUP_ID_LENGTH_MAX:
             return command.refused(GroupIdInvalid(limit=GROUP_ID_LENGTH_MAX))
         try:
-            shard = self._shard(self.partition_for(command.group_id))
+            shard = self.shards.shard(self.partition_for(command.group_id))
         except HeadraceError as error:
             return command.refused(error)
         return await shard.submit_parkable(command)
@@ -347,15 +316,3 @@ class GroupCoordinator:
             else:
                 parts.setdefault(self.partition_for(group_id), []).append(group_id)
         return [*parts.values(), *alone]
-
-
-def hash_group(group_id: str, partition_count: int) -> int:
-    """Kafka's `Utils.abs(groupId.hashCode()) % partitions`. Do not change: stored."""
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    code = 0
-    for index in range(0, len(units), 2):
-        code = (31 * code + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
-    if code >= 0x80000000:
-        code = 0x100000000 - code
-    # abs of the least int is 0 in Kafka, and 2^31 here
-    return 0 if code == 0x80000000 else code % partition_count

@@ -10,15 +10,25 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from headrace.broker.shard_log import PendingRecord, Replayed
+from headrace.coordination.machine import EndsTransaction, InTransaction, TransactionEnded
 from headrace.errors import HeadraceError, OffsetOutOfRange, StorageUnavailable
 from headrace.log.partition_log import Appended, PartitionLog
 from headrace.log.reading import read
-from headrace.records.batch import read_header
-from headrace.records.codec import Record, encode_batch, iterate_records
+from headrace.records.batch import (
+    CONTROL,
+    TRANSACTIONAL,
+    BatchHeader,
+    Buffer,
+    iterate_headers,
+    read_header,
+)
+from headrace.records.codec import Record, decode_batch, encode_batch
+from headrace.records.marker import read_marker
 from headrace.runtime.completion import Completion, completed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
@@ -43,10 +53,48 @@ class InternalPartition:
         self._clock = clock
         self._tasks = tasks
 
-    def append(self, records: list[KeyValue]) -> Completion:
+    @property
+    def leader_epoch(self) -> int:
+        """Under which this broker owns the partition: the epoch of the coordinator."""
+        return self._partition.leader_epoch
+
+    def append(
+        self, records: list[KeyValue], transaction: InTransaction | None = None
+    ) -> Completion:
         """See ShardLog."""
+        partition, batch = self._partition, self._encode(records, transaction)
+        header = read_header(batch)
+        if transaction is None:
+            return self._appended(lambda: partition.append(batch, header))
+        return self._appended(lambda: partition.append_by_coordinator(batch, header))
+
+    def append_marker(self, marker: EndsTransaction) -> Completion:
+        """See ShardLog."""
+        return self._appended(
+            lambda: self._partition.append_marker(
+                marker.producer_id,
+                marker.producer_epoch,
+                marker.coordinator_epoch,
+                is_commit=marker.is_commit,
+                transaction_version=marker.transaction_version,
+            )
+        )
+
+    def _encode(self, records: list[KeyValue], transaction: InTransaction | None) -> bytes:
+        now_ms = self._clock.now_ms()
+        plain = [Record(i, now_ms, k, v) for i, (k, v) in enumerate(records)]
+        if transaction is None:
+            return encode_batch(plain)
+        return encode_batch(
+            plain,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            is_transactional=True,
+        )
+
+    def _appended(self, write: Callable[[], Appended | None]) -> Completion:
+        """Completes when what `write` appends is durable."""
         completion = Completion()
-        batch = self._encode(records)
 
         def stored(error: BaseException | None, _context: object) -> None:
             if error is None:
@@ -60,19 +108,18 @@ class InternalPartition:
             else:
                 completion.fail(outcome)
 
-        self._append(batch, appended, READY_ATTEMPTS_MAX)
+        self._write(write, appended, READY_ATTEMPTS_MAX)
         return completion
 
-    def _encode(self, records: list[KeyValue]) -> bytes:
-        now_ms = self._clock.now_ms()
-        return encode_batch([Record(i, now_ms, k, v) for i, (k, v) in enumerate(records)])
-
-    def _append(
-        self, batch: bytes, appended: Callable[[Appended | HeadraceError], None], attempts: int
+    def _write(
+        self,
+        write: Callable[[], Appended | None],
+        appended: Callable[[Appended | HeadraceError], None],
+        attempts: int,
     ) -> None:
         """Append now, or as soon as the partition is ready for it."""
         try:
-            outcome = self._partition.append(batch, read_header(batch))
+            outcome = write()
         except HeadraceError as error:
             appended(error)
             return
@@ -88,11 +135,11 @@ class InternalPartition:
             if isinstance(error, HeadraceError):
                 appended(error)
             else:
-                self._append(batch, appended, attempts - 1)
+                self._write(write, appended, attempts - 1)
 
         ready.then(again, None)
 
-    async def replay(self) -> AsyncIterator[KeyValue]:
+    async def replay(self) -> AsyncIterator[Replayed]:
         """See ShardLog."""
         partition = self._partition
         await partition.wait_loaded()
@@ -104,10 +151,11 @@ class InternalPartition:
         offset = partition.log_start_offset
         while offset < partition.high_watermark:
             data = await read(partition, self._store, offset, REPLAY_BYTES)
-            for record in iterate_records(data):
-                if record.offset >= offset:
-                    yield record.key, record.value
-                    offset = record.offset + 1
+            for position, header in iterate_headers(data):
+                for replayed_offset, replayed in _replayed(data, position, header):
+                    if replayed_offset >= offset:
+                        yield replayed
+                offset = max(offset, header.last_offset + 1)
 
     def snapshot(self, records: list[KeyValue]) -> Completion:
         """See ShardLog."""
@@ -126,6 +174,23 @@ class InternalPartition:
             # The ledger of the snapshot stays, those before it go; without a roll here and there
             # the first ledger would keep everything.
             await self._partition.upkeep.roll_now()
-            await self._partition.upkeep.trim(min(start, self._partition.high_watermark))
+            # What an open transaction wrote counts when it ends: it is still to be read until then.
+            stable = self._partition.visibility.last_stable_offset
+            await self._partition.upkeep.trim(min(start, stable))
         except (StorageUnavailable, OffsetOutOfRange) as error:
             log.warning("%s: its old records stay for now: %s", self._partition.name, error)
+
+
+def _replayed(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, Replayed]]:
+    """What a batch of the log means, with offsets."""
+    if header.attributes & CONTROL:
+        marker = read_marker(data, position)
+        if marker is not None:
+            yield header.base_offset, TransactionEnded(header.producer_id, marker.is_commit)
+    elif header.attributes & TRANSACTIONAL:
+        transaction = InTransaction(header.producer_id, header.producer_epoch)
+        for record in decode_batch(data, position):
+            yield record.offset, PendingRecord(transaction, record.key, record.value)
+    else:
+        for record in decode_batch(data, position):
+            yield record.offset, (record.key, record.value)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.balance import Balance
 from headrace.broker.cluster_view import adopt_partitions
+from headrace.broker.coordinator_shards import CoordinatorRegistry
 from headrace.broker.follower import Follower
 from headrace.broker.group_coordinator import GroupCoordinator
 from headrace.broker.internal_topics import InternalPartition
 from headrace.broker.ledger_evidence import LedgerEvidence
+from headrace.broker.marker_sender import MarkerSender
+from headrace.broker.marker_writer import MarkerWriter
 from headrace.broker.ownership import Ownership, SoleOwnership
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replication import Replication
@@ -23,6 +26,9 @@ from headrace.broker.shared_ownership import SharedOwnership
 from headrace.broker.sweep import Sweep
 from headrace.broker.tiering import Tiering
 from headrace.broker.topics import Topics
+from headrace.broker.transaction_checks import TransactionChecks
+from headrace.broker.transaction_coordinator import TransactionCoordinator
+from headrace.coordination.transactions.config import TransactionConfig
 from headrace.errors import (
     CoordinatorUnavailable,
     HeadraceError,
@@ -45,7 +51,7 @@ from headrace.metadata.facts import (
     partition_of_key,
 )
 from headrace.metadata.store import ANY, MetadataStore
-from headrace.records.identifiers import OFFSETS_TOPIC
+from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerId, LedgerStore, ReplicatesLedgers, ReportsSpace
 
@@ -54,7 +60,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.coordinator_shards import CoordinatorShards
     from headrace.broker.ledger_evidence import SharedLedgers
+    from headrace.broker.peer_calls import PeerCalls
     from headrace.broker.topic import Topic
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.store import Entry
@@ -142,19 +150,12 @@ class Node:
             )
         self.topics.forget_progress = self._forget_progress
         self.producer_ids = ProducerIds(metadata)
-        self.groups: GroupCoordinator
+        self._prepare_coordinators()
 
     async def open(self) -> None:
         """Read the metadata, and collect what a crash left behind."""
         self.cluster_id = await ensure_cluster_id(self.metadata, self.randomness)
-        self.groups = GroupCoordinator(
-            self._shard_log,
-            self.config.offsets_partition_count,
-            self.clock,
-            self.randomness,
-            self.tasks,
-            topics=self.topics,
-        )
+        self._open_coordinators()
         if self._is_alone:
             await self.topics.load()
             await self._collect_orphans()
@@ -180,6 +181,49 @@ class Node:
         if self.tiering is not None:
             self.tasks.spawn(self.tiering.run(), "tiering")
 
+    def _prepare_coordinators(self) -> None:
+        """What handlers and logs may ask for before the metadata is read."""
+        self.coordinators = CoordinatorRegistry()
+        self.groups: GroupCoordinator
+        self.transactions: TransactionCoordinator
+        self.markers = MarkerWriter(self.topics, lambda: self.groups)
+        self.marker_sender = MarkerSender(
+            self.config.broker_id, self.topics, self.ownership, self.markers, self.tasks
+        )
+        self.transaction_checks = TransactionChecks(
+            self.config.broker_id,
+            lambda: self.transactions,
+            lambda key: self.coordinator_of(self.transactions.shards, key),
+        )
+
+    def _open_coordinators(self) -> None:
+        config = self.config
+        self.groups = GroupCoordinator(
+            lambda partition: self._shard_log(OFFSETS_TOPIC, partition),
+            config.offsets_partition_count,
+            self.clock,
+            self.randomness,
+            self.tasks,
+            topics=self.topics,
+        )
+        self.transactions = TransactionCoordinator(
+            lambda partition: self._shard_log(TRANSACTIONS_TOPIC, partition),
+            config.transactions_partition_count,
+            self.producer_ids,
+            self.marker_sender,
+            self.clock,
+            self.tasks,
+            TransactionConfig(
+                config.transaction_timeout_ms_max, config.transactional_id_expiration_ms
+            ),
+        )
+        self.coordinators.add(self.groups.shards)
+        self.coordinators.add(self.transactions.shards)
+
+    def call_peers_with(self, peers: PeerCalls) -> None:
+        """Use this client for what must be asked of other brokers."""
+        self.marker_sender.peers = self.transaction_checks.peers = peers
+
     @property
     def randomness(self) -> Randomness:
         """Where ids come from."""
@@ -199,7 +243,7 @@ class Node:
 
     async def close(self) -> None:
         """Stop the coordinators and all background work. Storage is closed by its owner."""
-        await self.groups.close()
+        self.coordinators.close()
         await self.tasks.close()
 
     def brokers(self) -> Sequence[BrokerFact]:
@@ -208,15 +252,15 @@ class Node:
             self._fact or BrokerFact(self.config.broker_id, *self.kafka_address, "", 0, 0)
         ]
 
-    def coordinator_of(self, group_id: str) -> BrokerFact:
-        """The broker that coordinates a group. Raises CoordinatorUnavailable while none does."""
-        topic = self.topics.by_name.get(OFFSETS_TOPIC)
+    def coordinator_of(self, shards: CoordinatorShards[Any, Any, Any], key: str) -> BrokerFact:
+        """The broker that coordinates `key`. Raises CoordinatorUnavailable while none does."""
+        topic = self.topics.by_name.get(shards.topic)
         if topic is not None:
-            leader = self.ownership.leader(topic, self.groups.partition_for(group_id))
+            leader = self.ownership.leader(topic, shards.partition_for(key))
             for broker in self.brokers():
                 if broker.id == leader.broker:
                     return broker
-        raise CoordinatorUnavailable("no broker coordinates the group at this moment: try again")
+        raise CoordinatorUnavailable("no broker coordinates this at the moment: try again")
 
     def _topic_changed(self, key: str, entry: Entry | None) -> None:
         """Another broker may have made, changed or deleted a topic."""
@@ -240,23 +284,23 @@ class Node:
         await self.groups.topic_deleted(name, topic_id)
 
     def _topics_changed(self) -> None:
-        topic = self.topics.by_name.get(OFFSETS_TOPIC)
-        if topic is not None:
-            # The hash of a group depends on it: what is stored wins over what is configured.
-            self.groups.use_partition_count(topic.fact.partition_count)
+        for shards in self.coordinators:
+            topic = self.topics.by_name.get(shards.topic)
+            if topic is not None:
+                # The hash of a key depends on it: what is stored wins over what is configured.
+                shards.use_partition_count(topic.fact.partition_count)
         self.ownership.topics_changed()
 
     def _resigned(self, topic: Topic, partition: int) -> None:
         """This broker is about to serve a partition no longer."""
-        if topic.name == OFFSETS_TOPIC:
-            self.groups.resign(partition)
+        self.coordinators.resign(topic.name, partition)
 
-    def _shard_log(self, number: int) -> InternalPartition:
-        topic = self.topics.by_name.get(OFFSETS_TOPIC)
+    def _shard_log(self, name: str, number: int) -> InternalPartition:
+        topic = self.topics.by_name.get(name)
         if topic is None:
-            raise NotCoordinator("no group was ever made here: there is no topic of offsets yet")
-        if not self.ownership.is_mine(topic, number):
-            raise NotCoordinator("another broker coordinates the group: ask for the coordinator")
+            raise NotCoordinator(f"nothing was ever coordinated here: there is no topic {name} yet")
+        if number >= len(topic.partitions) or not self.ownership.is_mine(topic, number):
+            raise NotCoordinator("another broker coordinates this: ask for the coordinator")
         return InternalPartition(topic.partitions[number], self.store, self.clock, self.tasks)
 
     async def partition_ready(self, partition: PartitionLog) -> None:

@@ -40,7 +40,7 @@ from headrace.metadata.facts import (
     topic_of_key,
 )
 from headrace.metadata.store import ABSENT, Operation
-from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC
+from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -59,11 +59,9 @@ SHARED_LEDGER_BYTES_MAX = 256 * 1024 * 1024
 PARTS_AT_ONCE = 1_000
 """Owners and chains in one step of the metadata store, whose steps are bounded."""
 _INTERNAL_CONFIGS = {
-    OFFSETS_TOPIC: {
-        "cleanup.policy": "compact",
-        "max.message.bytes": str(64 * 1024 * 1024),
-        "segment.bytes": str(100 * 1024 * 1024),
-    }
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(64 * 1024 * 1024),
+    "segment.bytes": str(100 * 1024 * 1024),
 }
 
 
@@ -225,7 +223,7 @@ class Topics:
     ) -> TopicFact:
         """Make a topic; -1 stands for the broker's default. Raises what `TopicChecks` says."""
         if name in INTERNAL_TOPICS and name not in self.by_name:
-            raise PolicyViolation(f"{name} is internal: it is made when a group first needs it")
+            raise PolicyViolation(f"{name} is internal: it is created when a client first needs it")
         for is_last in (False, True):
             if not is_validated_only:
                 await self.deletions.finish(name, self.ownership)
@@ -289,9 +287,12 @@ class Topics:
     async def ensure_internal(self, name: str) -> Topic:
         """The internal topic, made now if it is not there yet."""
         if name not in self.by_name:
-            count = self._config.offsets_partition_count
+            counts = {
+                OFFSETS_TOPIC: self._config.offsets_partition_count,
+                TRANSACTIONS_TOPIC: self._config.transactions_partition_count,
+            }
             try:
-                await self._create(name, count, 1, _INTERNAL_CONFIGS[name])
+                await self._create(name, counts[name], 1, _INTERNAL_CONFIGS)
             except TopicExists:  # made in the meantime
                 log.debug("internal topic %s was made by a rival", name)
         return self.by_name[name]
@@ -302,7 +303,7 @@ class Topics:
         Raises StorageUnavailable where it is gone, but that cannot be made sure of.
         """
         if topic.is_internal:
-            raise PolicyViolation(f"{topic.name} is internal: it holds the groups' progress")
+            raise PolicyViolation(f"{topic.name} is internal: it holds the state of coordinators")
         async with self._changing:
             self._check_current(topic)
             numbers = range(topic.fact.partition_count)
@@ -352,7 +353,9 @@ class Topics:
                     f" and {count} are not more: partitions are never taken away"
                 )
             if topic.is_internal:
-                raise PolicyViolation(f"{topic.name} is internal: groups would lose their place")
+                raise PolicyViolation(
+                    f"{topic.name} is internal: keys would change their partition"
+                )
             if is_validated_only:
                 return
             await self._add_partitions(topic, count)

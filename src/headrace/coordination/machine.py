@@ -23,11 +23,35 @@ decision has no reply, and a later decision brings (ticket, reply) among its `an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 Record = TypeVar("Record")
 Reply = TypeVar("Reply")
 Command_contra = TypeVar("Command_contra", contravariant=True)
+
+
+class InTransaction(NamedTuple):
+    """The records of a decision belong to a producer's transaction: they wait for its marker."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class EndsTransaction(NamedTuple):
+    """A decision appends the marker of a producer's transaction, and no other records."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    transaction_version: int
+
+
+class TransactionEnded(NamedTuple):
+    """Applied after a marker, live and on replay: what waited for it counts, or does not."""
+
+    producer_id: int
+    is_commit: bool
 
 
 @dataclass(slots=True)
@@ -38,13 +62,16 @@ class Decision(Generic[Record, Reply]):
     replies of commands that were parked earlier, or of this very command, by ticket. `effects` are
     requests to other partitions or brokers: the host performs them once the records are durable,
     and reports each outcome as a command. An effect may be lost in a crash and may be performed
-    more than once, so a machine asks again for what is outstanding when it is loaded.
+    more than once, so a machine asks again for what is outstanding when it is loaded. `batch` says
+    that the batch is part of a transaction, or its end; then the log may refuse it, and nothing is
+    applied.
     """
 
     records: list[Record]
     reply: Reply | None = None
     answers: list[tuple[int, Reply]] = field(default_factory=list)
     effects: list[Any] = field(default_factory=list)
+    batch: InTransaction | EndsTransaction | None = None
 
 
 class Machine(Protocol[Command_contra, Record, Reply]):
@@ -70,6 +97,19 @@ class Machine(Protocol[Command_contra, Record, Reply]):
         """The record that these bytes hold; None (and counted) if they are not understood."""
         ...
 
+    def decode_pending(
+        self, transaction: InTransaction, key: bytes | None, value: bytes | None
+    ) -> Record | None:
+        """As `decode`, of a record in a transaction that may not have ended."""
+        ...
+
+    def ended(self, ended: TransactionEnded) -> Record | None:
+        """The record to apply for a marker in the log."""
+        ...
+
     def state_records(self) -> list[Record]:
-        """Durable records that by themselves rebuild the whole durable state."""
+        """Durable records that by themselves rebuild the whole durable state.
+
+        But for what open transactions hold: the log keeps their own records until they end.
+        """
         ...

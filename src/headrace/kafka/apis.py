@@ -15,10 +15,13 @@ DESCRIBE_GROUPS, LIST_GROUPS = 15, 16
 API_VERSIONS = 18
 CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 19, 20, 21, 22
 OFFSET_FOR_LEADER_EPOCH = 23
+ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, WRITE_TXN_MARKERS = 24, 25, 26, 27
+TXN_OFFSET_COMMIT = 28
 DESCRIBE_CONFIGS, ALTER_CONFIGS, DESCRIBE_LOG_DIRS = 32, 33, 35
 CREATE_PARTITIONS, DELETE_GROUPS = 37, 42
 INCREMENTAL_ALTER_CONFIGS, OFFSET_DELETE = 44, 47
 DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 60, 75
+DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
 
 
 class Api(NamedTuple):
@@ -49,8 +52,13 @@ _APIS = (
     Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5),
     Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
     Api(DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
-    Api(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
+    Api(INIT_PRODUCER_ID, "InitProducerId", 0, 6, 2),
     Api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
+    Api(ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3),
+    Api(ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3),
+    Api(END_TXN, "EndTxn", 0, 5, 3),
+    Api(WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1),
+    Api(TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3),
     Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
     Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
     Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 4, 2),
@@ -59,6 +67,8 @@ _APIS = (
     Api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
     Api(OFFSET_DELETE, "OffsetDelete", 0, 0, 99),
     Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
+    Api(DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
+    Api(LIST_TRANSACTIONS, "ListTransactions", 0, 1, 0),
     Api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
 )
 APIS: dict[int, Api] = {api.key: api for api in _APIS}

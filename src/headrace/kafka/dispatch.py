@@ -43,10 +43,13 @@ from headrace.kafka.handlers import (
     offsets,
     producers,
     topics,
+    transactional_offsets,
+    transactions,
 )
 from headrace.kafka.handlers.context import Context
 from headrace.kafka.handlers.fetch import FetchHandler
 from headrace.kafka.handlers.produce import ProduceHandler
+from headrace.kafka.peer_client import KafkaPeerClient
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
 from headrace.kafka.wire.schema import Answer, read_request, write_response
@@ -90,6 +93,8 @@ _HANDLERS: dict[int, Handler] = {
     **producers.HANDLERS,
     **groups.HANDLERS,
     **group_offsets.HANDLERS,
+    **transactions.HANDLERS,
+    **transactional_offsets.HANDLERS,
 }
 
 
@@ -103,6 +108,8 @@ class KafkaFace:
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server] = []
         self.connections: dict[Connection, None] = {}  # in order, so that a run can be replayed
+        self._peer_client = KafkaPeerClient()
+        node.call_peers_with(self._peer_client)
         self.request_bytes_max = node.config.request_bytes_max
         self.gate: Gate | None = node.ownership.guard
         self.produce = ProduceHandler(node)
@@ -137,6 +144,7 @@ class KafkaFace:
             if connection.transport is not None:
                 connection.transport.close()
         self.produce.close()
+        self._peer_client.close()
         await self._tasks.close()
 
     async def _sweep(self) -> None:

@@ -21,6 +21,7 @@ LEADER_NOT_AVAILABLE = 5
 NOT_LEADER_OR_FOLLOWER = 6
 MESSAGE_TOO_LARGE = 10
 OFFSET_METADATA_TOO_LARGE = 12
+NETWORK_EXCEPTION = 13
 COORDINATOR_LOAD_IN_PROGRESS = 14
 COORDINATOR_NOT_AVAILABLE = 15
 NOT_COORDINATOR = 16
@@ -52,6 +53,7 @@ INVALID_TRANSACTION_TIMEOUT = 50
 CONCURRENT_TRANSACTIONS = 51
 TRANSACTION_COORDINATOR_FENCED = 52
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+OPERATION_NOT_ATTEMPTED = 55
 KAFKA_STORAGE_ERROR = 56
 UNKNOWN_PRODUCER_ID = 59
 NON_EMPTY_GROUP = 68
@@ -126,6 +128,7 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.NotOwner: NOT_LEADER_OR_FOLLOWER,
     errors.LeaderEpochFenced: FENCED_LEADER_EPOCH,
     errors.LeaderEpochUnknown: UNKNOWN_LEADER_EPOCH,
+    errors.BrokerUnreachable: NETWORK_EXCEPTION,
     errors.PolicyViolation: POLICY_VIOLATION,
     errors.CoordinatorLoading: COORDINATOR_LOAD_IN_PROGRESS,
     errors.CoordinatorUnavailable: COORDINATOR_NOT_AVAILABLE,
@@ -147,6 +150,12 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.FetchSessionEpochInvalid: INVALID_FETCH_SESSION_EPOCH,
 }
 
+_KINDS: dict[int, type[HeadraceError]] = {}
+for _kind, _code in _CODES.items():
+    if _kind.__mro__[1] is not HeadraceError and _code not in _KINDS:
+        _KINDS[_code] = _kind
+_KINDS[NOT_LEADER_OR_FOLLOWER] = errors.NotOwner
+
 _PATH = re.compile(r"(?<![\w/:.])(?:/[\w.+@~-]+){2,}")
 
 
@@ -161,6 +170,14 @@ def code_of(error: BaseException | None) -> int:
         if code is not None:
             return code
     return UNKNOWN_SERVER_ERROR
+
+
+def error_of(code: int) -> HeadraceError | None:
+    """The error that another broker's answer stands for; None for NONE."""
+    if code == NONE:
+        return None
+    kind = _KINDS.get(code, errors.HeadraceError)
+    return kind(f"another broker answered with error code {code}")
 
 
 def message_of(error: BaseException | None) -> str | None:

@@ -187,6 +187,20 @@ class PartitionLog:
                 return Appended(duplicate.base_offset, self._safe_when(duplicate.base_offset))
         return self._append(batch, header, active, now_ms)
 
+    def append_by_coordinator(self, batch: Buffer, header: BatchHeader) -> Appended | None:
+        """Append the batch that a coordinator writes into a producer's transaction.
+
+        It has no sequence: the coordinator answers each request once. None as for `append`. Raises
+        ProducerFenced on an older producer epoch, and what storage says.
+        """
+        active = self.active
+        if self.ready is not None or active is None:
+            self.check_failure()
+            self.upkeep.require_active()
+            return None
+        self.producers.check_epoch(header.producer_id, header.producer_epoch)
+        return self._append(batch, header, active, self._clock.now_ms())
+
     def append_marker(
         self,
         producer_id: int,

@@ -177,6 +177,15 @@ class ProducerState:
             )
         return None
 
+    def check_epoch(self, producer_id: int, producer_epoch: int) -> None:
+        """Raises ProducerFenced if the producer has a newer epoch."""
+        producer = self._producers.get(producer_id)
+        if producer is not None and producer_epoch < producer.epoch:
+            raise ProducerFenced(
+                f"producer {producer_id} writes with epoch {producer_epoch}, and epoch"
+                f" {producer.epoch} is at work: it must take a new epoch"
+            )
+
     def apply(self, batch: BatchHeader, base_offset: int, now_ms: int, safe_offset: int) -> None:
         """Take note of an appended batch of an idempotent producer.
 

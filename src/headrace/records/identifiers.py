@@ -15,7 +15,8 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 ZERO_UUID = UUID(int=0)
 
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 
 class TopicPartition(NamedTuple):

@@ -5,8 +5,6 @@ a broker that was opened again against them. What was answered is there; what wa
 be; what nobody asked for is not. What was deleted is gone for good, under any name.
 """
 
-# ruff: noqa: SLF001 - a group's generation is looked at from within
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -347,7 +345,7 @@ async def _generation_violations(
 ) -> list[str]:
     """Its last answered generation, or a later one that was under way, is in force; none before."""
     await _committed(node, (group, LASTING, 0))  # the group is loaded
-    shard = node.groups._shard(node.groups.partition_for(group))
+    shard = node.groups.shards.shard(node.groups.partition_for(group))
     machine: Any = shard.machine
     found = machine.groups.get(group)
     if found is None:

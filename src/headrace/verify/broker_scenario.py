@@ -6,8 +6,6 @@ after a crash is always known. Batches describe themselves: topic id, partition,
 decide every byte, so what a deleted topic held is never mistaken for what its successor holds.
 """
 
-# ruff: noqa: SLF001 - groups get a shorter delay, and what they know is looked at from within
-
 from __future__ import annotations
 
 import asyncio
@@ -60,7 +58,7 @@ def small_settings() -> ExitStack:
 
 def has_quick_groups(node: Node) -> None:
     """Rebalances end as soon as all members are there."""
-    node.groups._config = GroupConfig(initial_rebalance_delay_ms=0)
+    node.groups.config = GroupConfig(initial_rebalance_delay_ms=0)
 
 
 @lru_cache(maxsize=20_000)

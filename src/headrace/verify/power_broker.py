@@ -136,7 +136,7 @@ class Opened:
     async def __aexit__(self, *_: object) -> None:
         await self.node.tasks.close()
         if hasattr(self.node, "groups"):
-            await self.node.groups.close()
+            self.node.coordinators.close()
         await self.node.metadata.close()
         await abandon(self.node.store)  # type: ignore[arg-type]  # a FileLedgerStore
 

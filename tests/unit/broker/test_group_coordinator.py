@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker.group_coordinator import GroupCoordinator, hash_group
+from headrace.broker.coordinator_shards import hash_key
+from headrace.broker.group_coordinator import GroupCoordinator
 from headrace.coordination.groups.commands import (
     CommitCommand,
     DeleteOffsetsCommand,
@@ -59,7 +60,7 @@ class MemoryLog:
         self.replay_gate: asyncio.Event | None = None
         self.append_error: HeadraceError | None = None
 
-    def append(self, records: list) -> Completion:
+    def append(self, records: list, _transaction: object = None) -> Completion:
         if self.append_error is not None:
             raise self.append_error
         if not self.is_manual:
@@ -153,7 +154,7 @@ async def world(config: GroupConfig | None = None):
     try:
         yield it
     finally:
-        await it.coordinator.close()
+        it.coordinator.shards.close()
         await it.tasks.close()
 
 
@@ -179,11 +180,11 @@ def run(test):
 )
 def test_groups_hash_as_java_hashes_strings(group_id, code):
     """`code` is what Java's String.hashCode gives; the last is the least int, whose abs is 0."""
-    assert hash_group(group_id, 50) == (0 if code == -(2**31) else abs(code) % 50)
+    assert hash_key(group_id, 50) == (0 if code == -(2**31) else abs(code) % 50)
 
 
 def test_characters_beyond_the_first_plane_hash_as_two():
-    assert hash_group("\U0001f600", 1_000_000) == (31 * 0xD83D + 0xDE00) % 1_000_000
+    assert hash_key("\U0001f600", 1_000_000) == (31 * 0xD83D + 0xDE00) % 1_000_000
 
 
 @run
@@ -320,7 +321,7 @@ async def test_state_is_there_after_a_restart():
     async with world() as w:
         member_id = await w.settle()
         await w.commit(5, "h")
-        await w.coordinator.close()
+        w.coordinator.shards.close()
         w.restart()
         assert await w.heartbeat(member_id) is None
         assert await w.fetch("h") == 5
@@ -369,7 +370,7 @@ async def test_the_timer_completes_the_initial_delay_and_sleeps_when_nothing_is_
 async def test_a_long_log_of_little_state_becomes_a_snapshot():
     async with world() as w:
         await w.commit(0)
-        (shard,) = w.coordinator._shards.values()
+        (shard,) = w.coordinator.shards.opened()
         shard.snapshot_bytes_min = shard._snapshot_at_bytes = 2_000
         for offset in range(200):
             assert await w.commit(offset) is None
@@ -420,7 +421,7 @@ async def test_resigning_sends_those_that_wait_elsewhere():
         await w.settle()
         parked = asyncio.ensure_future(w.join())
         await turns()
-        w.coordinator.resign(w.coordinator.partition_for("g"))
+        w.coordinator.shards.resign(w.coordinator.partition_for("g"))
         assert isinstance((await parked).error, NotCoordinator)
 
 
@@ -430,7 +431,7 @@ async def test_closing_refuses_what_waits():
         await w.settle()
         parked = asyncio.ensure_future(w.join())
         await turns()
-        await w.coordinator.close()
+        w.coordinator.shards.close()
         assert isinstance((await parked).error, CoordinatorUnavailable)
         assert isinstance(await w.commit(1), CoordinatorUnavailable)
 

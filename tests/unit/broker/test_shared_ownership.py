@@ -617,7 +617,7 @@ def test_a_coordinator_that_was_away_at_the_deletion_shows_no_old_progress() -> 
         await until(lambda: two.ownership.is_mine(two.topics.get(OFFSETS_TOPIC), 0))
         await until(lambda: two.ownership.is_mine(two.topics.get("t"), 0))
         assert await committed(two) == -1
-        shard = two.groups._shards[two.groups.partition_for("g")]
+        shard = two.groups.shards.shard(two.groups.partition_for("g"))
         assert "g" not in shard.machine.groups, "what is stale is dropped, too"
         assert await commit(two, 3) is None
         assert await committed(two) == 3

@@ -253,6 +253,27 @@ class CommitCommand:
 
 
 @dataclass(slots=True)
+class TransactionalCommitCommand:
+    """TxnOffsetCommit: offsets that count when the producer's transaction commits.
+
+    Clients before v3 know no generation (-1) and no member id: they are not checked.
+    """
+
+    group_id: str
+    producer_id: int
+    producer_epoch: int
+    generation: int
+    member_id: str
+    group_instance_id: str | None
+    offsets: list[OffsetToCommit]
+    topic_ids: Mapping[str, UUID] | None = None
+
+    def refused(self, error: HeadraceError) -> CommitReply:
+        """The reply that carries `error` for every partition."""
+        return CommitReply([PartitionResult(o[0], o[1], error) for o in self.offsets])
+
+
+@dataclass(slots=True)
 class FetchOffsetsReply:
     """Answers a FetchOffsetsCommand; on `error` there are no offsets."""
 
@@ -262,10 +283,15 @@ class FetchOffsetsReply:
 
 @dataclass(slots=True)
 class FetchOffsetsCommand:
-    """OffsetFetch of (topic, partition) pairs, or of all that is stored (None)."""
+    """OffsetFetch of (topic, partition) pairs, or of all that is stored (None).
+
+    `require_stable`: what an open transaction has committed anew is refused, not answered with the
+    offset before it.
+    """
 
     group_id: str
     partitions: list[tuple[str, int]] | None = None
+    require_stable: bool = False
 
     def refused(self, error: HeadraceError) -> FetchOffsetsReply:
         """The reply that carries `error`."""

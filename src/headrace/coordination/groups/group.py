@@ -17,13 +17,14 @@ from headrace.coordination.groups.commands import (
     SyncReply,
 )
 from headrace.coordination.groups.host_commands import GroupReply
+from headrace.coordination.groups.open_commits import OffsetPending, OpenCommits
 from headrace.coordination.groups.state_records import (
     DurableRecord,
     GroupStored,
     OffsetStored,
     StoredMember,
 )
-from headrace.coordination.machine import Decision
+from headrace.coordination.machine import Decision, TransactionEnded
 
 if TYPE_CHECKING:
     from headrace.coordination.groups.config import GroupConfig
@@ -99,10 +100,10 @@ class Member:
 class Group:
     """One group.
 
-    `offsets` is shared by all copies: it belongs to the machine, and durable records alone
-    change it. `record` is what the log knows of the group, None if nothing. `delay_left_ms` is
-    not negative while the first members gather (initial delay); `phase_deadline_ms` ends the
-    join phase, or the time in which members must sync.
+    `offsets` and `open_commits` are shared by all copies: they belong to the machine, and durable
+    records alone change them. `record` is what the log knows of the group, None if nothing.
+    `delay_left_ms` is not negative while the first members gather (initial delay);
+    `phase_deadline_ms` ends the join phase, or the time in which members must sync.
     """
 
     group_id: str
@@ -121,6 +122,7 @@ class Group:
     pending: dict[str, int] = field(default_factory=dict)
     pending_sync: dict[str, None] = field(default_factory=dict)
     offsets: dict[tuple[str, int], OffsetStored] = field(default_factory=dict)
+    open_commits: OpenCommits = field(default_factory=OpenCommits)
 
     def copy(self) -> Group:
         """A copy whose own fields may be changed; members are still those of the original."""
@@ -141,6 +143,7 @@ class Group:
             self.pending.copy(),
             self.pending_sync.copy(),
             self.offsets,
+            self.open_commits,
         )
 
     def next_deadline_ms(self) -> int | None:
@@ -183,7 +186,7 @@ class Group:
         return (
             self.state == EMPTY
             and self.record is None
-            and not (self.offsets or self.members or self.pending)
+            and not (self.offsets or self.open_commits or self.members or self.pending)
         )
 
     def current_members(self) -> list[JoinMember]:
@@ -231,11 +234,11 @@ class Group:
         )
 
 
-def group_from_record(record: GroupStored, offsets: dict[tuple[str, int], OffsetStored]) -> Group:
+def group_from_record(record: GroupStored, known: Group | None) -> Group:
     """The group as the log knows it; deadlines start when the machine is told that it is loaded.
 
     A generation without a leader was never assigned: its members must join anew, which is what
-    PreparingRebalance tells them.
+    PreparingRebalance tells them. `known`: the group so far, whose progress stays.
     """
     state = STABLE if record.leader is not None else PREPARING
     group = Group(
@@ -247,8 +250,9 @@ def group_from_record(record: GroupStored, offsets: dict[tuple[str, int], Offset
         record.leader,
         record.timestamp_ms,
         record=record,
-        offsets=offsets,
     )
+    if known is not None:
+        group.offsets, group.open_commits = known.offsets, known.open_commits
     for m in record.members:
         group.members[m.member_id] = Member(
             m.member_id,
@@ -298,7 +302,7 @@ class CleanupScheduled(NamedTuple):
 
 
 VolatileRecord = GroupChanged | MemberSeen | GroupForgotten | DeadlinesPassed | CleanupScheduled
-GroupRecord = DurableRecord | VolatileRecord
+GroupRecord = DurableRecord | OffsetPending | TransactionEnded | VolatileRecord
 GroupDecision = Decision[GroupRecord, GroupReply]
 
 

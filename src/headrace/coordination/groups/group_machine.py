@@ -23,6 +23,7 @@ from headrace.coordination.groups.commands import (
     LeaveCommand,
     ListGroupsCommand,
     SyncCommand,
+    TransactionalCommitCommand,
 )
 from headrace.coordination.groups.group import (
     PREPARING,
@@ -41,7 +42,9 @@ from headrace.coordination.groups.host_commands import (
     ForgetTopicsCommand,
     GroupCommand,
     GroupReply,
+    WriteMarkerCommand,
 )
+from headrace.coordination.groups.open_commits import OffsetPending
 from headrace.coordination.groups.state_records import (
     GroupRemoved,
     GroupStored,
@@ -51,7 +54,7 @@ from headrace.coordination.groups.state_records import (
     encode,
 )
 from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
-from headrace.coordination.machine import Decision
+from headrace.coordination.machine import Decision, InTransaction, TransactionEnded
 from headrace.errors import RecordInvalid
 
 if TYPE_CHECKING:
@@ -72,6 +75,10 @@ class GroupMachine:
         self._deadlines: list[tuple[int, str]] = []
         self._armed_ms: dict[str, int] = {}
         self._cleanup_ms: int | None = None
+        self._open: dict[int, dict[str, None]] = {}
+        """Producer id -> the groups that its open transaction has committed offsets of."""
+        self._last_order = 0
+        """Counts the commits of transactions, in the order of the log."""
 
     # --- deciding ----------------------------------------------------------------------------
 
@@ -90,6 +97,9 @@ class GroupMachine:
                 return classic.decide_sync(groups.get(command.group_id), command, now_ms, config)
             case LeaveCommand():
                 return classic.decide_leave(groups.get(command.group_id), command, now_ms, config)
+            case TransactionalCommitCommand():
+                group = groups.get(command.group_id)
+                return offsets.decide_transactional_commit(group, command, now_ms, config)
             case FetchOffsetsCommand():
                 return offsets.decide_fetch(groups.get(command.group_id), command)
             case DeleteOffsetsCommand():
@@ -100,8 +110,19 @@ class GroupMachine:
                 return listing.decide_list(groups, command)
             case DescribeGroupsCommand():
                 return listing.decide_describe(groups, command)
+            case _:
+                return self._decide_for_host(command, now_ms)
+
+    def _decide_for_host(
+        self,
+        command: ForgetTopicsCommand | WriteMarkerCommand | TickCommand | LoadedCommand,
+        now_ms: int,
+    ) -> GroupDecision:
+        match command:
             case ForgetTopicsCommand():
-                return offsets.decide_forget_topics(groups.values(), command)
+                return offsets.decide_forget_topics(self.groups.values(), command)
+            case WriteMarkerCommand():
+                return offsets.decide_marker(command)
             case TickCommand():
                 return self._decide_tick(now_ms)
             case LoadedCommand():
@@ -180,27 +201,33 @@ class GroupMachine:
             case MemberSeen(member, deadline_ms):
                 member.deadline_ms = deadline_ms
             case OffsetStored():
-                group = self.groups.get(record.group_id)
-                if group is None:
-                    group = self.groups[record.group_id] = Group(record.group_id)
-                group.offsets[record.topic, record.partition] = record
+                self._take_offset(record)
+            case OffsetPending(transaction, stored):
+                self._last_order += 1
+                group = self._group(stored.group_id)
+                group.open_commits.add(transaction.producer_id, self._last_order, stored)
+                self._open.setdefault(transaction.producer_id, {})[group.group_id] = None
+            case TransactionEnded():
+                self._end_transaction(record)
             case GroupChanged(group, rebalances):
                 self.groups[group.group_id] = group
                 self.rebalances_total += rebalances
                 self._arm(group)
             case GroupStored():
                 known = self.groups.get(record.group_id)
-                offsets_ = known.offsets if known is not None else {}
-                self.groups[record.group_id] = group_from_record(record, offsets_)
+                self.groups[record.group_id] = group_from_record(record, known)
             case OffsetRemoved(group_id, topic, partition):
                 known = self.groups.get(group_id)
                 if known is not None:
                     known.offsets.pop((topic, partition), None)
+                    known.open_commits.remove((topic, partition))
                     self._forget_if_nothing(known)
             case GroupRemoved(group_id):
                 known = self.groups.pop(group_id, None)
-                if known is not None and known.offsets:
-                    self.groups[group_id] = Group(group_id, offsets=known.offsets)
+                if known is not None and (known.offsets or known.open_commits):
+                    self.groups[group_id] = Group(
+                        group_id, offsets=known.offsets, open_commits=known.open_commits
+                    )
             case GroupForgotten(group_id):
                 self.groups.pop(group_id, None)
             case DeadlinesPassed(now_ms):
@@ -209,6 +236,36 @@ class GroupMachine:
                 self._cleanup_ms = at_ms
             case _:
                 assert_never(record)
+
+    def _group(self, group_id: str) -> Group:
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = Group(group_id)
+        return group
+
+    def _take_offset(self, record: OffsetStored) -> None:
+        """A commit outside of transactions, or a snapshot's repetition of what is in force."""
+        group = self._group(record.group_id)
+        place = record.topic, record.partition
+        if record.is_repeated:
+            record = record._replace(is_repeated=False)
+        elif group.open_commits:
+            group.open_commits.supersede(place)
+        group.offsets[place] = record
+
+    def _end_transaction(self, ended: TransactionEnded) -> None:
+        """A marker: the commits of the transaction are in force, unless later ones are."""
+        for group_id in self._open.pop(ended.producer_id, ()):
+            group = self.groups.get(group_id)
+            if group is None:
+                continue
+            commits = group.open_commits.end(ended.producer_id)
+            if ended.is_commit:
+                for order, stored in commits:
+                    place = stored.topic, stored.partition
+                    group.open_commits.supersede(place, order)
+                    group.offsets[place] = stored
+            self._forget_if_nothing(group)
 
     def _forget_if_nothing(self, group: Group) -> None:
         if group.is_forgettable():
@@ -241,6 +298,8 @@ class GroupMachine:
         """See Machine."""
         if isinstance(record, OffsetStored | GroupStored | OffsetRemoved | GroupRemoved):
             return encode(record)
+        if isinstance(record, OffsetPending):
+            return encode(record.stored)
         return None
 
     def decode(self, key: bytes | None, value: bytes | None) -> GroupRecord | None:
@@ -255,11 +314,27 @@ class GroupMachine:
             self.skipped_count += 1
         return record
 
+    def decode_pending(
+        self, transaction: InTransaction, key: bytes | None, value: bytes | None
+    ) -> GroupRecord | None:
+        """See Machine: a transaction holds offsets alone."""
+        record = self.decode(key, value)
+        return OffsetPending(transaction, record) if isinstance(record, OffsetStored) else None
+
+    def ended(self, ended: TransactionEnded) -> GroupRecord | None:
+        """See Machine."""
+        return ended
+
     def state_records(self) -> list[GroupRecord]:
         """See Machine: what the log knows, which is not always what stands in memory."""
         records: list[GroupRecord] = []
         for group in self.groups.values():
             if group.record is not None:
                 records.append(group.record)
-            records += group.offsets.values()
+            if not group.open_commits:
+                records += group.offsets.values()
+                continue
+            for place, stored in group.offsets.items():
+                is_open = group.open_commits.is_open(place)
+                records.append(stored._replace(is_repeated=True) if is_open else stored)
         return records

@@ -26,12 +26,14 @@ from headrace.coordination.groups.commands import (
     ListGroupsReply,
     SyncCommand,
     SyncReply,
+    TransactionalCommitCommand,
 )
 from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from headrace.coordination.machine import EndsTransaction
     from headrace.errors import HeadraceError
 
 
@@ -46,12 +48,25 @@ class ForgetTopicsCommand:
         return DoneReply(error)
 
 
+@dataclass(slots=True)
+class WriteMarkerCommand:
+    """Append the marker of a transaction to this shard's log: its commits end here."""
+
+    marker: EndsTransaction
+
+    def refused(self, error: HeadraceError) -> DoneReply:
+        """The reply that carries `error`."""
+        return DoneReply(error)
+
+
 GroupCommand = (
     JoinCommand
     | SyncCommand
     | HeartbeatCommand
     | LeaveCommand
     | CommitCommand
+    | TransactionalCommitCommand
+    | WriteMarkerCommand
     | FetchOffsetsCommand
     | DeleteOffsetsCommand
     | DeleteGroupsCommand

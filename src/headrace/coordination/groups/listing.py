@@ -90,7 +90,8 @@ def decide_delete_groups(
             results.append(GroupResult(group_id, GroupNotEmpty("the group has members")))
         else:
             deleted[group_id] = None
-            records += [OffsetRemoved(group_id, t, p) for t, p in group.offsets]
+            places = dict.fromkeys([*group.offsets, *sorted(group.open_commits.places())])
+            records += [OffsetRemoved(group_id, t, p) for t, p in places]
             records.append(removal(group))
             results.append(GroupResult(group_id, None))
     return Decision(records, DeleteGroupsReply(results))

@@ -23,6 +23,7 @@ from headrace.coordination.groups.commands import (
     FetchOffsetsCommand,
     FetchOffsetsReply,
     PartitionResult,
+    TransactionalCommitCommand,
 )
 from headrace.coordination.groups.group import (
     COMPLETING,
@@ -33,6 +34,7 @@ from headrace.coordination.groups.group import (
     GroupRecord,
     refused,
 )
+from headrace.coordination.groups.open_commits import OffsetPending
 from headrace.coordination.groups.state_records import (
     GroupRemoved,
     OffsetRemoved,
@@ -40,7 +42,7 @@ from headrace.coordination.groups.state_records import (
     read_subscribed_topics,
 )
 from headrace.coordination.host_commands import DoneReply
-from headrace.coordination.machine import Decision
+from headrace.coordination.machine import Decision, InTransaction, TransactionEnded
 from headrace.coordination.stored_bytes import STRING_SIZE_MAX
 from headrace.errors import (
     GroupNotEmpty,
@@ -49,6 +51,7 @@ from headrace.errors import (
     HeadraceError,
     IllegalGeneration,
     MemberUnknown,
+    OffsetCommitUnstable,
     OffsetMetadataTooLarge,
     RebalanceInProgress,
     TopicUnknown,
@@ -58,7 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.coordination.groups.config import GroupConfig
-    from headrace.coordination.groups.host_commands import ForgetTopicsCommand
+    from headrace.coordination.groups.host_commands import ForgetTopicsCommand, WriteMarkerCommand
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 TOPIC_NAME_LENGTH_MAX = 249
@@ -71,31 +74,8 @@ def decide_commit(
     error = _check_commit(group, command)
     if error is not None:
         return refused(command, error)
-    records: list[GroupRecord] = []
-    results: list[PartitionResult] = []
-    group_id = command.group_id
-    size_max = config.offset_metadata_size_max
-    ids = command.topic_ids
-    for topic, partition, offset, leader_epoch, metadata, meant_id in command.offsets:
-        text = metadata or ""
-        error = None
-        if len(text) > size_max or len(text) * 4 > STRING_SIZE_MAX < len(text.encode()):
-            error = OffsetMetadataTooLarge(limit=size_max, actual=len(text))
-        elif not 0 < len(topic) <= TOPIC_NAME_LENGTH_MAX:
-            error = TopicUnknown("not a legal topic name", topic=topic)
-        elif ids is not None and (
-            (topic_id := ids.get(topic)) is None or (meant_id or topic_id) != topic_id
-        ):
-            # It went between the request's coming and this moment.
-            error = TopicUnknown("the topic was deleted: refresh the metadata", topic=topic)
-        else:
-            topic_id = meant_id if ids is None else ids[topic]
-            records.append(
-                OffsetStored(
-                    group_id, topic, partition, offset, leader_epoch, text, now_ms, topic_id
-                )
-            )
-        results.append(PartitionResult(topic, partition, error))
+    stored, results = _checked_offsets(command, now_ms, config)
+    records: list[GroupRecord] = [*stored]
     if group is not None:
         member = group.members.get(command.member_id)
         if member is not None:
@@ -103,7 +83,68 @@ def decide_commit(
     return Decision(records, CommitReply(results))
 
 
-def _check_commit(group: Group | None, command: CommitCommand) -> HeadraceError | None:
+def decide_transactional_commit(
+    group: Group | None, command: TransactionalCommitCommand, now_ms: int, config: GroupConfig
+) -> GroupDecision:
+    """TxnOffsetCommit: as a commit, in a batch of the producer's transaction."""
+    is_checked = (
+        command.generation >= 0 or command.member_id or command.group_instance_id is not None
+    )
+    error = _check_commit(group, command) if is_checked else None
+    if error is not None:
+        return refused(command, error)
+    stored, results = _checked_offsets(command, now_ms, config)
+    transaction = InTransaction(command.producer_id, command.producer_epoch)
+    records: list[GroupRecord] = [OffsetPending(transaction, offset) for offset in stored]
+    if group is not None:
+        member = group.members.get(command.member_id)
+        if member is not None:
+            records.append(seen(member, now_ms))
+    return Decision(records, CommitReply(results), batch=transaction)
+
+
+def decide_marker(command: WriteMarkerCommand) -> GroupDecision:
+    """A transaction ends: what it has committed counts, or does not."""
+    marker = command.marker
+    ended = TransactionEnded(marker.producer_id, marker.is_commit)
+    return Decision([ended], DoneReply(), batch=marker)
+
+
+def _checked_offsets(
+    command: CommitCommand | TransactionalCommitCommand, now_ms: int, config: GroupConfig
+) -> tuple[list[OffsetStored], list[PartitionResult]]:
+    """What may be stored of a commit, and what became of each partition."""
+    stored: list[OffsetStored] = []
+    results: list[PartitionResult] = []
+    group_id = command.group_id
+    size_max = config.offset_metadata_size_max
+    ids = command.topic_ids
+    for topic, partition, offset, leader_epoch, metadata, meant_id in command.offsets:
+        text = metadata or ""
+        error: HeadraceError | None = None
+        if len(text) > size_max or len(text) * 4 > STRING_SIZE_MAX < len(text.encode()):
+            error = OffsetMetadataTooLarge(limit=size_max, actual=len(text))
+        elif not 0 < len(topic) <= TOPIC_NAME_LENGTH_MAX:
+            error = TopicUnknown("not a legal topic name", topic=topic)
+        elif ids is not None and (
+            (topic_id := ids.get(topic)) is None or (meant_id or topic_id) != topic_id
+        ):
+            # It was deleted between the request's arrival and this moment.
+            error = TopicUnknown("the topic was deleted: refresh the metadata", topic=topic)
+        else:
+            topic_id = meant_id if ids is None else ids[topic]
+            stored.append(
+                OffsetStored(
+                    group_id, topic, partition, offset, leader_epoch, text, now_ms, topic_id
+                )
+            )
+        results.append(PartitionResult(topic, partition, error))
+    return stored, results
+
+
+def _check_commit(
+    group: Group | None, command: CommitCommand | TransactionalCommitCommand
+) -> HeadraceError | None:
     generation = command.generation
     if group is None:
         # A group of its own making is not ours to know: a simple consumer may always commit.
@@ -129,9 +170,18 @@ def decide_fetch(group: Group | None, command: FetchOffsetsCommand) -> GroupDeci
         sorted(stored) if command.partitions is None else command.partitions
     )
     offsets: list[FetchedOffset] = []
+    open_commits = group.open_commits if group is not None and command.require_stable else None
     for topic, partition in partitions:
         found = stored.get((topic, partition))
-        if found is None:
+        if open_commits and open_commits.is_open((topic, partition)):
+            error = OffsetCommitUnstable(
+                "a transaction has committed an offset of this partition and has not ended yet: try"
+                " again",
+                topic=topic,
+                partition=partition,
+            )
+            offsets.append(FetchedOffset(topic, partition, NO_OFFSET, NO_LEADER_EPOCH, "", error))
+        elif found is None:
             offsets.append(FetchedOffset(topic, partition, NO_OFFSET, NO_LEADER_EPOCH, ""))
         else:
             offsets.append(
@@ -163,7 +213,7 @@ def decide_delete(group: Group | None, command: DeleteOffsetsCommand) -> GroupDe
             error = GroupSubscribed("the group subscribes to the topic", topic=topic)
             results.append(PartitionResult(topic, partition, error))
             continue
-        if (topic, partition) in group.offsets:
+        if (topic, partition) in group.offsets or group.open_commits.is_open((topic, partition)):
             records.append(OffsetRemoved(group.group_id, topic, partition))
         results.append(PartitionResult(topic, partition, None))
     return Decision(records, DeleteOffsetsReply(None, results))
@@ -191,7 +241,10 @@ def decide_forget_topics(groups: Iterable[Group], command: ForgetTopicsCommand) 
     records: list[GroupRecord] = [
         OffsetRemoved(group.group_id, topic, partition)
         for group in groups
-        for (topic, partition), stored in group.offsets.items()
+        for (topic, partition), stored in [
+            *group.offsets.items(),
+            *(((s.topic, s.partition), s) for s in group.open_commits.in_force()),
+        ]
         if topic in names and (stored.topic_id is None or (topic, stored.topic_id) in gone)
     ]
     return Decision(records, DoneReply())
@@ -204,8 +257,8 @@ def find_expired(groups: Iterable[Group], now_ms: int, config: GroupConfig) -> l
     """
     records: list[GroupRecord] = []
     for group in groups:
-        if group.state != EMPTY or group.pending:
-            continue
+        if group.state != EMPTY or group.pending or group.open_commits:
+            continue  # an offset that a transaction is about to replace must outlive it
         expired = [
             OffsetRemoved(group.group_id, topic, partition)
             for (topic, partition), stored in group.offsets.items()

@@ -25,6 +25,7 @@ from headrace.coordination.stored_bytes import (
     StoredReader,
     compact_string,
     stored_string,
+    tagged_fields,
 )
 from headrace.errors import RecordInvalid
 from headrace.records.identifiers import ZERO_UUID
@@ -37,6 +38,9 @@ GROUP_VALUE_VERSION = 3
 
 _OFFSET_HEAD = Struct(">hqi")
 _TOPIC_ID_TAG = 0
+_REPEATED_TAG = 1_000
+"""Ours: far above the numbers that Kafka gives out one by one. Readers skip what they do not know.
+Do not change: stored."""
 _TOPIC_ID_SIZE = 16
 _TOPIC_ID_HEAD = bytes((1, _TOPIC_ID_TAG, _TOPIC_ID_SIZE))
 """One tagged field: its number and its size. Do not change: stored."""
@@ -59,6 +63,8 @@ class OffsetStored(NamedTuple):
     timestamp_ms: int
     topic_id: UUID | None = None
     """Of the topic that the progress was made in; None: stored before ids were."""
+    is_repeated: bool = False
+    """Of a snapshot: commits of transactions that are open come after it, wherever they lie."""
 
 
 class OffsetRemoved(NamedTuple):
@@ -146,19 +152,21 @@ def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
 
 
 def _offset_value(record: OffsetStored) -> bytes:
-    _, _, _, offset, leader_epoch, metadata, timestamp_ms, topic_id = record
-    if topic_id is None:
+    _, _, _, offset, leader_epoch, metadata, timestamp_ms, topic_id, is_repeated = record
+    if topic_id is None and not is_repeated:
         head = _OFFSET_HEAD.pack(OFFSET_VALUE_VERSION, offset, leader_epoch)
         return b"".join((head, stored_string(metadata), INT64.pack(timestamp_ms)))
-    return b"".join(
-        (
-            _OFFSET_HEAD.pack(OFFSET_VALUE_VERSION_WITH_ID, offset, leader_epoch),
-            compact_string(metadata),
-            INT64.pack(timestamp_ms),
-            _TOPIC_ID_HEAD,
-            topic_id.bytes,
-        )
+    parts = (
+        _OFFSET_HEAD.pack(OFFSET_VALUE_VERSION_WITH_ID, offset, leader_epoch),
+        compact_string(metadata),
+        INT64.pack(timestamp_ms),
     )
+    if topic_id is not None and not is_repeated:  # what is written most
+        return b"".join((*parts, _TOPIC_ID_HEAD, topic_id.bytes))
+    fields = {_REPEATED_TAG: b""} if is_repeated else {}
+    if topic_id is not None:
+        fields[_TOPIC_ID_TAG] = topic_id.bytes
+    return b"".join((*parts, tagged_fields(fields)))
 
 
 def _group_value(record: GroupStored) -> bytes:
@@ -200,16 +208,23 @@ def _decode_offset(
     timestamp_ms = reader.int64()
     if version == 1:
         reader.int64()  # an expiry of its own, dropped by Kafka 2.1 (KIP-211)
-    topic_id = _topic_id(reader) if is_flexible else None
+    tags = reader.tagged_fields() if is_flexible else {}
     reader.end()
     return OffsetStored(
-        group_id, topic, partition, offset, leader_epoch, metadata, timestamp_ms, topic_id
+        group_id,
+        topic,
+        partition,
+        offset,
+        leader_epoch,
+        metadata,
+        timestamp_ms,
+        _topic_id(tags),
+        _REPEATED_TAG in tags,
     )
 
 
-def _topic_id(reader: StoredReader) -> UUID | None:
-    """The topic's id among the tagged fields at a value's end."""
-    data = reader.tagged_fields().get(_TOPIC_ID_TAG)
+def _topic_id(tags: dict[int, bytes]) -> UUID | None:
+    data = tags.get(_TOPIC_ID_TAG)
     if data is None:
         return None
     if len(data) != _TOPIC_ID_SIZE:

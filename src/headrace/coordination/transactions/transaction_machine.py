@@ -50,6 +50,7 @@ from headrace.coordination.transactions.state_records import (
 from headrace.errors import RecordInvalid, TransactionalIdUnknown
 
 if TYPE_CHECKING:
+    from headrace.coordination.machine import InTransaction, TransactionEnded
     from headrace.coordination.transactions.config import TransactionConfig
 
 EXPIRE_AGAIN_MS = 1_000
@@ -280,6 +281,18 @@ class TransactionMachine:
         if record is None:
             self.skipped_count += 1
         return record
+
+    def decode_pending(
+        self, transaction: InTransaction, key: bytes | None, value: bytes | None
+    ) -> TransactionRecord | None:
+        """See Machine: this log holds no transactions, it is about them."""
+        self.skipped_count += 1
+        return None
+
+    def ended(self, ended: TransactionEnded) -> TransactionRecord | None:
+        """See Machine."""
+        self.skipped_count += 1
+        return None
 
     def state_records(self) -> list[TransactionRecord]:
         """See Machine."""

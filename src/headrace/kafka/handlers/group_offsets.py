@@ -93,7 +93,7 @@ async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
 
 
 async def _fetch_offsets(
-    node: Node, group_id: str, topics: Any, context: Context
+    node: Node, group_id: str, topics: Any, context: Context, *, require_stable: bool
 ) -> tuple[int, list[dict[str, Any]]]:
     """(error code, topics) of one group; `topics` None stands for all."""
     unknown: list[dict[str, Any]] = []
@@ -107,7 +107,9 @@ async def _fetch_offsets(
                 unknown.append(_no_offsets(topic, code_of(error)))
                 continue
             wanted.extend((name, number) for number in topic.partition_indexes)
-    reply = await node.groups.fetch_offsets(FetchOffsetsCommand(group_id, wanted))
+    reply = await node.groups.fetch_offsets(
+        FetchOffsetsCommand(group_id, wanted, require_stable=require_stable)
+    )
     by_topic: dict[str, list[FetchedOffset]] = {}
     for offset in reply.offsets:
         by_topic.setdefault(offset.topic, []).append(offset)
@@ -155,17 +157,22 @@ def _no_offsets(topic: Any, error_code: int) -> dict[str, Any]:
 async def offset_fetch(node: Node, request: Any, context: Context) -> Answer:
     """OffsetFetch: of one group, or from v8 on of several."""
     await ensure_offsets_topic(node)
+    stable: bool = getattr(request, "require_stable", False)
     if context.version < 8:
         topics = request.topics
         if context.version < 2 and topics is None:
             topics = ()
-        error_code, answers = await _fetch_offsets(node, request.group_id, topics, context)
+        error_code, answers = await _fetch_offsets(
+            node, request.group_id, topics, context, require_stable=stable
+        )
         if error_code != NONE and context.version < 2:
             answers = [_no_offsets(topic, error_code) for topic in request.topics or ()]
         return {"error_code": error_code, "topics": answers}
     groups: list[dict[str, Any]] = []
     for group in request.groups:
-        error_code, answers = await _fetch_offsets(node, group.group_id, group.topics, context)
+        error_code, answers = await _fetch_offsets(
+            node, group.group_id, group.topics, context, require_stable=stable
+        )
         groups.append({"group_id": group.group_id, "topics": answers, "error_code": error_code})
     return {"groups": groups}
 

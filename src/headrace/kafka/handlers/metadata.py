@@ -13,11 +13,12 @@ from headrace.broker.ownership import NO_LEADER
 from headrace.errors import HeadraceError, RequestInvalid, TopicExists, TopicUnknown
 from headrace.kafka import apis
 from headrace.kafka.error_codes import LEADER_NOT_AVAILABLE, code_of, message_of
-from headrace.records.identifiers import OFFSETS_TOPIC
+from headrace.records.identifiers import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from headrace.broker.coordinator_shards import CoordinatorShards
     from headrace.broker.node import Node
     from headrace.broker.topic import Topic
     from headrace.kafka.handlers.context import Context
@@ -31,6 +32,8 @@ TOPIC_OPERATIONS = 0b1101_1111_1000
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 NOT_ASKED = -(2**31)
 GROUP_KEY, TRANSACTION_KEY = 0, 1
+TRANSACTION_VERSION, TRANSACTION_VERSION_LEVEL = "transaction.version", 2
+"""KIP-890: clients that know it bump their epoch with every transaction."""
 PARTITIONS_MAX = 2_000
 """max.request.partition.size.limit"""
 
@@ -40,9 +43,21 @@ async def api_versions(_node: Node, _request: Any, _context: Context) -> Answer:
     return {
         "error_code": 0,
         "api_keys": apis.advertised(),
-        "supported_features": [],
-        "finalized_features_epoch": -1,
-        "finalized_features": [],
+        "supported_features": [
+            {
+                "name": TRANSACTION_VERSION,
+                "min_version": 0,
+                "max_version": TRANSACTION_VERSION_LEVEL,
+            }
+        ],
+        "finalized_features_epoch": 1,
+        "finalized_features": [
+            {
+                "name": TRANSACTION_VERSION,
+                "max_version_level": TRANSACTION_VERSION_LEVEL,
+                "min_version_level": TRANSACTION_VERSION_LEVEL,
+            }
+        ],
         "zk_migration_ready": False,
     }
 
@@ -109,7 +124,7 @@ async def _topic(node: Node, name: str, *, may_create: bool) -> Topic:
     try:
         return node.topics.get(name)
     except TopicUnknown:
-        if name == OFFSETS_TOPIC:
+        if name in INTERNAL_TOPICS:
             return await node.topics.ensure_internal(name)
         if not may_create:
             raise
@@ -207,7 +222,7 @@ async def describe_topic_partitions(node: Node, request: Any, _context: Context)
 
 
 async def find_coordinator(node: Node, request: Any, context: Context) -> Answer:
-    """FindCoordinator, for groups; transactions have none yet."""
+    """FindCoordinator, for groups and transactional ids."""
     keys = [request.key] if context.version < 4 else list(request.coordinator_keys)
     kind = getattr(request, "key_type", GROUP_KEY)
     coordinators: list[dict[str, Any]] = []
@@ -215,10 +230,14 @@ async def find_coordinator(node: Node, request: Any, context: Context) -> Answer
         error: HeadraceError | None = None
         broker: BrokerFact | None = None
         try:
-            if kind != GROUP_KEY:
-                raise RequestInvalid("this broker coordinates consumer groups only")
-            await node.topics.ensure_internal(OFFSETS_TOPIC)
-            broker = node.coordinator_of(key)
+            if kind == GROUP_KEY:
+                shards: CoordinatorShards[Any, Any, Any] = node.groups.shards
+            elif kind == TRANSACTION_KEY:
+                shards = node.transactions.shards
+            else:
+                raise RequestInvalid("there are coordinators of groups and of transactions only")
+            await node.topics.ensure_internal(shards.topic)
+            broker = node.coordinator_of(shards, key)
         except HeadraceError as refused:
             error = refused
         coordinators.append(

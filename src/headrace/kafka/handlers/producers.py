@@ -1,12 +1,15 @@
-"""InitProducerId: ids for idempotent producers (KIP-98, KIP-360)."""
+"""InitProducerId: ids of idempotent and of transactional producers (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
+import datetime
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, RequestInvalid
+from headrace.coordination.transactions.commands import InitProducerIdCommand
+from headrace.errors import HeadraceError, RequestInvalid, TransactionalIdRefused
 from headrace.kafka import apis
-from headrace.kafka.error_codes import code_of
+from headrace.kafka.error_codes import INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, code_of
+from headrace.records.identifiers import TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -14,25 +17,60 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.schema import Answer
 
 INT16_MAX = 2**15 - 1
+FENCED_SINCE = 4
+"""The first version whose clients know PRODUCER_FENCED."""
 
 
-async def init_producer_id(node: Node, request: Any, _context: Context) -> Answer:
+def fencing_code(code: int, version: int, known_since: int) -> int:
+    """PRODUCER_FENCED, for a client that knows it; older ones know INVALID_PRODUCER_EPOCH."""
+    return INVALID_PRODUCER_EPOCH if code == PRODUCER_FENCED and version < known_since else code
+
+
+async def init_producer_id(node: Node, request: Any, context: Context) -> Answer:
     """A new id, or the next epoch of the id that the producer has already."""
     producer_id, epoch = -1, -1
     error: HeadraceError | None = None
     try:
         if request.transactional_id is not None:
-            raise RequestInvalid("this broker has no transactions yet")
-        known, known_epoch = getattr(request, "producer_id", -1), -1
-        if known >= 0:
-            known_epoch = request.producer_epoch
-        if known >= 0 and 0 <= known_epoch < INT16_MAX - 1:
-            producer_id, epoch = known, known_epoch + 1
+            producer_id, epoch = await _init_transactional(node, request)
         else:
-            producer_id, epoch = await node.producer_ids.take(), 0
+            producer_id, epoch = await _init_idempotent(node, request)
     except HeadraceError as refused:
         error = refused
-    return {"error_code": code_of(error), "producer_id": producer_id, "producer_epoch": epoch}
+    return {
+        "error_code": fencing_code(code_of(error), context.version, FENCED_SINCE),
+        "producer_id": producer_id,
+        "producer_epoch": epoch,
+        "ongoing_txn_producer_id": -1,
+        "ongoing_txn_producer_epoch": -1,
+    }
+
+
+async def _init_idempotent(node: Node, request: Any) -> tuple[int, int]:
+    known, known_epoch = getattr(request, "producer_id", -1), -1
+    if known >= 0:
+        known_epoch = request.producer_epoch
+    if known >= 0 and 0 <= known_epoch < INT16_MAX - 1:
+        return known, known_epoch + 1
+    return await node.producer_ids.take(), 0
+
+
+async def _init_transactional(node: Node, request: Any) -> tuple[int, int]:
+    if getattr(request, "enable2_pc", False) or getattr(request, "keep_prepared_txn", False):
+        raise TransactionalIdRefused("this broker has no two-phase commit of transactions")
+    await node.topics.ensure_internal(TRANSACTIONS_TOPIC)
+    command = InitProducerIdCommand(
+        request.transactional_id,
+        request.transaction_timeout // datetime.timedelta(milliseconds=1),
+        getattr(request, "producer_id", -1),
+        getattr(request, "producer_epoch", -1),
+    )
+    if (command.producer_id < 0) != (command.producer_epoch < 0):
+        raise RequestInvalid("a producer id comes with its epoch, or neither comes")
+    reply = await node.transactions.init_producer_id(command)
+    if reply.error is not None:
+        raise reply.error
+    return reply.producer_id, reply.producer_epoch
 
 
 HANDLERS = {apis.INIT_PRODUCER_ID: init_producer_id}

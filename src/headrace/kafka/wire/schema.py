@@ -53,12 +53,36 @@ def read_request(api_key: int, version: int, data: bytes, at: int) -> Any:
     return entity
 
 
+def read_response(api_key: int, version: int, data: bytes, at: int) -> Any:
+    """The body of another broker's answer. Raises FrameInvalid, whatever is wrong with it."""
+    try:
+        entity, _size = _response_reader(api_key, version)(data, at)
+    except Exception as error:  # kio raises many kinds, all due to the bytes
+        raise FrameInvalid(f"{type(error).__name__}: {str(error)[:200]}") from error
+    return entity
+
+
+@lru_cache(maxsize=16)
+def _response_reader(api_key: int, version: int) -> Callable[[Any, int], tuple[Any, int]]:
+    from kio.index import load_response_schema
+    from kio.serial import entity_reader
+
+    return entity_reader(load_response_schema(api_key, version))
+
+
 def _identity(value: Any) -> Any:
     return value
 
 
 def _milliseconds(value: int) -> datetime.timedelta:
     return datetime.timedelta(milliseconds=value)
+
+
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
+def _moment(timestamp_ms: int) -> datetime.datetime:
+    return _EPOCH + datetime.timedelta(milliseconds=timestamp_ms)
 
 
 class _Shape:
@@ -77,6 +101,8 @@ class _Shape:
                 convert = ErrorCode
             elif kind in {"timedelta_i32", "timedelta_i64"}:
                 convert = _milliseconds
+            elif kind == "datetime_i64":
+                convert = _moment
             elif kind is None or get_origin(hints[item.name]) is tuple:
                 convert = self._nested(hints[item.name])
             default = item.default
@@ -133,4 +159,21 @@ def write_response(api_key: int, version: int, answer: Answer) -> bytes:
     if is_flexible and api_key != 18:  # KIP-511: clients read ApiVersions with header v0
         buffer.write(b"\x00")
     write(buffer, shape.build(answer))
+    return buffer.getvalue()
+
+
+@lru_cache(maxsize=16)
+def _request_writer(api_key: int, version: int) -> tuple[_Shape, Callable[[Any, Any], None]]:
+    from kio.index import load_request_schema
+    from kio.serial import entity_writer
+
+    cls = load_request_schema(api_key, version)
+    return _shape(cls), entity_writer(cls)
+
+
+def write_request(api_key: int, version: int, body: Answer) -> bytes:
+    """The body of a request to another broker."""
+    shape, write = _request_writer(api_key, version)
+    buffer = io.BytesIO()
+    write(buffer, shape.build(body))
     return buffer.getvalue()

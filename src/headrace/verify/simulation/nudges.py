@@ -79,7 +79,7 @@ async def _do_it(node: Node, point: str, draw: int) -> None:
     elif point == "producer ids used up":
         node.producer_ids._block = range(0)
     elif point == "coordinator reads its log again":
-        for shard in list(node.groups._shards.values()):
+        for shard in node.groups.shards.opened():
             shard._drop(StorageUnavailable("nudged"))
     elif (log := _log(node, draw)) is not None:
         await _nudge_log(node, log, point)

@@ -143,7 +143,7 @@ async def _groups(node: Node) -> dict[str, Any]:
         return {"error": str(listing.error)}
     for one in sorted(listing.groups):
         reply = await node.groups.fetch_offsets(FetchOffsetsCommand(one.group_id))
-        machine: Any = node.groups._shard(node.groups.partition_for(one.group_id)).machine
+        machine: Any = node.groups.shards.shard(node.groups.partition_for(one.group_id)).machine
         found = machine.groups[one.group_id]
         groups[one.group_id] = {
             "protocol_type": one.protocol_type,

@@ -1,0 +1,75 @@
+"""The seam between a coordinator's shard and the partition that holds its records.
+
+Invariants: records in, records out, in the order of the log; what belongs to a transaction is said,
+and so are the markers that end one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from headrace.coordination.machine import EndsTransaction, InTransaction, TransactionEnded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headrace.runtime.completion import Completion
+
+RECORD_OVERHEAD_BYTES = 16
+
+LogRecord = tuple[bytes | None, bytes | None]
+
+
+class PendingRecord(NamedTuple):
+    """A record of the log that belongs to a transaction."""
+
+    transaction: InTransaction
+    key: bytes | None
+    value: bytes | None
+
+
+Replayed = LogRecord | PendingRecord | TransactionEnded
+
+
+class ShardLog(Protocol):
+    """One partition of the internal topic, as its shard needs it."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """Under which this broker owns the partition: the epoch of the coordinator."""
+        ...
+
+    def append(
+        self, records: list[LogRecord], transaction: InTransaction | None = None
+    ) -> Completion:
+        """Append one record batch in this turn of the loop.
+
+        Completes when it is durable, in the order of the appends; fails with StorageUnavailable,
+        or, of an older producer epoch than the log knows, with ProducerFenced.
+        """
+        ...
+
+    def append_marker(self, marker: EndsTransaction) -> Completion:
+        """Append the marker of a transaction; as `append`.
+
+        Fails with TransactionCoordinatorFenced on an older coordinator epoch, too.
+        """
+        ...
+
+    def replay(self) -> AsyncIterator[Replayed]:
+        """All records from the log's start to its end, in order."""
+        ...
+
+    def snapshot(self, records: list[LogRecord]) -> Completion:
+        """Append `records` (the whole state) in this turn, then trim the log before them.
+
+        What open transactions have written is not trimmed: it is no part of the state yet.
+        Completes when the records are durable; fails like `append`. The trim may come later or
+        never: what is replayed twice gives the same state.
+        """
+        ...
+
+
+def size_of(records: list[LogRecord]) -> int:
+    """About how many bytes these take in the log."""
+    return sum(len(k or b"") + len(v or b"") + RECORD_OVERHEAD_BYTES for k, v in records)

@@ -1,0 +1,111 @@
+"""The offsets that transactions have committed in one group, and that await their markers.
+
+Invariants: of all commits of one partition's progress the one whose record came last in the log
+counts, wherever its marker lies. So a commit outside of transactions puts out of force what
+transactions committed before it, and a marker puts out of force what came before its own commit.
+Such a commit stays open, without a value, until its marker comes: the partition is unstable until
+then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.coordination.groups.state_records import OffsetStored
+    from headrace.coordination.machine import InTransaction
+
+Place = tuple[str, int]
+"""(topic, partition)"""
+
+
+class OffsetPending(NamedTuple):
+    """Durable, within a transaction's batch: an offset that counts if the transaction commits."""
+
+    transaction: InTransaction
+    stored: OffsetStored
+
+
+class _Open(NamedTuple):
+    order: int
+    """Grows with the place in the log."""
+    stored: OffsetStored | None
+    """None: a later commit of the same partition is in force already."""
+
+
+class OpenCommits:
+    """See the module."""
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, dict[Place, _Open]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_producer)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OpenCommits) and self.picture() == other.picture()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def picture(self) -> dict[Place, tuple[list[int], list[tuple[int, OffsetStored]]]]:
+        """By partition: the producers whose commit is not in force, and what is, in its order."""
+        shown: dict[Place, tuple[list[int], list[tuple[int, OffsetStored]]]] = {}
+        for place in sorted(self.places()):
+            found = sorted(
+                (commits[place].order, producer_id)
+                for producer_id, commits in self._by_producer.items()
+                if place in commits
+            )
+            idle, in_force = shown[place] = [], []
+            for _, producer_id in found:
+                stored = self._by_producer[producer_id][place].stored
+                if stored is None:
+                    idle.append(producer_id)
+                else:
+                    in_force.append((producer_id, stored))
+            idle.sort()
+        return shown
+
+    def places(self) -> set[Place]:
+        """Every partition with an open commit."""
+        return {place for commits in self._by_producer.values() for place in commits}
+
+    def is_open(self, place: Place) -> bool:
+        """Whether a transaction has committed progress here and has not ended."""
+        return any(place in commits for commits in self._by_producer.values())
+
+    def in_force(self) -> Iterator[OffsetStored]:
+        """Each commit that would count."""
+        for commits in self._by_producer.values():
+            for commit in commits.values():
+                if commit.stored is not None:
+                    yield commit.stored
+
+    def add(self, producer_id: int, order: int, stored: OffsetStored) -> None:
+        """A transaction has committed an offset."""
+        commits = self._by_producer.setdefault(producer_id, {})
+        commits[stored.topic, stored.partition] = _Open(order, stored)
+
+    def supersede(self, place: Place, order: int | None = None) -> None:
+        """A commit in force comes after what is open here (before `order`; None: all of it)."""
+        for commits in self._by_producer.values():
+            found = commits.get(place)
+            if found is not None and (order is None or found.order < order):
+                commits[place] = _Open(found.order, None)
+
+    def remove(self, place: Place) -> None:
+        """The progress here is deleted, what is open of it, too."""
+        for producer_id, commits in list(self._by_producer.items()):
+            if commits.pop(place, None) is not None and not commits:
+                del self._by_producer[producer_id]
+
+    def end(self, producer_id: int) -> list[tuple[int, OffsetStored]]:
+        """Take out a producer's transaction: what it would put in force, with its order."""
+        commits = self._by_producer.pop(producer_id, {})
+        return [
+            (found.order, found.stored) for found in commits.values() if found.stored is not None
+        ]

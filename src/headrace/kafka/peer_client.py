@@ -1,0 +1,174 @@
+"""Calls other brokers in Kafka's own protocol, over the listener that clients use.
+
+Invariants: one connection to each broker, opened when it is first needed and dropped on any error;
+one request at a time on it, with a time limit. What gets no answer raises BrokerUnreachable; asking
+again is the caller's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from struct import Struct, error
+from typing import TYPE_CHECKING, Any
+
+from headrace.coordination.transactions.commands import AddPartitionsReply
+from headrace.errors import BrokerUnreachable, HeadraceError, TransactionAbortable
+from headrace.kafka import apis
+from headrace.kafka.error_codes import error_of
+from headrace.kafka.wire.primitives import FrameInvalid
+from headrace.kafka.wire.schema import read_response, write_request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.broker.peer_calls import MarkerRequest
+    from headrace.coordination.transactions.commands import AddPartitionsCommand
+    from headrace.coordination.transactions.state_records import Partition
+    from headrace.kafka.wire.schema import Answer
+    from headrace.metadata.facts import BrokerFact
+
+TIMEOUT_S = 5.0
+ANSWER_BYTES_MAX = 8 * 1024 * 1024
+CLIENT_ID = b"headrace-broker"
+MARKERS_VERSION, ADD_VERSION = 2, 5
+_HEADER = Struct(">hhih")
+_SIZE = Struct(">i")
+_ANSWER_HEADER_SIZE = 5
+"""Correlation id, and no tagged fields."""
+
+
+class _Peer:
+    """The connection to one broker."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = host, port
+        self._lock = asyncio.Lock()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._correlation_id = 0
+
+    async def call(self, api_key: int, version: int, body: Answer) -> Any:
+        """Ask and wait. Raises BrokerUnreachable."""
+        async with self._lock:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    return await self._call(api_key, version, body)
+            except (OSError, EOFError, TimeoutError, FrameInvalid, error) as problem:
+                self.close()
+                raise BrokerUnreachable(
+                    f"broker at {self._address[0]}:{self._address[1]} gave no answer"
+                    f" ({type(problem).__name__}: {problem})"
+                ) from problem
+            except asyncio.CancelledError:
+                self.close()
+                raise
+
+    async def _call(self, api_key: int, version: int, body: Answer) -> Any:
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(*self._address)
+        reader, writer = self._streams
+        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        header = _HEADER.pack(api_key, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID
+        request = header + b"\0" + write_request(api_key, version, body)
+        writer.write(_SIZE.pack(len(request)) + request)
+        await writer.drain()
+        (size,) = _SIZE.unpack(await reader.readexactly(4))
+        if not _ANSWER_HEADER_SIZE <= size <= ANSWER_BYTES_MAX:
+            raise FrameInvalid(f"an answer of {size} bytes")
+        answer = await reader.readexactly(size)
+        if answer[:4] != _SIZE.pack(correlation_id) or answer[4]:
+            raise FrameInvalid("an answer to something else")
+        return read_response(api_key, version, answer, _ANSWER_HEADER_SIZE)
+
+    def close(self) -> None:
+        """Drop the connection; the next call opens one."""
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+
+class KafkaPeerClient:
+    """Implements `broker.peer_calls.PeerCalls`."""
+
+    def __init__(self) -> None:
+        self._peers: dict[tuple[str, int], _Peer] = {}
+
+    def _peer(self, broker: BrokerFact) -> _Peer:
+        address = broker.kafka_host, broker.kafka_port
+        peer = self._peers.get(address)
+        if peer is None:
+            peer = self._peers[address] = _Peer(*address)
+        return peer
+
+    def close(self) -> None:
+        """Drop all connections."""
+        for peer in self._peers.values():
+            peer.close()
+
+    async def write_markers(
+        self, broker: BrokerFact, requests: Sequence[MarkerRequest]
+    ) -> list[dict[Partition, HeadraceError | None]]:
+        """See PeerCalls."""
+        body = {
+            "markers": [
+                {
+                    "producer_id": marker.producer_id,
+                    "producer_epoch": marker.producer_epoch,
+                    "transaction_result": marker.is_commit,
+                    "topics": [
+                        {"name": topic, "partition_indexes": numbers}
+                        for topic, numbers in by_topic(partitions).items()
+                    ],
+                    "coordinator_epoch": marker.coordinator_epoch,
+                    "transaction_version": marker.transaction_version,
+                }
+                for marker, partitions in requests
+            ]
+        }
+        answer = await self._peer(broker).call(apis.WRITE_TXN_MARKERS, MARKERS_VERSION, body)
+        found: dict[int, dict[Partition, HeadraceError | None]] = {}
+        for marker in answer.markers:
+            outcome = found.setdefault(marker.producer_id, {})
+            for topic in marker.topics:
+                for item in topic.partitions:
+                    code = int(item.error_code)
+                    outcome[topic.name, item.partition_index] = error_of(code)
+        return [found.get(request.marker.producer_id, {}) for request in requests]
+
+    async def add_partitions(
+        self, broker: BrokerFact, command: AddPartitionsCommand
+    ) -> AddPartitionsReply:
+        """See PeerCalls."""
+        body = {
+            "transactions": [
+                {
+                    "transactional_id": command.transactional_id,
+                    "producer_id": command.producer_id,
+                    "producer_epoch": command.producer_epoch,
+                    "verify_only": command.is_verify_only,
+                    "topics": [
+                        {"name": topic, "partitions": numbers}
+                        for topic, numbers in by_topic(sorted(command.partitions)).items()
+                    ],
+                }
+            ]
+        }
+        answer = await self._peer(broker).call(apis.ADD_PARTITIONS_TO_TXN, ADD_VERSION, body)
+        first = error_of(int(answer.error_code))
+        absent: list[Partition] = []
+        for result in answer.results_by_transaction:
+            for topic in result.topic_results:
+                for item in topic.results_by_partition:
+                    found = error_of(int(item.partition_error_code))
+                    if isinstance(found, TransactionAbortable):
+                        absent.append((topic.name, item.partition_index))
+                    else:
+                        first = first or found
+        return AddPartitionsReply(first, frozenset(absent))
+
+
+def by_topic(partitions: Sequence[Partition]) -> dict[str, list[int]]:
+    """Partition numbers by topic."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    return topics
