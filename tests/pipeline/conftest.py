@@ -55,9 +55,9 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def topic(broker, request):
-    """A new topic of three partitions."""
+    """A new topic of three partitions, which keeps records with timestamps of years ago."""
     name = f"t{next(_numbers)}-{request.node.originalname[5:40]}"
-    create_topic(broker, name, 3, {})
+    create_topic(broker, name, 3, {"retention.ms": "-1"})
     return name
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,7 @@ from headrace.pipeline.catalog import TableName, lease, open_catalog, read_progr
 from headrace.pipeline.errors import LeaseHeld, RecordsLost, TableMoved
 from headrace.pipeline.jobs.archive import ArchiveConfig, _Archive, run_archive
 from headrace.pipeline.jobs.maintain import MaintainConfig, run_maintain
+from headrace.pipeline.jobs.pacing import UNKNOWN_RECORD_BYTES
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, run_reconcile
 
 
@@ -109,6 +111,62 @@ def test_maintenance_keeps_the_rows_and_the_place(config, spark, send, topic, wa
     assert read_progress(table).offsets == {topic: {"0": 60, "1": 60, "2": 60}}
     assert run_archive(config, spark=spark).round_count == 0
     assert prove(config, spark) == 180
+
+
+def test_a_continuous_archive_is_maintained_between_rounds_and_beside_them(
+    config, spark, send, topic, warehouse
+):
+    """Without maintenance: 36 data files, and a snapshot for each round."""
+    rounds, maintained, beside = [], [], []
+    send(topic, 3)
+    own = MaintainConfig(
+        warehouse.folder, config.table, files_min=2, keep_snapshots=2, snapshot_age_hours=0,
+        orphan_age_hours=None,
+    )  # fmt: skip
+
+    def on_round(done):
+        rounds.append(done.record_count)
+        if done.number == 3:
+            beside.append(run_maintain(own, spark=spark))
+        send(topic, 3, first=3 * done.number)
+
+    tiny = replace(
+        config, continuous=True, round_wait_ms=0, poll_interval_ms=1, maintain_rounds=5,
+        keep_snapshots=2, snapshot_age_hours=0,
+    )  # fmt: skip
+    run_archive(
+        tiny,
+        spark=spark,
+        on_round=on_round,
+        on_maintenance=maintained.append,
+        should_stop=lambda: len(rounds) == 12,
+    )
+    assert rounds == [3] * 12
+    assert (len(maintained), len(beside)) == (2, 1)
+    assert (beside[0].files_rewritten, beside[0].files_added) == (9, 3)
+    table = open_catalog(warehouse).load_table(TableName.parse(config.table).in_catalog)
+    assert len(list(table.scan().plan_files())) == 9
+    assert len(table.metadata.snapshots) <= 5
+    assert run_archive(config, spark=spark).record_count == 3
+    assert prove(config, spark) == 39
+
+
+def test_a_continuous_archive_gathers_records_until_a_round_is_worth_it(config, spark, send, topic):
+    send(topic, 30)
+    rounds, looks = [], iter(range(100))
+    gathering = replace(
+        config, continuous=True, round_bytes_min=40 * UNKNOWN_RECORD_BYTES, round_wait_ms=10**9,
+        poll_interval_ms=1,
+    )  # fmt: skip
+
+    def should_stop():
+        if next(looks) == 5:  # 30 records were not worth a round so far
+            assert rounds == []
+            send(topic, 10, first=30)
+        return bool(rounds)
+
+    run_archive(gathering, spark=spark, on_round=rounds.append, should_stop=should_stop)
+    assert [each.record_count for each in rounds] == [40]
 
 
 def test_a_log_that_ends_before_the_table_is_not_archived_into_it(config, spark, send, topic):

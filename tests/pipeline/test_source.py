@@ -17,6 +17,7 @@ def test_a_topic_is_a_table(read, send, topic):
         "topic": topic, "partition": 1, "offset": 0, "timestampType": 0,
         "key": bytearray(b"key-1"), "value": bytearray(b"value-1"),
         "headers": [{"key": "h", "value": bytearray(b"x")}, {"key": "n", "value": None}],
+        "raw": None,
     }  # fmt: skip
     assert read(topic, includeHeaders="false").where("headers IS NOT NULL").count() == 0
 

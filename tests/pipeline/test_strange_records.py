@@ -42,7 +42,8 @@ def send_headers(broker, topic, records):
 def strange_topic(broker, topic):
     """Ordinary records, and between them some with other header keys and timestamps."""
     name = f"{topic}-strange"
-    create_topic(broker, name, 1, {"message.timestamp.after.max.ms": str(2**63 - 1)})
+    any_time = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
+    create_topic(broker, name, 1, any_time)
     producer = Producer({"bootstrap.servers": broker})
     producer.produce(name, b"first", headers=[("plain", b"0")], timestamp=1_700_000_000_000)
     assert producer.flush(30) == 0

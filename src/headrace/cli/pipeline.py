@@ -1,6 +1,6 @@
 """`headrace pipeline`: the Spark jobs.
 
-Rules of the room: Spark is imported only when a job runs, and only through `headrace.pipeline`.
+Invariants: Spark is imported only when a job runs, and only through `headrace.pipeline`.
 """
 
 from __future__ import annotations
@@ -58,6 +58,29 @@ class _Stop:
 @click.option("--warehouse", required=True, help="The folder of the Iceberg warehouse.")
 @click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
 @click.option("--continuous", is_flag=True, help="Go on with what arrives; Ctrl-C ends.")
+@click.option(
+    "--round-mib",
+    default=64,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="With --continuous: begin a round when files of that size wait ...",
+)
+@click.option(
+    "--round-wait",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="... or when the first record has waited for so long.",
+)
+@click.option(
+    "--maintain-every",
+    default=60,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="ROUNDS",
+    help="With --continuous: maintain the table after so many rounds; 0 is never.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="No line for each round.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
@@ -75,13 +98,23 @@ def archive(session: Session, /, as_json: bool, quiet: bool, **options: Any) -> 
     names = [name.strip() for name in options["topic"].split(",") if name.strip()]
     session.describe_topics(names)
     job = importlib.import_module("headrace.pipeline.jobs.archive")
-    config = job.ArchiveConfig(bootstrap=session.bootstrap, client=session.client_config, **options)
+    config = job.ArchiveConfig(
+        bootstrap=session.bootstrap,
+        client=session.client_config,
+        round_bytes_min=options.pop("round_mib") << 20,
+        round_wait_ms=int(options.pop("round_wait") * 1000),
+        maintain_rounds=options.pop("maintain_every") or None,
+        **options,
+    )
     stop = _Stop()
     signal.signal(signal.SIGINT, stop)
     restarts = importlib.import_module("headrace.pipeline.restarts")
     result = restarts.with_restarts(
         lambda: job.run_archive(
-            config, on_round=None if quiet else _say_round, should_stop=lambda: stop.wanted
+            config,
+            on_round=None if quiet else _say_round,
+            on_maintenance=None if quiet else lambda done: say(f"maintained: {done}"),
+            should_stop=lambda: stop.wanted,
         ),
         f"The archive of {options['topic']}",
     )
@@ -155,3 +188,79 @@ def reconcile(
             f"{table} is not {topic}: {'; '.join(report.problems[:5])}",
             "Run the archive to its end first; if that does not help, keep both and report it",
         )
+
+
+@pipeline.command()
+@click.option(
+    "--table",
+    default="headrace.archive",
+    show_default=True,
+    help="The Iceberg table: NAMESPACE.NAME or CATALOG.NAMESPACE.NAME.",
+)
+@click.option("--warehouse", required=True, help="The folder of the Iceberg warehouse.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.option(
+    "--file-mib",
+    default=256,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="The size that small files are compacted to.",
+)
+@click.option(
+    "--keep-snapshots",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Keep at least so many snapshots ...",
+)
+@click.option(
+    "--snapshot-age",
+    default=24,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="HOURS",
+    help="... and those younger than that; readers of older ones fail.",
+)
+@click.option(
+    "--orphan-age",
+    default=72,
+    show_default=True,
+    type=click.IntRange(min=24),
+    metavar="HOURS",
+    help="Remove files older than that which belong to no snapshot.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def maintain(table: str, warehouse: str, master: str, *, as_json: bool, **ages: int) -> None:
+    """Compact an archive's files, remove old snapshots and the files of killed rounds.
+
+    It changes no record, and may run while an archive runs.
+
+    \b
+    Example:
+      headrace pipeline maintain --table headrace.flights --warehouse ./warehouse
+    """
+    job = importlib.import_module("headrace.pipeline.jobs.maintain")
+    sessions = importlib.import_module("headrace.pipeline.session")
+    config = job.MaintainConfig(
+        warehouse,
+        table,
+        target_file_bytes=ages["file_mib"] << 20,
+        keep_snapshots=ages["keep_snapshots"],
+        snapshot_age_hours=ages["snapshot_age"],
+        orphan_age_hours=ages["orphan_age"],
+        session=sessions.SessionConfig(master, memory_mb=2048),
+    )
+    report = job.run_maintain(config)
+    if not as_json:
+        click.echo(f"{table}: {report}")
+        return
+    print_json(
+        {
+            "table": table,
+            "files_rewritten": report.files_rewritten,
+            "files_added": report.files_added,
+            "snapshots_expired": report.snapshots_expired,
+            "orphans_removed": report.orphans_removed,
+            "seconds": report.elapsed_ms / 1000,
+        }
+    )

@@ -64,6 +64,8 @@ class Progress(NamedTuple):
     offsets: Offsets
     snapshot_id: int | None
     topic_ids: TopicIds
+    record_bytes: float | None = None
+    """The mean size of a record in the table's files; None where it has none."""
 
 
 def open_catalog(warehouse: Warehouse) -> Any:
@@ -88,6 +90,19 @@ def load_table_or_none(catalog: Any, table: TableName) -> Any:
         return None
 
 
+def load_table(warehouse: Warehouse, table: TableName) -> Any:
+    """The table. Raises OptionInvalid where there is none."""
+    # Opening a catalog creates it.
+    is_there = warehouse.catalog_file.is_file()
+    found = load_table_or_none(open_catalog(warehouse), table) if is_there else None
+    if found is None:
+        raise OptionInvalid(
+            f"There is no table {table.in_spark} in the warehouse {warehouse.folder}. "
+            "Check both names; an archive creates the table in its first run."
+        )
+    return found
+
+
 def read_progress(table: Any) -> Progress:
     """The next offset of each partition: from its files, its snapshots, its properties.
 
@@ -109,7 +124,14 @@ def read_progress(table: Any) -> Progress:
             recorded_ids = _json_of(summary, TOPIC_IDS_PROPERTY) | recorded_ids
         parent = each.parent_snapshot_id
         each = None if parent is None else table.metadata.snapshot_by_id(parent)
-    return Progress(offsets, snapshot.snapshot_id, topic_ids | recorded_ids)
+    ids = topic_ids | recorded_ids
+    return Progress(offsets, snapshot.snapshot_id, ids, _record_bytes(snapshot.summary))
+
+
+def _record_bytes(summary: Any) -> float | None:
+    totals = {} if summary is None else summary.additional_properties
+    count, size = int(totals.get("total-records", 0)), int(totals.get("total-files-size", 0))
+    return size / count if count else None
 
 
 def _recorded(properties: Any) -> Offsets:
@@ -134,16 +156,20 @@ def _from_files(table: Any) -> Offsets:
     return offsets
 
 
-@contextmanager
-def lease(warehouse: Warehouse, table: TableName) -> Iterator[None]:
-    """Be the one writer of `table` on this machine. Raises LeaseHeld at once.
+WRITTEN, MAINTAINED = "written", "maintained"
+"""What a lease is for. The two do not exclude each other: maintenance keeps a table's records."""
 
-    The kernel lets go of it when the process dies, however it dies. It spares work; that two
+
+@contextmanager
+def lease(warehouse: Warehouse, table: TableName, purpose: str = WRITTEN) -> Iterator[None]:
+    """Be the one process on this machine that does this to `table`. Raises LeaseHeld at once.
+
+    The kernel releases it when the process dies, however it dies. It spares work; that two
     writers cannot both succeed is the table's own compare-and-set (see jobs/archive.py).
     """
     folder = warehouse.folder / ".leases"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / table.in_spark
+    path = folder / (table.in_spark if purpose == WRITTEN else f"{table.in_spark}.{purpose}")
     with path.open("a+") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,7 +177,8 @@ def lease(warehouse: Warehouse, table: TableName) -> Iterator[None]:
             stream.seek(0)
             holder = stream.read().strip() or "unknown"
             raise LeaseHeld(
-                f"{table.in_spark} is being written by process {holder}. Wait for it, or stop it.",
+                f"{table.in_spark} is being {purpose} by process {holder}. Wait for it, or stop "
+                "it.",
                 holder=holder,
             ) from error
         stream.truncate(0)

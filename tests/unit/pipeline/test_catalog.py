@@ -9,7 +9,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
-from headrace.pipeline.catalog import TableName, lease, open_catalog, read_progress
+from headrace.pipeline.catalog import (
+    MAINTAINED,
+    TableName,
+    lease,
+    load_table,
+    open_catalog,
+    read_progress,
+)
 from headrace.pipeline.errors import LeaseHeld, OptionInvalid
 from headrace.pipeline.session import Warehouse
 
@@ -44,8 +51,12 @@ def append(table, partition, first, count, recorded=None):
     table.append(rows, snapshot_properties=properties)
 
 
+def files_size(table):
+    return sum(task.file.file_size_in_bytes for task in table.scan().plan_files())
+
+
 def test_an_empty_table_has_not_begun(table):
-    assert read_progress(table) == ({}, None, {})
+    assert read_progress(table) == ({}, None, {}, None)
 
 
 def test_progress_is_the_larger_of_files_and_recorded_ends(table):
@@ -54,6 +65,7 @@ def test_progress_is_the_larger_of_files_and_recorded_ends(table):
     append(table, 0, 10, 1_000)
     progress = read_progress(table)
     assert progress.offsets == {"t": {"0": 1_010, "1": 9}}
+    assert progress.record_bytes == pytest.approx(files_size(table) / 1_015)
     assert progress.snapshot_id == table.current_snapshot().snapshot_id
 
 
@@ -75,7 +87,12 @@ def test_what_was_rolled_back_is_archived_again(table):
 
 def test_one_process_writes_a_table_at_a_time(tmp_path):
     name = TableName.parse("a.t")
-    with lease(Warehouse(tmp_path), name):
+    with lease(Warehouse(tmp_path), name), lease(Warehouse(tmp_path), name, MAINTAINED):
+        with (
+            pytest.raises(LeaseHeld, match="is being maintained by process"),
+            lease(Warehouse(tmp_path), name, MAINTAINED),
+        ):
+            pass
         with (
             pytest.raises(LeaseHeld, match="is being written by process"),
             lease(Warehouse(tmp_path), name),
@@ -85,6 +102,11 @@ def test_one_process_writes_a_table_at_a_time(tmp_path):
             pass
     with lease(Warehouse(tmp_path), name):
         pass
+
+
+def test_a_table_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(OptionInvalid, match=r"no table headrace\.a\.never in the warehouse"):
+        load_table(Warehouse(tmp_path), TableName.parse("a.never"))
 
 
 def test_table_names():

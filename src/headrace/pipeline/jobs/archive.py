@@ -12,6 +12,7 @@ orphaned JVM of a killed archive, for one. The lease only spares the work.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,11 +31,17 @@ from headrace.pipeline.catalog import (
     read_progress,
 )
 from headrace.pipeline.cluster import Cluster
-from headrace.pipeline.errors import RecordsLost, TableMoved
+from headrace.pipeline.errors import LeaseHeld, RecordsLost, TableMoved
+from headrace.pipeline.jobs.maintain import MaintainConfig, MaintainReport, run_maintain
+from headrace.pipeline.jobs.pacing import RoundPacer
 from headrace.pipeline.options import offsets_to_json
 from headrace.pipeline.planning import Offsets, build, limited, offset_of, total, walk
 from headrace.pipeline.position import Position, recreated, recreated_topics
 from headrace.pipeline.session import SessionConfig, Warehouse, make_session
+
+log = logging.getLogger(__name__)
+
+_LOST_RACES_MAX = 5
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,11 @@ class ArchiveConfig:
 
     `topic` may name several, with commas. A run ends when the high watermarks of its start are
     reached; a continuous one when `should_stop` says so, or the process is killed.
+
+    A continuous run begins a round when about `round_bytes_min` of files wait, or the first record
+    has waited for `round_wait_ms`. After every `maintain_rounds` rounds (None: never) it compacts
+    the table and removes snapshots but the last `keep_snapshots` and those younger than
+    `snapshot_age_hours`.
     """
 
     bootstrap: str
@@ -52,6 +64,11 @@ class ArchiveConfig:
     master: str = "local[*]"
     continuous: bool = False
     round_records_max: int = 2_000_000
+    round_bytes_min: int = 64 << 20
+    round_wait_ms: int = 60_000
+    maintain_rounds: int | None = 60
+    keep_snapshots: int = 10
+    snapshot_age_hours: int = 24
     task_records_max: int = 500_000
     poll_interval_ms: int = 1_000
     fail_on_data_loss: bool = True
@@ -112,6 +129,11 @@ class ArchiveReport:
 
 
 OnRound = Callable[[Round], None]
+OnMaintenance = Callable[[MaintainReport], None]
+
+
+def _silent(_: object) -> None:
+    pass
 
 
 def run_archive(
@@ -119,6 +141,7 @@ def run_archive(
     *,
     spark: Any = None,
     on_round: OnRound | None = None,
+    on_maintenance: OnMaintenance | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ArchiveReport:
     """Archive until done or told to stop; with `spark` None, in a session of its own.
@@ -134,7 +157,8 @@ def run_archive(
                 SessionConfig(config.master, warehouse=config.place, memory_mb=config.memory_mb)
             )
         try:
-            return _Archive(config, spark).run(on_round, should_stop)
+            archive = _Archive(config, spark, on_round or _silent, on_maintenance or _silent)
+            return archive.run(should_stop)
         finally:
             if own:
                 spark.stop()
@@ -143,43 +167,85 @@ def run_archive(
 class _Archive:
     """The loop of rounds."""
 
-    def __init__(self, config: ArchiveConfig, spark: Any) -> None:
+    def __init__(
+        self,
+        config: ArchiveConfig,
+        spark: Any,
+        on_round: OnRound = _silent,
+        on_maintenance: OnMaintenance = _silent,
+    ) -> None:
         self._config = config
         self._spark = spark
+        self._on_round, self._on_maintenance = on_round, on_maintenance
         self._table = TableName.parse(config.table)
         self._catalog = open_catalog(config.place)
         self._client = {**config.client, "bootstrap.servers": config.bootstrap}
         self._cluster = Cluster(self._client)
+        self._pacer = RoundPacer(
+            bytes_min=config.round_bytes_min,
+            wait_ms_max=config.round_wait_ms,
+            records_max=config.round_records_max,
+        )
+        self._rounds = self._records = 0
 
-    def run(self, on_round: OnRound | None, should_stop: Callable[[], bool]) -> ArchiveReport:
+    def run(self, should_stop: Callable[[], bool]) -> ArchiveReport:
+        """Rounds until the end of a run, or until told to stop."""
         begun_ns = monotonic_ns()
         self._create_table()
         pinned = None if self._config.continuous else self._latest()
-        rounds = records = lost_races = 0
+        progress = self._progress()
+        lost_races = 0
         while True:
-            round_ns = monotonic_ns()
-            progress = self._progress()
             target = self._latest() if pinned is None else pinned
             start = self._start(progress, target)
-            end = limited(start, target.offsets, self._config.round_records_max)
-            size = total(start, end)
-            if size and not should_stop():
-                try:
-                    self._commit(progress, start, Position(end, target.topic_ids))
-                except TableMoved:
-                    lost_races += 1
-                    if lost_races > 5:
-                        raise
-                    continue
-                rounds, records = rounds + 1, records + size
-                if on_round is not None:
-                    elapsed_ms = (monotonic_ns() - round_ns) // 1_000_000
-                    on_round(Round(rounds, size, elapsed_ms, end, total(end, target.offsets)))
-            elif pinned is not None or should_stop():
+            backlog = total(start, target.offsets)
+            if should_stop() or (pinned is not None and not backlog):
                 elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
-                return ArchiveReport(self._config.table, rounds, records, elapsed_ms, start)
-            else:
+                return ArchiveReport(
+                    self._config.table, self._rounds, self._records, elapsed_ms, start
+                )
+            now_ms = monotonic_ns() // 1_000_000
+            is_due = self._pacer.is_due(backlog, progress.record_bytes, now_ms)
+            if pinned is None and not is_due:
                 sleep(self._config.poll_interval_ms / 1000)
+                continue
+            try:
+                self._round(progress, start, target)
+            except TableMoved:
+                lost_races += 1
+                if lost_races > _LOST_RACES_MAX:
+                    raise
+            progress = self._progress()
+
+    def _round(self, progress: Progress, start: Offsets, target: Position) -> None:
+        """One commit, and what is due after it. Raises TableMoved."""
+        begun_ns = monotonic_ns()
+        end = limited(start, target.offsets, self._config.round_records_max)
+        size = total(start, end)
+        self._commit(progress, start, Position(end, target.topic_ids))
+        self._pacer.begun()
+        self._rounds, self._records = self._rounds + 1, self._records + size
+        elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
+        self._on_round(Round(self._rounds, size, elapsed_ms, end, total(end, target.offsets)))
+        each = self._config.maintain_rounds
+        if self._config.continuous and each is not None and self._rounds % each == 0:
+            self._maintain()
+
+    def _maintain(self) -> None:
+        """Between rounds: what fails here fails no round, and is tried again after others."""
+        config = MaintainConfig(
+            self._config.warehouse,
+            self._config.table,
+            keep_snapshots=self._config.keep_snapshots,
+            snapshot_age_hours=self._config.snapshot_age_hours,
+            orphan_age_hours=None,  # lists every file: for `headrace pipeline maintain`
+        )
+        try:
+            self._on_maintenance(run_maintain(config, spark=self._spark))
+        except LeaseHeld as error:
+            log.info("%s", error)
+        except _spark_errors():
+            log.warning("%s: maintenance failed", self._config.table, exc_info=True)
 
     def _create_table(self) -> None:
         table = load_table_or_none(self._catalog, self._table)
@@ -252,8 +318,6 @@ class _Archive:
 
     def _commit(self, progress: Progress, start: Offsets, end: Position) -> None:
         """Write [start, end) and record both, in one snapshot. Raises TableMoved."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-        from pyspark.errors import PySparkException
         from pyspark.sql.functions import expr
 
         reader = self._spark.read.format("headrace").option(
@@ -282,12 +346,19 @@ class _Archive:
             writer = writer.option("validate-from-snapshot-id", str(progress.snapshot_id))
         try:
             writer.overwrite(expr(_beyond(start, end.offsets)))
-        except (Py4JJavaError, PySparkException) as error:
+        except _spark_errors() as error:
             if "conflicting files" in str(error) or "ValidationException" in str(error):
                 raise TableMoved(
                     f"{self._config.table}: another writer committed these offsets."
                 ) from error
             raise
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    return (Py4JJavaError, PySparkException)
 
 
 def _beyond(start: Offsets, end: Offsets) -> str:

@@ -1,7 +1,9 @@
 """Keeping an archive's table lean: compaction, expiry of snapshots, removal of orphan files.
 
-Rules of the room: never changes what the table holds. The archive resumes from what the table
-says of itself, so its ends are written into the table's properties before a snapshot goes.
+Invariants: never changes what the table holds. The archive resumes from what the table says of
+itself, so its ends are written into the table's properties before a snapshot is removed.
+An archive may run beside it: compaction replaces files and adds no records, so neither commit makes
+the other invalid; an archive whose starting snapshot expired reads its progress again.
 """
 
 from __future__ import annotations
@@ -9,21 +11,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.pipeline.catalog import (
+    MAINTAINED,
     OFFSETS_PROPERTY,
     TOPIC_IDS_PROPERTY,
     TableName,
     lease,
+    load_table,
     open_catalog,
     read_progress,
 )
 from headrace.pipeline.session import SessionConfig, Warehouse, make_session
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _ORPHAN_AGE_HOURS_MIN = 24  # Iceberg refuses less: a younger file may belong to a commit under way
 
@@ -32,7 +34,7 @@ _ORPHAN_AGE_HOURS_MIN = 24  # Iceberg refuses less: a younger file may belong to
 class MaintainConfig:
     """What to do to a table. None leaves a step out."""
 
-    warehouse: Path
+    warehouse: str | Path
     table: str = "headrace.archive"
     target_file_bytes: int | None = 256 << 20
     files_min: int = 5
@@ -52,13 +54,23 @@ class MaintainReport:
     orphans_removed: int
     elapsed_ms: int
 
+    def __str__(self) -> str:
+        return (
+            f"{self.files_rewritten:,} files became {self.files_added:,}, "
+            f"{self.snapshots_expired:,} snapshots and {self.orphans_removed:,} orphan files "
+            f"removed, {self.elapsed_ms / 1000:.1f} s"
+        )
+
 
 def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport:
-    """Run the steps under the table's lease. Raises LeaseHeld while an archive runs."""
+    """Run the steps, beside an archive if one runs. Raises LeaseHeld while another one runs,
+    OptionInvalid where there is no such table.
+    """
     begun_ns = monotonic_ns()
     table = TableName.parse(config.table)
-    warehouse = Warehouse(config.warehouse, table.catalog)
-    with lease(warehouse, table):
+    warehouse = Warehouse(Path(config.warehouse), table.catalog)
+    load_table(warehouse, table)
+    with lease(warehouse, table, MAINTAINED):
         own = spark is None
         if own:
             spark = make_session(

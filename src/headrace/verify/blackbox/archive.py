@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 TOPIC = "alpha"
 LIVES_S = 25.0, 60.0
+# Small rounds with maintenance between them: many commits for a kill to hit.
+CONTINUOUS = ["--continuous", "--round-wait", "1", "--maintain-every", "5"]
 """Between two kills: Spark alone needs ten seconds or more to start."""
 FINISH_TIMEOUT_S = 400
 FINISH_TRIES = 3
@@ -107,7 +109,7 @@ class Archive:
 
     def _live(self) -> None:
         """One life, which ends with kill -9 unless it ends by itself."""
-        process = self._start(["archive", *self._where, "--quiet", "--continuous"])
+        process = self._start(["archive", *self._where, "--quiet", *CONTINUOUS])
         shortest, longest = LIVES_S
         life_s = shortest + (longest - shortest) * self._chance.random()
         is_whole_group = self._chance.random() < 0.5
