@@ -9,19 +9,30 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 
-from headrace.cli.cluster_admin import status, verify
+from headrace.cli.cluster_admin import drain, move, status, verify
 from headrace.cli.cluster_options import CREDENTIAL_VARIABLE
+from headrace.cli.cluster_repair import repair
+from headrace.log.environment import Environment
+from headrace.log.log_config import LogConfig
+from headrace.log.partition_log import PartitionLog
 from headrace.metadata.facts import (
     OwnerFact,
     PartitionFact,
     PinFact,
+    TopicFact,
+    ensure_cluster_id,
     owner_key,
     partition_key,
     pin_key,
+    topic_key,
 )
-from headrace.metadata.store import ABSENT
+from headrace.metadata.store import ABSENT, ANY
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch
 from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.server.cluster_admin import open_admin
 from headrace.server.settings import ClusterSettings
@@ -84,6 +95,85 @@ def test_what_waits_for_the_sweep_is_shown_with_what_it_was_for(shared_cluster, 
     assert "2 ledgers and 2 deleted partitions wait for the sweep" in shown.output
     assert f"ledger {labelled}: of orders-3, epoch 4, made 20" in shown.output
     assert "\x1b" not in shown.output
+
+
+def test_what_is_not_there_is_neither_drained_nor_moved(shared_cluster, config, tmp_path):
+    address = shared_cluster.zookeeper.address
+
+    async def make() -> None:
+        zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
+        metadata = await ZooKeeperMetadataStore.open(zookeeper, f"/{tmp_path.name}")
+        fact = TopicFact("orders", UUID(int=3), 2, 1, {}, 0)
+        await metadata.put(topic_key("orders"), fact.encode(), ABSENT)
+        await metadata.close()
+        await zookeeper.close()
+
+    asyncio.run(make())
+    for command, arguments, why in (
+        (drain, ("99",), "no broker with the id 99 is running"),
+        (drain, ("99", "--undo"), "broker 99 is not draining"),
+        (move, ("nothing", "0", "--to", "1"), "there is no topic 'nothing'"),
+        (move, ("nothing", "0", "--unpin"), "there is no topic 'nothing'"),
+        (move, ("orders", "7", "--to", "1"), "the partitions 0 to 1, and no 7"),
+        (move, ("orders", "1", "--to", "99"), "no broker with the id 99 is running"),
+    ):
+        refused = asked(command, *arguments, "--config", config)
+        assert refused.exit_code != 0
+        assert why in refused.output
+        assert "ZooKeeper" not in refused.output
+    assert json.loads(asked(status, "--config", config, "--json").stdout)["pins"] == {}
+
+
+def test_a_lost_chain_is_shown_and_rebuilt_from_the_ledgers(shared_cluster, config, tmp_path):
+    address, topic = shared_cluster.zookeeper.address, UUID(int=4)
+    key = partition_key(topic, 0)
+
+    async def make() -> int:
+        zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
+        metadata = await ZooKeeperMetadataStore.open(zookeeper, f"/{tmp_path.name}")
+        cluster = await ensure_cluster_id(metadata, SystemRandomness())
+        settings = BookKeeperSettings(cluster=cluster)
+        store = await BookKeeperLedgerStore.open(zookeeper, settings, SystemClock())
+        tasks = Tasks()
+        environment = Environment(store, metadata, SystemClock(), tasks, is_shared=True)
+        log = PartitionLog("orders-0", topic, 0, LogConfig(), environment, 0)
+        fact = TopicFact("orders", topic, 1, 1, {}, 0, chain_count=1)
+        await metadata.put(topic_key("orders"), fact.encode(), ABSENT)
+        batch = encode_batch([Record(0, 1, None, b"value", [])])
+        for _ in range(2):
+            while (appended := log.append(batch, check_batch(batch))) is None:
+                await log.ready.wait()
+            await appended.completion.wait()
+            await log.upkeep.roll_now()
+        await tasks.close()
+        await store.close()
+        await metadata.delete(key, ANY)
+        await metadata.close()
+        await zookeeper.close()
+        return len(log.segments)
+
+    async def chain() -> PartitionFact | None:
+        zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
+        metadata = await ZooKeeperMetadataStore.open(zookeeper, f"/{tmp_path.name}")
+        entry = await metadata.get(key)
+        await metadata.close()
+        await zookeeper.close()
+        return None if entry is None else PartitionFact.decode(entry.value)
+
+    assert asyncio.run(make()) == 3
+    shown = asked(verify, "--config", config)
+    assert shown.exit_code != 0
+    assert "orders-0: its chain of ledgers is missing" in shown.output
+    assert json.loads(asked(verify, "--config", config, "--json").stdout)["orphans"] == []
+    assert asked(status, "--config", config).exit_code != 0
+    plan = asked(repair, "--config", config)
+    assert "orders-0: would be rebuilt of" in plan.output
+    assert asyncio.run(chain()) is None, "a plan changes nothing"
+    done = asked(repair, "--config", config, "--yes")
+    assert done.exit_code == 0
+    links = asyncio.run(chain()).ledgers
+    assert [(link.base_offset, link.end_offset) for link in links] == [(0, 1), (1, 2)]
+    assert "nothing is to be repaired" in asked(repair, "--config", config).output
 
 
 def test_a_cluster_with_a_credential_is_closed_to_who_does_not_have_it(

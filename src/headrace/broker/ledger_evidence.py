@@ -26,7 +26,7 @@ from headrace.metadata.facts import (
 from headrace.records.batch import HEADER_SIZE, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from uuid import UUID
 
     from headrace.metadata.store import MetadataStore
@@ -140,6 +140,15 @@ class LedgerEvidence:
             if self._first is None:
                 self._first = await self._look()
             return self._first
+
+    async def lost_names(self, name: str) -> Collection[str]:
+        """See ChainEvidence."""
+        names = (await self.first()).lost_topics.values()
+        if name not in names:
+            return names
+        async with self._looking:  # it may have been restored since, and deleted
+            found = self._first = await self._look()
+        return found.lost_topics.values()
 
     async def _fresh(self) -> Audit:
         async with self._looking:

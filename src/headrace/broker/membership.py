@@ -11,17 +11,18 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import BrokerIdInUse, MetadataUnavailable, VersionConflict
-from headrace.metadata.facts import broker_key
+from headrace.metadata.facts import BrokerFact, broker_key
 from headrace.metadata.store import ABSENT, ANY
 from headrace.runtime.session import SessionState
 
 if TYPE_CHECKING:
-    from headrace.metadata.facts import BrokerFact
     from headrace.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 
 JOIN_POLL_S = 0.1
+SAY_EVERY_S = 5.0
+"""So often a broker that waits for its id says so."""
 LEAVE_PATIENCE_S = 2.0
 SILENT_PATIENCE_S = 0.5
 """Where the connection is broken: it may be back soon, and else the key goes with the session."""
@@ -40,12 +41,16 @@ class Membership:
         """Become one of the living. Raises BrokerIdInUse, MetadataUnavailable."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._join_timeout_ms / 1000
+        next_line = loop.time()
         while True:
             try:
                 # ABSENT: the former life of this broker must have ended for all to see.
                 await self._metadata.put(self._key, self._fact.encode(), ABSENT, ephemeral=True)
                 return
             except VersionConflict:
+                if loop.time() >= next_line:
+                    next_line = loop.time() + SAY_EVERY_S
+                    await self._say_taken(deadline - loop.time())
                 if loop.time() > deadline:
                     raise BrokerIdInUse(
                         f"another broker with the id {self._fact.id} is alive: stop it, or give"
@@ -53,6 +58,22 @@ class Membership:
                         broker_id=self._fact.id,
                     ) from None
                 await asyncio.sleep(JOIN_POLL_S)
+
+    async def _say_taken(self, left_s: float) -> None:
+        """Log whose registration is in the way. Raises MetadataUnavailable."""
+        entry = await self._metadata.get(self._key)
+        if entry is None:
+            return
+        other = BrokerFact.decode(entry.value)
+        log.warning(
+            "the id %d is taken by a broker at %s:%d: waiting up to %.0f s for its session to end;"
+            " if that is another broker, and not this one's former life, give this one another"
+            " --broker-id",
+            other.id,
+            other.kafka_host,
+            other.kafka_port,
+            max(left_s, 0),
+        )
 
     async def restore(self) -> bool:
         """Put the key back: another broker has held this one for dead. False: not yet."""

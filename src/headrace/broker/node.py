@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from headrace.broker.peer_calls import PeerCalls
     from headrace.broker.topic import Topic
     from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.facts import PartitionKey
     from headrace.metadata.store import Entry
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
@@ -149,7 +150,7 @@ class Node:
                 shared_ledgers, self.topics, self.ownership, metadata.session, clock
             )
         self.topics.forget_progress = self._forget_progress
-        self.producer_ids = ProducerIds(metadata)
+        self.producer_ids = ProducerIds(metadata, clock)
         self._prepare_coordinators()
 
     async def open(self) -> None:
@@ -265,10 +266,29 @@ class Node:
     def _topic_changed(self, key: str, entry: Entry | None) -> None:
         """Another broker may have made, changed or deleted a topic."""
         gone = self.topics.apply(key, entry)
-        if gone is not None:
+        if gone is not None and entry is None and self.evidence is not None:
+            self.tasks.spawn(self._forget_if_deleted(gone), f"look after {gone.name}")
+        elif gone is not None:
             self.tasks.spawn(
                 self._forget_patiently(gone.name, gone.id), f"forget offsets of {gone.name}"
             )
+
+    async def _forget_if_deleted(self, gone: Topic) -> None:
+        """Forget a topic's progress, unless only its fact was lost."""
+        while True:
+            try:
+                if await self.topics.is_lost(gone.name):
+                    log.error(
+                        "the fact of topic %s was lost: it is not served, and its ledgers and the"
+                        " groups' progress are kept; restore it with `headrace cluster repair`",
+                        gone.name,
+                    )
+                    return
+                break
+            except HeadraceError as error:
+                log.info("whether topic %s was deleted is not known yet: %s", gone.name, error)
+                await asyncio.sleep(FORGET_RETRY_S)
+        await self._forget_patiently(gone.name, gone.id)
 
     async def _forget_patiently(self, name: str, topic_id: UUID) -> None:
         """Have this broker's groups forget the topic: nobody else can, and storage may be away."""
@@ -313,12 +333,14 @@ class Node:
         """Delete the ledgers that no topic's chain names: a crash came between two steps."""
         used: set[int] = set()
         stale: list[str] = []
+        chained: set[PartitionKey] = set()
         owners = {
             partition_of_key(entry.key): OwnerFact.decode(entry.value).broker
             for entry in (await self.metadata.list(OWNERS) if self._slots else ())
         }
         for entry in await self.metadata.list(PARTITIONS):
             partition = partition_of_key(entry.key)
+            chained.add(partition)
             if self._slots and owners.get(partition) != self.config.broker_id:
                 continue  # another broker's, in another folder
             topic_id = partition[0]
@@ -330,7 +352,15 @@ class Node:
             # Of a former life: it ended before it could let go of what was deleted.
             if broker_id == self.config.broker_id and partition[0] not in self.topics.by_id:
                 stale.append(owner_key(*partition))
+        is_chain_missing = any(
+            topic.fact.has_chain(number) and (topic.id, number) not in chained
+            for topic in self.topics.by_id.values()
+            for number in range(len(topic.partitions))
+        )
         orphans = [info.ledger for info in self.store.list() if info.ledger not in used]
+        if orphans and is_chain_missing:
+            log.error("a partition's chain is missing: ledgers that no chain names are kept")
+            orphans = []
         try:
             for ledger in orphans:
                 await self.store.delete(LedgerId(ledger))

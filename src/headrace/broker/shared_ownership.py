@@ -30,7 +30,8 @@ from headrace.broker.settling import Settling
 from headrace.broker.unheard import Unheard
 from headrace.coordination.placement.rendezvous import NOBODY
 from headrace.errors import ChainMissing, HeadraceError, NotOwner, VersionConflict
-from headrace.metadata.facts import OwnerFact, owner_key, partition_key
+from headrace.log.fencing import EPOCH_OF_DELETED
+from headrace.metadata.facts import OwnerFact, PartitionFact, owner_key, partition_key
 from headrace.metadata.load_facts import MOVES_VERSION
 from headrace.metadata.store import ABSENT
 
@@ -343,11 +344,25 @@ class SharedOwnership:
     async def _claim(self, topic: Topic, number: int) -> None:
         async with self._claims:
             known = self.view.owners.get((topic.id, number))
-            epoch = 0 if known is None else known.fact.leader_epoch + 1
+            if known is None:
+                epoch = await self._first_epoch(topic, number)
+            else:
+                epoch = known.fact.leader_epoch + 1
             fact = OwnerFact(self._me, self._incarnation, epoch)
             is_mine = await self._put(topic, number, fact, known)
         if is_mine and self._guard.is_up and not self._is_leaving:
             self._begin(topic, number, epoch)
+
+    async def _first_epoch(self, topic: Topic, number: int) -> int:
+        """The epoch of a partition without an owner fact: after its chain's, if that was lost."""
+        entry = await self._metadata.get(partition_key(topic.id, number))
+        epoch = 0 if entry is None else PartitionFact.decode(entry.value).leader_epoch
+        if not epoch or epoch >= EPOCH_OF_DELETED:  # deleted: the log is refused when it is read
+            return 0
+        log.warning(
+            "the owner fact of %s-%d was lost: claimed after epoch %d", topic.name, number, epoch
+        )
+        return epoch + 1
 
     async def _warm(self, served: PartitionLog) -> None:
         """Read the log at once: the first client should not have to wait for it."""

@@ -19,6 +19,7 @@ from headrace.broker.topic import Topic
 from headrace.broker.topic_checks import TopicChecks
 from headrace.broker.topic_config import log_config
 from headrace.errors import (
+    FactMissing,
     HeadraceError,
     MetadataUnavailable,
     NotOwner,
@@ -29,6 +30,7 @@ from headrace.errors import (
     TopicUnknown,
     VersionConflict,
 )
+from headrace.log.fencing import EPOCH_OF_DELETED
 from headrace.log.partition_log import PartitionLog
 from headrace.metadata.facts import (
     TOPICS,
@@ -91,6 +93,8 @@ class Topics:
         self.by_id: dict[UUID, Topic] = {}
         self.ids: dict[str, UUID] = {}
         self.version = 0
+        self._vanished: dict[str, UUID] = {}
+        """Topics whose fact went without a mark that was seen: deleted, or lost."""
 
     async def load(self) -> None:
         """Read all topics from the metadata store."""
@@ -107,8 +111,12 @@ class Topics:
         known = self.by_name.get(name)
         gone: Topic | None = None
         fact = None if entry is None else TopicFact.decode(entry.value)
+        if fact is not None:
+            self._vanished.pop(name, None)
         if known is not None and (fact is None or fact.is_deleted or known.id != fact.id):
             self._remove(known)
+            if fact is None:
+                self._vanished[name] = known.id
             known, gone = None, known
         if entry is None or fact is None:
             self.deletions.ended(name)
@@ -125,6 +133,23 @@ class Topics:
                 partition.config = self._log_config(fact.configs)
             self.version += 1
         return gone
+
+    async def is_lost(self, name: str) -> bool:
+        """Whether there was a topic of this name whose fact was lost, not deleted.
+
+        Only over shared storage, where a deletion closes the chains. Raises MetadataUnavailable,
+        StorageUnavailable.
+        """
+        evidence, topic_id = self._environment.evidence, self._vanished.get(name)
+        if evidence is None:
+            return False
+        if topic_id is not None:
+            for entry in await self._environment.metadata.list(partitions_prefix(topic_id)):
+                chain = PartitionFact.decode(entry.value)
+                if chain.ledgers and chain.leader_epoch < EPOCH_OF_DELETED:
+                    return True
+            self._vanished.pop(name, None)
+        return name in await evidence.lost_names(name)
 
     async def refresh(self, name: str) -> None:
         """Take over what the store says of one topic. Raises MetadataUnavailable."""
@@ -254,6 +279,12 @@ class Topics:
         if replication_factor == -1:
             replication_factor = 1
         overrides = dict(configs or {})
+        if name not in self.by_name and await self.is_lost(name):
+            raise FactMissing(
+                f"topic {name!r} cannot be made: one of this name has lost its fact, and its"
+                " records would be hidden; restore it with `headrace cluster repair`",
+                topic=name,
+            )
         async with self._changing:
             self._checks.check_new(
                 name, partition_count, replication_factor, overrides, self.by_name

@@ -95,7 +95,8 @@ def dev(
         )
         if not as_json:
             say(f"starting ZooKeeper and {bookie_count} bookies in {folder} ...")
-        running = stack.enter_context(DevCluster(folder.resolve(), options))
+        progress = None if as_json else say
+        running = stack.enter_context(DevCluster(folder.resolve(), options, on_progress=progress))
         bookies = [bookie.address for bookie in running.bookies]
         zookeepers = running.zookeeper_addresses
         if as_json:

@@ -24,7 +24,7 @@ from headrace.cli.config_file import config_option
 from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.output import iso_time, print_json, print_table, say, size_text
 from headrace.cli.progress import counting
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, MetadataUnavailable
 from headrace.runtime.log_text import one_line
 
 if TYPE_CHECKING:
@@ -107,9 +107,9 @@ def ask(settings: ClusterSettings, question: Callable[[ClusterAdmin], Awaitable[
     try:
         return asyncio.run(main())
     except HeadraceError as error:
-        raise CommandFailed(
-            str(error), "Is ZooKeeper there? Name it with --zookeeper (or HEADRACE_ZOOKEEPER)"
-        ) from error
+        is_away = isinstance(error, MetadataUnavailable)
+        hint = "Is ZooKeeper there? Name it with --zookeeper (or HEADRACE_ZOOKEEPER)"
+        raise CommandFailed(str(error), hint if is_away else "") from error
 
 
 def _load(picture: Picture, broker: BrokerFact, *, as_json: bool) -> list[str | float | None]:
@@ -251,6 +251,10 @@ def drain(settings: ClusterSettings, broker_id: int, undo: bool, wait_s: float) 
 
     async def question(admin: ClusterAdmin) -> None:
         picture = await admin.picture()
+        if undo and broker_id not in picture.draining:
+            raise CommandFailed(f"broker {broker_id} is not draining: there is nothing to undo")
+        if not undo and broker_id not in picture.brokers:
+            raise _no_broker(picture, broker_id)
         others = set(picture.brokers) - picture.draining - {broker_id}
         if not undo and not others:
             raise CommandFailed(f"no other broker could serve what broker {broker_id} owns")
@@ -289,10 +293,18 @@ def move(
 
     async def question(admin: ClusterAdmin) -> None:
         picture = await admin.picture()
-        if broker_id is not None and broker_id not in picture.brokers:
+        counts = {one.name: one.partition_count for one in picture.topics.values()}
+        if topic not in counts:
             raise CommandFailed(
-                f"broker {broker_id} does not live; those that do: {sorted(picture.brokers)}"
+                f"there is no topic {topic!r}: nothing is moved", "List them with `topic list`"
             )
+        if partition >= counts[topic]:
+            raise CommandFailed(
+                f"topic {topic!r} has the partitions 0 to {counts[topic] - 1}, and no {partition}:"
+                " nothing is moved"
+            )
+        if broker_id is not None and broker_id not in picture.brokers:
+            raise _no_broker(picture, broker_id)
         key = await admin.set_pin(topic, partition, broker_id)
         if broker_id is not None and wait_s:
             await _until(
@@ -305,6 +317,14 @@ def move(
     ask(settings, question)
     say(
         f"{topic}-{partition} " + ("is left to placement" if unpin else f"is at broker {broker_id}")
+    )
+
+
+def _no_broker(picture: Picture, broker_id: int) -> CommandFailed:
+    living = ", ".join(map(str, sorted(picture.brokers))) or "none"
+    return CommandFailed(
+        f"no broker with the id {broker_id} is running: nothing is changed (those that run:"
+        f" {living})"
     )
 
 

@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,6 +41,11 @@ from headrace.server.settings import (
     is_loopback,
     stored_worker_count,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from headrace.server.lifecycle import Broker
 
 log = logging.getLogger("headrace")
 
@@ -137,7 +142,10 @@ async def _serve(settings: Settings, worker: int | None, *, as_json: bool) -> No
         # The supervisor holds the other end: when it is gone, so is the reason to run.
         loop = asyncio.get_running_loop()
         loop.add_reader(sys.stdin.fileno(), _at_end_of_input, stop)
-    broker = await start(settings)
+    broker = await _until_started(start(settings), stop)
+    if broker is None:
+        log.info("stopped before it was ready")
+        return
     line = _ready_line(
         [show_address(broker.kafka)], [show_address(broker.http)], settings, as_json=as_json
     )
@@ -153,6 +161,25 @@ async def _serve(settings: Settings, worker: int | None, *, as_json: bool) -> No
     await stop.wait()
     log.info("stopping")
     await broker.stop()
+
+
+async def _until_started(start: Coroutine[Any, Any, Broker], stop: asyncio.Event) -> Broker | None:
+    """The broker; None if it was told to stop first. Raises what `start` raises.
+
+    A start may take long: it waits for the session of a former life to end, or reads a large log.
+    """
+    starting, stopping = asyncio.ensure_future(start), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        await asyncio.wait({starting})
+        if starting.cancelled() or starting.exception() is not None:
+            return None
+        return starting.result()
+    finally:
+        stopping.cancel()
 
 
 def _worker_count(data_dir: Path, asked: int | None) -> int:

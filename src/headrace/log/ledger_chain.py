@@ -22,7 +22,7 @@ from headrace.metadata.store import ABSENT, MetadataStore
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from uuid import UUID
 
     from headrace.log.segment import Segment
@@ -38,6 +38,13 @@ class ChainEvidence(Protocol):
         self, topic_id: UUID, partition: int, fact: PartitionFact | None
     ) -> Sequence[LedgerId]:
         """Ledgers with records of a partition that its chain (None: missing) should name.
+
+        Raises StorageUnavailable, MetadataUnavailable.
+        """
+        ...
+
+    async def lost_names(self, name: str) -> Collection[str]:
+        """The names of topics whose fact was lost; surely up to date as to `name`.
 
         Raises StorageUnavailable, MetadataUnavailable.
         """

@@ -12,7 +12,8 @@ a copy (`dataclasses.replace`), put it back with the version that was read. Do n
     /brokers/<id>                      BrokerFact (ephemeral: there while the broker lives)
     /config/broker                     BrokerConfigFact (cluster-wide dynamic settings)
     /cluster/id                        ClusterFact
-    /producer-ids/next                 the first producer id that nobody has been given
+    /producer-ids/next                 the first producer id that nobody has been given, and a copy
+                                       of the cluster's id
     /load/<id>, /moves/by-load         load, and what was moved because of it (`load_facts`)
 
 How it works: a JSON object with `v`, the version of its shape. Decoding is strict about fields
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from headrace.errors import DataCorrupt, MetadataUnavailable, VersionConflict
+from headrace.errors import DataCorrupt, FactMissing, MetadataUnavailable, VersionConflict
 from headrace.metadata.fact_json import FactReader, Json, encode_fact, shown_fields
 from headrace.metadata.store import ABSENT, MetadataStore
 
@@ -47,6 +48,8 @@ PRODUCER_IDS_NEXT = "/producer-ids/next"
 PartitionKey = tuple[UUID, int]
 """Topic id and number."""
 
+_CLUSTER_COPY = "cluster"
+"""Do not change: stored. Brokers that do not know the field keep it."""
 _ATTEMPTS_MAX = 1_000  # of a compare-and-set: each loss means that a rival won, so this is ample
 
 
@@ -344,32 +347,72 @@ class ClusterFact(StoredFact):
 
 
 async def ensure_cluster_id(store: MetadataStore, randomness: Randomness) -> str:
-    """The cluster's id; the first broker of all makes it. Raises MetadataUnavailable."""
+    """The cluster's id; the first broker of all makes it.
+
+    A copy lies beside the next producer id, and takes the place of an id that was lost. Raises
+    FactMissing where there are topics and neither, MetadataUnavailable.
+    """
     for _ in range(_ATTEMPTS_MAX):
         entry = await store.get(CLUSTER_ID)
-        if entry is not None:
-            return ClusterFact.decode(entry.value).id
-        text = base64.urlsafe_b64encode(randomness.uuid().bytes).rstrip(b"=").decode()
+        counter = await _ProducerIdCounter.read(store)
+        text = None if entry is None else ClusterFact.decode(entry.value).id
+        if text is None:
+            text = counter.unknown.get(_CLUSTER_COPY)
+            if text is None and await store.list(TOPICS):
+                raise FactMissing(
+                    f"{CLUSTER_ID} is missing from the metadata store, and there are topics: a new"
+                    " id would make every ledger another cluster's, so nothing is served; restore"
+                    " it from a back-up, or from the label `cluster` of any ledger",
+                    key=CLUSTER_ID,
+                )
+        if text is None:
+            text = base64.urlsafe_b64encode(randomness.uuid().bytes).rstrip(b"=").decode()
         try:
-            await store.put(CLUSTER_ID, ClusterFact(text).encode(), ABSENT)
+            if entry is None:
+                await store.put(CLUSTER_ID, ClusterFact(text).encode(), ABSENT)
+            if _CLUSTER_COPY not in counter.unknown:
+                counter.unknown[_CLUSTER_COPY] = text
+                await counter.put(store, counter.first)
         except VersionConflict:
             continue
         return text
     raise MetadataUnavailable("the cluster id keeps changing: look at the metadata store")
 
 
-async def allocate_producer_ids(store: MetadataStore, count: int) -> range:
-    """`count` producer ids that nobody was or will be given. Raises MetadataUnavailable."""
+@dataclass(slots=True)
+class _ProducerIdCounter:
+    """The first producer id that nobody has been given; what else is stored there; its version."""
+
+    first: int
+    unknown: Json
+    version: int
+
+    @classmethod
+    async def read(cls, store: MetadataStore) -> _ProducerIdCounter:
+        entry = await store.get(PRODUCER_IDS_NEXT)
+        if entry is None:
+            return cls(0, Json(), ABSENT)
+        reader = FactReader.parse("next producer id", entry.value)
+        return cls(reader.integer("next", 0), reader.rest(), entry.version)
+
+    async def put(self, store: MetadataStore, first: int) -> None:
+        """Raises VersionConflict, MetadataUnavailable."""
+        await store.put(
+            PRODUCER_IDS_NEXT, encode_fact({"next": first} | self.unknown), self.version
+        )
+
+
+async def allocate_producer_ids(store: MetadataStore, count: int, least: int = 0) -> range:
+    """`count` producer ids, none below `least`, that no producer was or will be given.
+
+    Raises MetadataUnavailable.
+    """
     assert count >= 1, count
     for _ in range(_ATTEMPTS_MAX):
-        entry = await store.get(PRODUCER_IDS_NEXT)
-        first, version, unknown = 0, ABSENT, Json()
-        if entry is not None:
-            reader = FactReader.parse("next producer id", entry.value)
-            first, version, unknown = reader.integer("next", 0), entry.version, reader.rest()
+        counter = await _ProducerIdCounter.read(store)
+        first = max(counter.first, least)
         try:
-            value = encode_fact({"next": first + count} | unknown)
-            await store.put(PRODUCER_IDS_NEXT, value, version)
+            await counter.put(store, first + count)
         except VersionConflict:
             continue
         return range(first, first + count)

@@ -2,8 +2,9 @@
 
 Rules of the room: knows processes, not brokers. A worker tells on its standard output when it is
 ready, in one line of JSON, and ends when its standard input does: so none outlives the supervisor,
-however that one ended. A worker that dies is started again at once, one that dies again and again
-ever later; the others go on meanwhile, and clients find its partitions where they were.
+however that one ended. A worker that served and dies is started again at once, one that dies again
+and again soon after its start, or before it is ready, ever later; the others go on meanwhile, and
+clients find its partitions where they were.
 """
 
 from __future__ import annotations
@@ -27,12 +28,28 @@ READY_TIMEOUT_S = 600
 """Recovery of a large log may take its time."""
 STOP_TIMEOUT_S = 60
 RESTART_DELAYS_S = (0.0, 0.1, 0.5, 1.0, 5.0)
-STEADY_S = 30
-"""A worker that lived so long is well: its next death is counted as the first."""
+STEADY_S = 5.0
+"""A worker that has served for so long is well: its next death is counted as the first. More would
+let a few kills from outside, within a minute, look like a worker that cannot live."""
 
 
 class WorkerFailed(Fatal):
     """A worker did not start: its own message is above this one."""
+
+
+class RestartDelays:
+    """How long a worker that died has to wait for its next life."""
+
+    def __init__(self) -> None:
+        self._deaths = 0
+
+    def after(self, served_s: float) -> float:
+        """Seconds to wait after a life of which `served_s` were spent ready."""
+        if served_s >= STEADY_S:
+            self._deaths = 0
+        delay_s = RESTART_DELAYS_S[min(self._deaths, len(RESTART_DELAYS_S) - 1)]
+        self._deaths += 1
+        return delay_s
 
 
 class Worker:
@@ -94,16 +111,13 @@ class Worker:
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        deaths, started = 0, loop.time()
+        delays, ready_s = RestartDelays(), loop.time()
         while not self._is_stopping:
             assert self._process is not None
             code = await self._process.wait()
             if self._is_stopping:
                 return
-            if loop.time() - started > STEADY_S:
-                deaths = 0
-            delay_s = RESTART_DELAYS_S[min(deaths, len(RESTART_DELAYS_S) - 1)]
-            deaths += 1
+            delay_s = delays.after(loop.time() - ready_s)
             log.warning(
                 "worker %d ended with code %d: starting it again in %.1f s",
                 self.number,
@@ -111,11 +125,11 @@ class Worker:
                 delay_s,
             )
             await asyncio.sleep(delay_s)
-            started = loop.time()
             try:
                 await self.start()
             except (WorkerFailed, OSError) as error:
                 log.warning("%s", error)
+            ready_s = loop.time()
 
     async def stop(self) -> None:
         """Ask it to stop, and wait; at last, kill it."""

@@ -9,21 +9,33 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.broker.test_shared_ownership import Cluster, append_at, run, until
 
+from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.chain_repair import ChainRepairer
-from headrace.errors import ChainMissing
+from headrace.broker.node import Node
+from headrace.broker.producer_ids import ProducerIds
+from headrace.errors import ChainMissing, FactMissing
 from headrace.metadata.facts import (
+    CLUSTER_ID,
+    PRODUCER_IDS_NEXT,
     PartitionFact,
+    PinFact,
+    draining_key,
+    ensure_cluster_id,
+    owner_key,
     partition_key,
+    pin_key,
     topic_key,
 )
+from headrace.metadata.load_facts import MOVES, MovedPartition, MovesFact
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.metadata.store import ANY
 from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.broker.node import Node
     from headrace.storage.ledger import LedgerRecord
 
 
@@ -272,3 +284,156 @@ def test_a_chain_that_is_older_than_its_ledgers_is_refused_and_completed() -> No
         assert await cluster.values("t", 0) == [*values, b"a", b"b"]
 
     run(scenario)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_topic_whose_fact_is_lost_is_neither_new_nor_deleted(is_restarted) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        values = await filled(cluster)
+        fact = node.topics.get("t").fact
+        await lose(cluster, topic_key("t"))
+        await until(lambda: "t" not in node.topics.by_name)
+        if is_restarted:
+            await restart(cluster)
+            node = cluster.nodes[1]
+        with pytest.raises(FactMissing, match="cluster repair"):
+            await node.topics.create("t", 1)
+        held = [one.ledger for one in await records(node)]
+        node.config.sweep_grace_ms = 0
+        for _ in range(2):
+            assert await node.sweep.sweep() == 0
+        assert [one.ledger for one in await records(node)] == held
+        assert node.sweep.found.lost_topics == {fact.id: "t"}
+        _, done = await repair(cluster)
+        assert [topic.fact.name for topic in done.topics] == ["t"]
+        await until(lambda: cluster.agree("t", {1}))
+        assert node.topics.get("t").id == fact.id
+        assert await cluster.values("t", 0) == values
+        await node.topics.delete(node.topics.get("t"))
+        await node.topics.create("t", 1)
+
+    run(scenario)
+
+
+def test_a_lost_topic_keeps_the_progress_of_its_groups() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await filled(cluster)
+        forgotten: list[str] = []
+
+        async def forget(name: str, _id: object) -> None:
+            forgotten.append(name)
+
+        node.groups.topic_deleted = forget
+        await lose(cluster, topic_key("t"))
+        await until(lambda: "t" not in node.topics.by_name)
+        await filled(cluster, "u")
+        await node.topics.delete(node.topics.get("u"))
+        await until(lambda: "u" in forgotten)
+        assert "t" not in forgotten
+
+    run(scenario)
+
+
+def test_an_owner_fact_that_is_lost_costs_no_record_and_no_epoch_is_given_again() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(1)
+        values = await filled(cluster)
+        for _ in range(3):
+            await restart(cluster)
+            await until(lambda: cluster.agree("t", {1}))
+        epoch = owner_log(cluster).leader_epoch
+        assert epoch > 1
+        await lose(cluster, owner_key(cluster.nodes[1].topics.get("t").id, 0))
+        await until(lambda: cluster.agree("t", {1}) and owner_log(cluster).leader_epoch > epoch)
+        assert await cluster.append("t", 0, b"next") == len(values)
+        assert await cluster.values("t", 0) == [*values, b"next"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("key", ["pins", "draining", "moves"])
+def test_wishes_that_are_lost_cost_no_record(key) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await cluster.start(2)
+        values = await filled(cluster)
+        topic = node.topics.get("t")
+        moves = MovesFact([MovedPartition(topic.id, 0, 2, 0)])
+        wish, value = {
+            "pins": (pin_key(topic.id, 0), PinFact(2).encode()),
+            "draining": (draining_key(1), b"{}"),
+            "moves": (MOVES, moves.encode()),
+        }[key]
+        await node.metadata.put(wish, value, ANY)
+        await until(lambda: cluster.agree("t", {2}))
+        await lose(cluster, wish)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        assert await cluster.append("t", 0, b"next") == len(values)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("how", ["lost", "restored from an old back-up"])
+def test_no_producer_id_is_given_twice_where_the_counter_is(how) -> None:
+    async def main() -> None:
+        store, clock = MemoryMetadataStore(), SystemClock()
+        given = set()
+        old = None
+        for _ in range(3):
+            ids = ProducerIds(store, clock)
+            given |= {await ids.take() for _ in range(2)}
+            old = old or (await store.get(PRODUCER_IDS_NEXT)).value
+            await asyncio.sleep(0.005)  # a broker's restart takes longer
+        if how == "lost":
+            await store.delete(PRODUCER_IDS_NEXT, ANY)
+        else:
+            await store.put(PRODUCER_IDS_NEXT, old, ANY)
+        ids = ProducerIds(store, clock)
+        assert not given & {await ids.take() for _ in range(3_000)}
+
+    asyncio.run(main())
+
+
+def test_a_cluster_id_that_is_lost_comes_back_from_its_copy_and_is_never_made_anew() -> None:
+    async def main() -> None:
+        store = MemoryMetadataStore()
+        made = await ensure_cluster_id(store, SystemRandomness())
+        await ProducerIds(store, SystemClock()).take()
+        await store.delete(CLUSTER_ID, ANY)
+        assert await ensure_cluster_id(store, SystemRandomness()) == made
+        assert (await store.get(CLUSTER_ID)) is not None
+        await store.put(topic_key("t"), b"{}", ANY)
+        await store.delete(CLUSTER_ID, ANY)
+        await store.delete(PRODUCER_IDS_NEXT, ANY)
+        with pytest.raises(FactMissing, match="restore it"):
+            await ensure_cluster_id(store, SystemRandomness())
+        assert await store.get(CLUSTER_ID) is None
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_is_alone_keeps_what_a_lost_chain_named() -> None:
+    async def main() -> None:
+        store, metadata = MemoryLedgerStore(), MemoryMetadataStore()
+
+        async def opened() -> Node:
+            node = Node(BrokerConfig(), store, metadata, SystemClock(), SystemRandomness())
+            await node.open()
+            return node
+
+        node = await opened()
+        await node.topics.create("t", 1)
+        topic = node.topics.get("t")
+        await append_at(node, topic, 0, b"a")
+        held = [info.ledger for info in store.list()]
+        await node.close()
+        await metadata.delete(partition_key(topic.id, 0), ANY)
+        node = await opened()
+        assert [info.ledger for info in store.list()] == held
+        with pytest.raises(ChainMissing):
+            await append_at(node, node.topics.get("t"), 0, b"b")
+        await node.close()
+
+    asyncio.run(main())

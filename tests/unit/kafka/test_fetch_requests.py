@@ -284,3 +284,22 @@ def test_who_does_not_serve_a_partition_tells_of_no_offsets_in_it() -> None:
             ) * 3
 
     asyncio.run(scenario())
+
+
+def test_a_topic_that_is_deleted_while_it_is_fetched_is_no_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was one for each partition at each fetch."""
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            await _topics(rig, "t", "u")
+            client = rig.client()
+            client.send(apis.FETCH, VERSION, _fetch({("t", 0): 0, ("u", 0): 0}, wait_ms=60_000))
+            await rig.node.topics.delete(rig.node.topics.get("t"))
+            await _settle()
+            (answer,) = client.answers()
+            assert _told(answer)["t", 0][0] == UNKNOWN_TOPIC_OR_PARTITION
+
+    asyncio.run(scenario())
+    assert "cannot be read" not in caplog.text

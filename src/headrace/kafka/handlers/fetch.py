@@ -16,6 +16,8 @@ from uuid import UUID
 
 from headrace.errors import (
     HeadraceError,
+    LeaderEpochFenced,
+    LeaderEpochUnknown,
     NotOwner,
     OffsetOutOfRange,
     TopicUnknown,
@@ -274,7 +276,7 @@ class FetchHandler:
                     partition, wanted, left, size, fetch.request.isolation
                 )
             except HeadraceError as error:
-                if not error.fields.get("is_objects"):  # `cold_reads` tells of those
+                if not error.fields.get("is_objects") and not _is_expected(partition, error):
                     name = partition.name
                     self._warnings.warn(name, f"{name} cannot be read: {error}")
                 results[at] = self._failed(fetch, wanted, error, partition)
@@ -405,6 +407,14 @@ class FetchHandler:
             EMPTY,
             hint=hint,
         )
+
+
+_ANSWERS = (LeaderEpochFenced, LeaderEpochUnknown, NotOwner, OffsetOutOfRange, TopicUnknown)
+
+
+def _is_expected(partition: PartitionLog, error: HeadraceError) -> bool:
+    """Whether it is an answer and no fault: the topic was deleted, or the client is behind."""
+    return partition.is_deleted or isinstance(error, _ANSWERS)
 
 
 def _result(

@@ -28,7 +28,7 @@ from headrace.server.dev_cluster.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
 READY_TIMEOUT_S = 120.0
@@ -55,8 +55,14 @@ class DevCluster:
     """
 
     def __init__(
-        self, folder: Path, options: ClusterOptions | None = None, parts: Parts | None = None
+        self,
+        folder: Path,
+        options: ClusterOptions | None = None,
+        parts: Parts | None = None,
+        on_progress: Callable[[str], None] | None = None,
     ) -> None:
+        """`on_progress` is called with a line of text before each step that may take seconds."""
+        self._on_progress = on_progress
         self.folder = folder
         self.options = options or ClusterOptions()
         self.parts = parts
@@ -85,6 +91,7 @@ class DevCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.folder)
         try:
+            self._say("looking for Java and the servers' jars (fetched the first time)")
             self.parts = self.parts or find_parts()
             self._family = Family()
             ports = self._ports()
@@ -92,6 +99,7 @@ class DevCluster:
             for server in self.zookeepers:
                 server.start()
             for server in self.zookeepers:
+                self._say(f"waiting for {server.name} at {server.address}")
                 self.wait_ready(server)
             self.bookies = [
                 self._make_bookie(number, ports[f"bookie-{number}"])
@@ -101,10 +109,15 @@ class DevCluster:
             for bookie in self.bookies:
                 bookie.start()
             for bookie in self.bookies:
+                self._say(f"waiting for {bookie.name} at {bookie.address}")
                 self.wait_ready(bookie)
         except BaseException:
             self.stop()
             raise
+
+    def _say(self, step: str) -> None:
+        if self._on_progress is not None:
+            self._on_progress(step)
 
     def stop(self) -> None:
         """Stop everything: the bookies first, so that they can say goodbye."""
@@ -246,6 +259,7 @@ class DevCluster:
         if done.exists() or not self.bookies:
             return
         assert self.parts is not None
+        self._say("formatting BookKeeper's part of ZooKeeper")
         settings = self.folder / "bookie-1" / "bookie.conf"
         command = [
             *self.options.place("bookie-1").launch,  # it looks for the bookie's own interface
