@@ -10,8 +10,9 @@ as for any run. A run that finds nothing but a stuck client has found it as well
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from headrace.broker.chain_watch import ChainWatch
 from headrace.broker.deletion import Deletions
 from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from headrace.broker.session_guard import SessionGuard
@@ -22,8 +23,10 @@ from headrace.coordination.machine import Decision
 from headrace.errors import HeadraceError
 from headrace.kafka.dispatch import KafkaFace
 from headrace.log import retention
+from headrace.log.ledger_chain import LedgerChain
 from headrace.log.producer_state import ProducerState
-from headrace.metadata.facts import allocate_producer_ids
+from headrace.metadata.facts import PartitionFact, allocate_producer_ids
+from headrace.metadata.store import ABSENT
 from headrace.runtime.completion import Completion, completed
 from headrace.storage.bookkeeper import bookie_connection
 from headrace.storage.bookkeeper.ensemble import BookiePool
@@ -235,7 +238,30 @@ def answer_a_deletion_before_writers_are_shut_out(patch: Patch) -> None:
     patch(Settling, "wait_ended", hasty)
 
 
+def take_a_missing_chain_for_a_new_one(patch: Patch) -> None:
+    async def load(self: Any) -> PartitionFact:
+        entry = await self._metadata.get(self._key)
+        self.fact, self._version = PartitionFact(), ABSENT
+        if entry is not None:
+            self.fact, self._version = PartitionFact.decode(entry.value), entry.version
+        return cast("PartitionFact", self.fact)
+
+    async def nothing(*_: Any) -> None:
+        return
+
+    patch(LedgerChain, "load", load)
+    patch(LedgerChain, "lost", lambda self, *_: self._not_owner(self.fact.leader_epoch))
+    patch(LedgerChain, "_check_evidence", nothing)
+    patch(ChainWatch, "_look", nothing)
+
+
 BUGS = (
+    Bug(
+        42,
+        take_a_missing_chain_for_a_new_one,
+        ("lose-chain",),
+        shows=("lost write", "inconsistent offset"),
+    ),
     Bug(
         39,
         take_over_without_a_fence,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.verify.simulation.machines import LoneMachine
+from headrace.verify.simulation.operator import Operator
 from headrace.verify.simulation.schedule import DAY_MS, Fault
 from headrace.verify.simulation.zookeeper import PLACE as ZOOKEEPER
 
@@ -34,6 +35,7 @@ class Faults:
         self.done: dict[str, int] = {}
         """Kind -> how many had an effect."""
         self._healing: dict[int, Callable[[], None]] = {}
+        self._operator = Operator(cluster)
 
     def plan(self, schedule: Sequence[Fault], begin_s: float) -> None:
         """Have them begin when their time comes."""
@@ -77,6 +79,8 @@ class Faults:
         if group == "bookie":
             bookie = cluster.bookies[fault.target % len(cluster.bookies)]
             return self._harm_bookie(bookie, rest, fault.strength)
+        if fault.kind == "lose-chain":
+            return self._operator.lose_chain(fault, broker)
         if group == "disk":
             return _harm_disk(broker, rest, fault.strength)
         if fault.kind in {"expire", "drop-session"}:

@@ -273,7 +273,9 @@ class _Lines(logging.Handler):
             text += f" ({record.exc_info[1]!r})"
         if len(self.lines) < 5_000:
             self.lines.append(text)
-        if record.levelno >= logging.ERROR:
+        # A chain that a fault has deleted is said aloud, as it must be.
+        is_told = "lose-chain" in self._run.faults.done and "chain of ledgers" in text
+        if record.levelno >= logging.ERROR and not is_told:
             self._run.journal.problem(f"fault of a broker: {name}: {record.getMessage()[:200]}")
 
 

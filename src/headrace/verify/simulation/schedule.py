@@ -28,6 +28,8 @@ SESSION_FAULTS = ("expire", "drop-session", "cut-session", "cut-session-half")
 LINK_FAULTS = ("cut-broker", "cut-bookie", "cut-bookie-half", "cut-client", "slow", "reset")
 BOOKIE_FAULTS = ("bookie-crash", "bookie-power", "bookie-pause", "bookie-slow")
 OTHER_FAULTS = ("clock", "pause-client")
+FACT_FAULTS = ("lose-chain",)
+"""Of the metadata: deleted from outside, and rebuilt by an operator when the fault is healed."""
 DISK_FAULTS = ("disk-slow", "disk-full", "disk-sync")
 CLUSTER_KINDS = (
     *BROKER_FAULTS,
@@ -36,6 +38,7 @@ CLUSTER_KINDS = (
     *BOOKIE_FAULTS,
     *OTHER_FAULTS,
     *FREEZE_FAULTS,
+    *FACT_FAULTS,
 )
 LONE_KINDS = (*BROKER_FAULTS, "cut-client", "slow", "reset", *OTHER_FAULTS, *DISK_FAULTS)
 """Of a broker that is alone."""
@@ -58,6 +61,7 @@ _LASTS_MAX_S = {
     "bookie-power": 20.0,
     "bookie-pause": 12.0,
     "bookie-slow": 15.0,
+    "lose-chain": 20.0,
     "disk-slow": 15.0,
     "disk-full": 10.0,
     "disk-sync": 10.0,
