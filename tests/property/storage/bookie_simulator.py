@@ -190,6 +190,9 @@ class Writer:
         self.is_closed = False
         self.is_change_slow = False
         self.was_change_slow = False
+        self.left: set[str] = set()
+        """Bookies that failed and lost a slot."""
+        self.has_bookie_returned = False
 
     def append(self) -> None:
         if self.failure is not None:
@@ -219,6 +222,10 @@ class Writer:
                     self.check_acknowledged(entry)
                     self.acknowledged = entry
                 case ChangeEnsemble(ensemble):
+                    assert self.handle.change is not None
+                    self.left |= {self.handle.ensemble[slot] for slot in self.handle.change}
+                    if self.left & set(self.handle.change.values()):
+                        self.has_bookie_returned = True
                     change = put_ensemble(self.known[0].last_ensemble, ensemble)
                     self.world.update(*self.known, change, self.changed)
                     self.wanted = ensemble
