@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.pipeline.catalog import TableName, lease, open_catalog, read_progress
+from headrace.pipeline.catalog import ADDED_COLUMNS, TableName, lease, open_catalog, read_progress
 from headrace.pipeline.errors import LeaseHeld, RecordsLost, TableMoved
 from headrace.pipeline.jobs.archive import ArchiveConfig, _Archive, run_archive
 from headrace.pipeline.jobs.maintain import MaintainConfig, run_maintain
@@ -167,6 +167,25 @@ def test_a_continuous_archive_gathers_records_until_a_round_is_worth_it(config, 
 
     run_archive(gathering, spark=spark, on_round=rounds.append, should_stop=should_stop)
     assert [each.record_count for each in rounds] == [40]
+
+
+def test_the_table_of_an_earlier_version_gets_the_columns_that_it_lacks(config, spark, send, topic):
+    send(topic, 30)
+    run_archive(config, spark=spark)
+    table = f"headrace.{config.table}"
+    for column in ADDED_COLUMNS:
+        spark.sql(f"ALTER TABLE {table} DROP COLUMN {column}")
+    compared = ReconcileConfig(config.bootstrap, topic, config.table)
+    assert len(run_reconcile(compared, spark=spark).problems) == 3
+    send(topic, 30, first=30)
+    assert run_archive(config, spark=spark).record_count == 30
+    rows = spark.table(table).collect()
+    assert {(row.offset >= 10, row.timestampType) for row in rows} == {(False, None), (True, 0)}
+    report = run_reconcile(compared, spark=spark)
+    assert [proof.differing_count for proof in report.partitions] == [10, 10, 10]
+    assert {each.columns for proof in report.partitions for each in proof.differing} == {
+        ("timestampType",)
+    }
 
 
 def test_a_log_that_ends_before_the_table_is_not_archived_into_it(config, spark, send, topic):
