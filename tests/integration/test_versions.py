@@ -106,6 +106,17 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
         },
         22: {"producer_id": -1, "producer_epoch": -1, "transaction_timeout": 1000},
         23: {"replica_id": -1, "topics": [{"topic": TOPIC, "partitions": [epochs]}]},
+        27: {
+            "markers": [
+                {
+                    "producer_id": 7,
+                    "producer_epoch": 0,
+                    "transaction_result": True,
+                    "coordinator_epoch": 0,
+                    "topics": [{"name": fresh, "partition_indexes": (0,)}],
+                }
+            ]
+        },
         32: {"resources": [resource]},
         33: {"resources": [resource | {"configs": [config]}]},
         37: {"topics": [{"name": fresh, "count": 2}], "timeout": 5000},
@@ -116,11 +127,12 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
             "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0}]}],
         },
         60: {"endpoint_type": 1},
+        61: {"topics": [{"name": TOPIC, "partition_indexes": (0,)}]},
         75: {"topics": [{"name": TOPIC}], "response_partition_limit": 10},
     }[api]
 
 
-NEEDS_A_TOPIC = {20, 21, 32, 33, 37, 44}
+NEEDS_A_TOPIC = {20, 21, 27, 32, 33, 37, 44}
 NEEDS_A_GROUP = {42, 47}
 PROMISED_ERRORS = {
     11: {0, MEMBER_ID_REQUIRED},

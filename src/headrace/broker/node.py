@@ -28,6 +28,7 @@ from headrace.broker.tiering import Tiering
 from headrace.broker.topics import Topics
 from headrace.broker.transaction_checks import TransactionChecks
 from headrace.broker.transaction_coordinator import TransactionCoordinator
+from headrace.broker.transaction_verification import Verifications
 from headrace.coordination.transactions.config import TransactionConfig
 from headrace.errors import (
     CoordinatorUnavailable,
@@ -196,6 +197,8 @@ class Node:
             lambda: self.transactions,
             lambda key: self.coordinator_of(self.transactions.shards, key),
         )
+        self.verifications = Verifications(self.tasks)
+        self.verifications.verifier = self.transaction_checks
 
     def _open_coordinators(self) -> None:
         config = self.config

@@ -87,6 +87,7 @@ class PartitionLog:
         "_last_completion",
         "_pending",
         "_store",
+        "_verifying",
         "active",
         "boundaries",
         "config",
@@ -148,6 +149,7 @@ class PartitionLog:
         self._pending: deque[_Pending] = deque()
         self._last_completion: Completion | None = None
         self._flush_ms = config.flush_ms
+        self._verifying: set[int] | None = None
         self.upkeep = Upkeep(
             self,
             LedgerChain(environment.metadata, topic_id, partition, environment.evidence),
@@ -221,6 +223,7 @@ class PartitionLog:
             self.check_failure()
             self.upkeep.require_active()
             return None
+        self.end_verification(producer_id)
         if not self.producers.check_marker(
             producer_id, producer_epoch, coordinator_epoch, transaction_version
         ):
@@ -232,6 +235,19 @@ class PartitionLog:
         if active.is_aborted_index_full and active is self.active:
             self.upkeep.begin_roll(now_ms)
         return appended
+
+    def begin_verification(self, producer_id: int) -> None:
+        """The producer's coordinator is asked whether its transaction includes this partition."""
+        if self._verifying is None:
+            self._verifying = set()
+        self._verifying.add(producer_id)
+
+    def end_verification(self, producer_id: int) -> bool:
+        """Whether the answer counts: no marker of the producer has come since it was asked for."""
+        if self._verifying is None or producer_id not in self._verifying:
+            return False
+        self._verifying.remove(producer_id)
+        return True
 
     def _append(
         self,

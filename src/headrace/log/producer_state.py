@@ -59,6 +59,17 @@ class AppendedBatch(NamedTuple):
     timestamp_ms: int
 
 
+class ProducerDescription(NamedTuple):
+    """What DescribeProducers shows of a producer; -1 stands for none."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    open_offset: int
+
+
 class _Producer:
     __slots__ = (
         "batches",
@@ -123,6 +134,11 @@ class ProducerState:
     def open_transaction(self, producer_id: int) -> int | None:
         """The first offset of the producer's open transaction, None if none is open."""
         return self._open.get(producer_id)
+
+    def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has a transaction open in this epoch."""
+        producer = self._producers.get(producer_id)
+        return producer_id in self._open and producer is not None and producer.epoch == epoch
 
     def first_open(self, otherwise: int) -> int:
         """The lowest first offset of an open transaction, `otherwise` if none is open."""
@@ -216,6 +232,20 @@ class ProducerState:
             producer = _Producer(batch.producer_epoch, producer.coordinator_epoch)
             self._producers[batch.producer_id] = producer
         return producer
+
+    def describe(self) -> list[ProducerDescription]:
+        """All producers, by id."""
+        return [
+            ProducerDescription(
+                producer_id,
+                producer.epoch,
+                producer.batches[-1].last_sequence if producer.batches else -1,
+                producer.batches[-1].timestamp_ms if producer.batches else producer.seen_ms,
+                producer.coordinator_epoch,
+                self._open.get(producer_id, -1),
+            )
+            for producer_id, producer in sorted(self._producers.items())
+        ]
 
     def check_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, version: int
@@ -439,12 +469,15 @@ class Retries:
             self.are_due = False
             self._until_ms = now_ms + RETRIES_MS
 
+    def is_waiting(self, now_ms: int) -> bool:
+        """Whether batches that failed may still come, and must come first."""
+        return 0 < self._until_ms - now_ms <= RETRIES_MS  # this bound: a clock that went back
+
     def check(
         self, producers: ProducerState, batch: BatchHeader, now_ms: int
     ) -> AppendedBatch | None:
         """See ProducerState.check. Raises StorageUnavailable where others must come first."""
-        # The other bound is for a clock that went back.
-        if not 0 < self._until_ms - now_ms <= RETRIES_MS:
+        if not self.is_waiting(now_ms):
             return producers.check(batch)
         try:
             duplicate = producers.check(batch)

@@ -100,7 +100,7 @@ def test_a_produce_request_is_read_as_its_schema_says(
         },
     )
     request = read_produce(memoryview(b"ab" + data), 2, version)
-    assert (request.acks, request.timeout_ms, request.is_transactional) == (acks, timeout_ms, False)
+    assert (request.acks, request.timeout_ms, request.transactional_id) == (acks, timeout_ms, None)
     assert [(p.topic, p.partition, bytes(p.records or b"")) for p in request.partitions] == [
         (topic_key(version, 13, topic_id, name), number, records)
         for topic_id, name, numbers in topics

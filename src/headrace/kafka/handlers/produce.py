@@ -3,7 +3,7 @@
 Rules of the room: a request is appended in the turn in which it arrived, in its order, without a
 task; its answer is written when storage says that all of its batches are safe. A batch for a log
 that is not ready waits for it, in order, and holds up its own request alone. So does one that must
-be opened first (`unfolding`).
+be opened first (`unfolding`), and one whose transaction is to be verified.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ import logging
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
+from headrace.broker.transaction_verification import TransactionalWrite, for_produce
 from headrace.errors import (
     AcksInvalid,
     BatchCorrupt,
     HeadraceError,
     NotOwner,
+    OutOfOrderSequence,
     PolicyViolation,
     RecordInvalid,
-    RequestInvalid,
     StorageUnavailable,
+    TransactionalIdRefused,
+    TransactionUnverified,
 )
 from headrace.kafka.connection import ANY_TERM
 from headrace.kafka.error_codes import code_of, message_of
@@ -42,6 +45,7 @@ from headrace.records.batch import (
     COMPRESSION_MASK,
     LOG_OVERHEAD,
     NO_TIMESTAMP,
+    TRANSACTIONAL,
     BatchHeader,
     check_batch,
 )
@@ -62,6 +66,10 @@ LATENCY_SAMPLE_MASK: Final = 15
 """One request in 16 is measured: a histogram that costs the hot path nothing."""
 RECORD_ERRORS_MAX: Final = 1_000
 """Refused records that an answer names."""
+KNOWS_ABORTABLE: Final = 11
+"""From here on a producer knows the error TransactionAbortable (KIP-890)."""
+ADDS_PARTITIONS: Final = 12
+"""From here on a write adds its partition to its transaction: transaction version 2."""
 ATTEMPTS_MAX: Final = 8
 """How often a batch waits for its log to be ready; each time it was told that it is."""
 
@@ -85,6 +93,7 @@ class _Pending:
         "results",
         "started_ns",
         "term",
+        "transactional_id",
         "version",
     )
 
@@ -101,6 +110,7 @@ class _Pending:
         self.started_ns = 0
         """Set where the request's latency is measured."""
         self.results: list[ProduceResult | None] = [None] * count
+        self.transactional_id: bytes | None = None
 
     def close_one(self) -> None:
         """One more batch has its result; with the last one, the answer is written."""
@@ -127,6 +137,7 @@ class ProduceHandler:
         self._clock = node.clock
         self._unfolder = Unfolder(node.clock)
         self._gate: Gate | None = node.ownership.guard
+        self._verifications = node.verifications
         self.records_total = 0
         self.bytes_total = 0
         self.batches_total = 0
@@ -161,11 +172,10 @@ class ProduceHandler:
         self._requests += 1
         if not self._requests & LATENCY_SAMPLE_MASK:
             pending.started_ns = connection.last_request_ns
+        pending.transactional_id = request.transactional_id
         refusal: HeadraceError | None = None
         if request.acks not in {-1, 0, 1}:
             refusal = AcksInvalid(f"acks={request.acks} is not -1, 0 or 1")
-        elif request.is_transactional:
-            refusal = RequestInvalid("this broker has no transactions yet")
         if not request.partitions:
             pending.open_count = 1
             pending.close_one()
@@ -209,7 +219,11 @@ class ProduceHandler:
                 route = self._routes[key] = (found, frame_around_one(version, topic, number))
             partition, around = route
             header = self._checked(records)
-            if not is_kept(header, partition.config) or partition in self._unfolder.waiting:
+            if (
+                not is_kept(header, partition.config)
+                or partition in self._unfolder.waiting
+                or header[5] & TRANSACTIONAL
+            ):
                 return False
             appended = partition.append(records, header)
         except HeadraceError:
@@ -275,9 +289,59 @@ class ProduceHandler:
     def _take(
         self, pending: _Pending, index: int, part: ProducePartition, partition: PartitionLog
     ) -> None:
-        """Append a batch, now or once it is unfolded. Raises HeadraceError."""
+        """Append a batch, now or once it is verified and unfolded. Raises HeadraceError."""
         records = part.records
         header = self._checked(records)
+        assert records is not None
+        if header.attributes & TRANSACTIONAL and self._is_held(pending, index, part, partition):
+            return
+        self._unfold(pending, index, part, partition, header)
+
+    def _is_held(
+        self, pending: _Pending, index: int, part: ProducePartition, partition: PartitionLog
+    ) -> bool:
+        """Whether the batch waits until its transaction is verified. Raises HeadraceError."""
+        if pending.transactional_id is None:
+            raise TransactionalIdRefused(
+                "a transactional batch in a request without a transactional id is not stored"
+            )
+        header = self._checked(part.records)
+        if not self._verifications.is_due(partition, header):
+            return False
+        topic, _, number = partition.name.rpartition("-")
+        is_added = pending.version >= ADDS_PARTITIONS
+        write = TransactionalWrite(
+            pending.transactional_id.decode(errors="replace"),
+            header.producer_id,
+            header.producer_epoch,
+            topic,
+            int(number),
+            is_added,
+        )
+
+        def then(error: HeadraceError | None) -> None:
+            if error is not None:
+                has_abortable = pending.version >= KNOWS_ABORTABLE
+                told = for_produce(error, has_abortable=has_abortable, is_added=is_added)
+                self._fail(pending, index, part, told)
+                return
+            try:
+                self._unfold(pending, index, part, partition, header)
+            except HeadraceError as refusal:
+                self._fail(pending, index, part, refusal)
+
+        self._verifications.hold(partition, write, then)
+        return True
+
+    def _unfold(
+        self,
+        pending: _Pending,
+        index: int,
+        part: ProducePartition,
+        partition: PartitionLog,
+        header: BatchHeader,
+    ) -> None:
+        records = part.records
         assert records is not None
         if is_kept(header, partition.config) and partition not in self._unfolder.waiting:
             self._append(pending, index, part, partition, records, header, ATTEMPTS_MAX)
@@ -310,6 +374,8 @@ class ProduceHandler:
         attempts: int,
     ) -> None:
         try:
+            if header.attributes & TRANSACTIONAL:
+                self._check_transactional(pending, partition, header, attempts)
             appended = partition.append(batch, header)
         except HeadraceError as error:
             self._fail(pending, index, part, error)
@@ -346,6 +412,25 @@ class ProduceHandler:
             self._close(pending)
         else:
             completion.then(self._stored, (pending, index, part))
+
+    def _check_transactional(
+        self, pending: _Pending, partition: PartitionLog, header: BatchHeader, attempts: int
+    ) -> None:
+        """Raises what forbids to append a batch of a transaction now."""
+        if attempts < ATTEMPTS_MAX and self._verifications.is_due(partition, header):
+            # It was verified, and a marker may have come while it waited for the log.
+            raise TransactionUnverified(f"{partition.name} was not ready: send the batch again")
+        if (
+            pending.version >= ADDS_PARTITIONS
+            and header.base_sequence > 0
+            and partition.is_loaded
+            and header.producer_id not in partition.producers
+            and not partition.retries.is_waiting(self._clock.now_ms())
+        ):
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id}, of which {partition.name} knows nothing, begins"
+                f" with sequence {header.base_sequence} instead of 0"
+            )
 
     def _stored(
         self, error: BaseException | None, context: tuple[_Pending, int, ProducePartition]

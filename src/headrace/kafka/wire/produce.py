@@ -55,7 +55,7 @@ class ProduceRequest(NamedTuple):
 
     acks: int
     timeout_ms: int
-    is_transactional: bool
+    transactional_id: bytes | None
     partitions: list[ProducePartition]
 
 
@@ -185,7 +185,7 @@ def read_produce(data: memoryview, at: int, version: int) -> ProduceRequest:
                     raise FrameInvalid("a batch reaches past the request")
             partitions.append(ProducePartition(name, number, records))
     check_end(data, at)
-    return ProduceRequest(acks, timeout_ms, transactional_id is not None, partitions)
+    return ProduceRequest(acks, timeout_ms, transactional_id, partitions)
 
 
 def _read_flexible(data: memoryview, at: int, version: int) -> ProduceRequest:
@@ -216,7 +216,7 @@ def _read_flexible(data: memoryview, at: int, version: int) -> ProduceRequest:
             partitions.append(ProducePartition(topic, number, records))
         at = skip_tags(data, at)
     check_end(data, skip_tags(data, at))
-    return ProduceRequest(acks, timeout_ms, transactional_id is not None, partitions)
+    return ProduceRequest(acks, timeout_ms, transactional_id, partitions)
 
 
 def write_produce(version: int, results: list[ProduceResult]) -> bytes:

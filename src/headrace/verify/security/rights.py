@@ -96,9 +96,13 @@ def control_and_transactional_batches_of_anybody_are_refused(abuse: Abuse) -> No
         ]
     abuse.expect(codes[:1] == [0] and 0 not in codes[1:], f"a good and a marked batch: {codes}")
     abuse.expect(_end(abuse, PLAIN) == end + 1, "a marked batch is in the log")
-    answer = ask(abuse, PRODUCE, 7, transactional_id="t", acks=-1, timeout=5000, topic_data=parts)
-    refused = answer is None or int(answer.responses[0].partition_responses[0].error_code) != 0
-    abuse.expect(refused, "a transactional request is taken")
+    for attributes in (CONTROL, CONTROL | TRANSACTIONAL):
+        part = {"index": 0, "records": _marked(attributes)}
+        topics = [{"name": PLAIN, "partition_data": [part]}]
+        answer = ask(abuse, PRODUCE, 7, transactional_id="t", acks=-1, topic_data=topics)
+        refused = answer is None or int(answer.responses[0].partition_responses[0].error_code) != 0
+        abuse.expect(refused, f"attributes {attributes:#x} in a transactional request are taken")
+    abuse.expect(_end(abuse, PLAIN) == end + 1, "a control batch is in the log")
 
 
 def producers_do_not_pass_for_older_or_other_ones(abuse: Abuse) -> None:

@@ -1,0 +1,60 @@
+"""DescribeProducers: transactions as the owner of a partition sees them.
+
+Invariants: knows partitions, not transactional ids: those are the transaction coordinators'.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError
+from headrace.kafka import apis
+from headrace.kafka.error_codes import code_of, message_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.broker.node import Node
+    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.wire.schema import Answer
+
+
+async def describe_producers(node: Node, request: Any, _context: Context) -> Answer:
+    """DescribeProducers: who has written to a partition lately, and what is open (KIP-664)."""
+    topics: list[dict[str, Any]] = []
+    for topic in request.topics:
+        partitions: list[dict[str, Any]] = []
+        for number in topic.partition_indexes:
+            error: HeadraceError | None = None
+            found: Sequence[dict[str, int]] = ()
+            try:
+                partition = node.topics.get(topic.name).require_partition(number)
+                await node.partition_ready(partition)
+                found = [
+                    {
+                        "producer_id": one.producer_id,
+                        "producer_epoch": one.epoch,
+                        "last_sequence": one.last_sequence,
+                        "last_timestamp": one.last_timestamp_ms,
+                        "coordinator_epoch": one.coordinator_epoch,
+                        "current_txn_start_offset": one.open_offset,
+                    }
+                    for one in partition.producers.describe()
+                ]
+            except HeadraceError as refused:
+                error = refused
+            partitions.append(
+                {
+                    "partition_index": number,
+                    "error_code": code_of(error),
+                    "error_message": message_of(error),
+                    "active_producers": found,
+                }
+            )
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
+
+
+HANDLERS = {
+    apis.DESCRIBE_PRODUCERS: describe_producers,
+}
