@@ -238,9 +238,7 @@ class PartitionLog:
 
     def begin_verification(self, producer_id: int) -> None:
         """The producer's coordinator is asked whether its transaction includes this partition."""
-        if self._verifying is None:
-            self._verifying = set()
-        self._verifying.add(producer_id)
+        self._verifying = {*(self._verifying or ()), producer_id}
 
     def end_verification(self, producer_id: int) -> bool:
         """Whether the answer counts: no marker of the producer has come since it was asked for."""

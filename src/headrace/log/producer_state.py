@@ -328,8 +328,8 @@ class ProducerState:
             before = kept.pop()
             if before.producer is not None:
                 self._producers[before.producer_id] = before.producer
-            elif before.producer_id in self._producers:
-                self._producers[before.producer_id].coordinator_epoch = NO_COORDINATOR_EPOCH
+            else:
+                self._producers.pop(before.producer_id, None)
             if before.open_offset is None:
                 open_offsets.pop(before.producer_id, None)
             else:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
-
-from log_rig import settle
 
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 
 if TYPE_CHECKING:
-    from log_rig import Rig
+    from tests.unit.log.log_rig import Rig
 
     from headrace.log.partition_log import Appended
 
-TRIES = 40
+TRIES = 1_000
 
 
 class Producer:
@@ -62,7 +61,7 @@ class Producer:
             if appended is not None:
                 await appended.completion.wait()
                 return appended.base_offset
-            await settle()
+            await asyncio.sleep(0)
         raise AssertionError("the log never became ready")
 
     def begin_end(
@@ -87,5 +86,5 @@ class Producer:
             if appended is not None:
                 await appended.completion.wait()
                 return appended.base_offset
-            await settle()
+            await asyncio.sleep(0)
         raise AssertionError("the log never became ready")
