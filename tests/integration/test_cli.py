@@ -143,14 +143,46 @@ def test_the_life_of_a_topic(user):
     assert wrong.code == 1
     assert "no.such.setting" in wrong.err
 
-    assert user.types("topic", "delete", "life", "--json").json() == [
+    assert user.types("topic", "delete", "life", "--yes", "--json").json() == [
         {"topic": "life", "deleted": True}
     ]
-    gone = user.types("topic", "delete", "life")
+    gone = user.types("topic", "delete", "life", "-y")
     assert gone.code == 3
     assert "no topic 'life'" in gone.err
-    assert user.types("topic", "delete", "life", "--if-exists").code == 0
+    assert user.types("topic", "delete", "life", "-y", "--if-exists").code == 0
     assert user.types("topic", "describe", "life").code == 3
+
+
+def test_a_topic_is_not_deleted_unasked(user, topic):
+    ran = user.types("topic", "delete", topic)
+    assert ran.code == 2
+    assert "--yes" in ran.err
+    assert user.types("topic", "describe", topic).code == 0
+
+
+def test_a_misspelt_client_setting_is_named(user, topic):
+    for command in (("topic", "list"), ("produce", topic), ("consume", topic, "--count", "1")):
+        ran = user.types("-X", "soket.timeout.ms=5", *command)
+        assert ran.code == 2
+        assert "soket.timeout.ms" in ran.err
+        assert "broker's log" not in ran.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--bootstrap", "{}", "topic", "list"),
+        ("topic", "--bootstrap", "{}", "list"),
+        ("topic", "list", "--bootstrap", "{}"),
+    ],
+)
+def test_the_broker_may_be_named_before_and_after_the_command(user, arguments):
+    words = [word.format(user.bootstrap) for word in arguments]
+    user.env["HEADRACE_BOOTSTRAP"] = "127.0.0.1:1"
+    try:
+        assert user.types(*words).code == 0
+    finally:
+        user.env["HEADRACE_BOOTSTRAP"] = user.bootstrap
 
 
 def test_an_illegal_topic_name_is_refused(user):

@@ -1,5 +1,8 @@
 """The pieces of the demo, on a small part of the flights."""
 
+import os
+import subprocess
+import sys
 from itertools import islice
 
 from headrace.pipeline.demo.clients import consume_with_group, create_topic, publish
@@ -23,3 +26,23 @@ def test_published_consumed_and_computed_are_the_same_flights(spark, broker, tmp
     assert {each.hour for each in delays} <= set(range(5, 24))
     united = sum(each.flights for each in delays if each.carrier == "UA")
     assert united == sum(flight.key.startswith(b"UA") for flight in islice(flights(), 5_000))
+
+
+def test_a_demo_that_is_ended_by_sigterm_leaves_nothing(tmp_path):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headrace", "demo", "--out", str(tmp_path / "out")],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    said = next(line for line in process.stdout if "is up on" in line)
+    broker = int(said.split("process ")[1].split(",")[0])
+    assert list(temporary.glob("headrace-demo-*"))
+    process.terminate()
+    process.communicate(timeout=120)
+    assert not list(temporary.glob("headrace-demo-*"))
+    assert not os.path.exists(f"/proc/{broker}")

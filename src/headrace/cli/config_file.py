@@ -1,8 +1,9 @@
-"""Options from a file: `--config FILE`, in TOML.
+"""Options from a file: `--config FILE`, in TOML (docs/CONFIGURATION.md).
 
-Rules of the room: a file says nothing that an option could not say, under the option's own name.
-What counts is, in this order: the command line, the environment, the file, the default. A name that
-no option has is an error, since it would be a setting that somebody believes in and nobody obeys.
+Invariants: a file says nothing that an option could not say, under the option's own name. What
+counts is, in this order: the command line, the environment, the file, the default. A name that no
+option has and a value of the wrong type are errors, since they would be settings that have no
+effect.
 
     [serve]
     data-dir = "/var/lib/headrace"
@@ -24,11 +25,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.failures import CommandFailed
+from headrace.cli.parameters import QuorumType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+SERVE_TABLE = "serve"
 CLUSTER_TABLE = "cluster"
+_FILE_META = "headrace.cli.config_file"
 
 
 def config_option(
@@ -38,7 +42,8 @@ def config_option(
 
     def load(ctx: click.Context, _param: object, path: Path | None) -> None:
         if path is not None:
-            ctx.default_map = _read(path, ctx.command, table, cluster_names)
+            ctx.meta[_FILE_META] = path
+            ctx.default_map = read_file(path, ctx, table, cluster_names)
 
     return click.option(
         "--config",
@@ -53,35 +58,51 @@ def config_option(
     )
 
 
-def _read(
-    path: Path, command: click.Command, table: str | None, cluster_names: Sequence[str]
+def file_of(ctx: click.Context) -> Path | None:
+    """The file that `--config` named."""
+    found: Path | None = ctx.meta.get(_FILE_META)
+    return found
+
+
+def read_file(
+    path: Path, ctx: click.Context, table: str | None, cluster_names: Sequence[str]
 ) -> dict[str, Any]:
-    """What the file says about this command's options, by parameter. Raises CommandFailed."""
+    """What the file says about the options of the context's command. Raises CommandFailed."""
     try:
         with path.open("rb") as stream:
             content = tomllib.load(stream)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise CommandFailed(f"{path} cannot be read as TOML: {error}") from error
-    parameters = {
-        option.removeprefix("--"): parameter.name or ""
-        for parameter in command.params
+    options = {
+        option.removeprefix("--"): parameter
+        for parameter in ctx.command.params
         if isinstance(parameter, click.Option) and not parameter.hidden and parameter.expose_value
         for option in parameter.opts
     }
-    own = [name for name in parameters if name not in cluster_names]
+    own = [name for name in options if name not in cluster_names]
     found: dict[str, Any] = {}
     for name, section in content.items():
+        if not isinstance(section, dict):
+            raise CommandFailed(_outside(path, name, cluster_names))
         known = cluster_names if name == CLUSTER_TABLE else own if name == table else None
         if known is None:
-            _check_name(path, f"[{name}]", name, ["serve", CLUSTER_TABLE])
+            _check_name(path, f"[{name}]", name, [SERVE_TABLE, CLUSTER_TABLE])
             continue  # for other commands
-        if not isinstance(section, dict):
-            raise CommandFailed(f"{path}: {name} stands alone; write it below [serve]")
         for key, value in section.items():
             _check_name(path, f"{key} in [{name}]", key, known)
-            if key in parameters:
-                found[parameters[key]] = _plain(path, key, value)
+            if key in options:
+                option = options[key]
+                found[option.name or ""] = _checked(
+                    f"{path}: {key} in [{name}]", value, option, ctx
+                )
     return found
+
+
+def _outside(path: Path, name: str, cluster_names: Sequence[str]) -> str:
+    if name in {SERVE_TABLE, CLUSTER_TABLE}:
+        return f"{path}: {name} must be a table: write [{name}], and its settings below"
+    table = CLUSTER_TABLE if name in cluster_names else SERVE_TABLE
+    return f"{path}: {name} stands outside of a table: write [{table}] on a line above it"
 
 
 def _check_name(path: Path, shown: str, name: str, known: Sequence[str]) -> None:
@@ -91,10 +112,39 @@ def _check_name(path: Path, shown: str, name: str, known: Sequence[str]) -> None
         raise CommandFailed(f"{path}: there is no {shown}; nothing was started: {step}")
 
 
-def _plain(path: Path, key: str, value: object) -> object:
-    """The value as the command line would have it."""
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    if isinstance(value, str | int | float | bool):
-        return value
-    raise CommandFailed(f"{path}: {key} must be text, a number, true, false or a list of these")
+def _checked(where: str, value: object, option: click.Option, ctx: click.Context) -> object:
+    """The value as the command line would have it. Raises CommandFailed."""
+    expected, is_right = _expected(option, value)
+    if not is_right:
+        raise CommandFailed(f"{where} is {_shown(value)}: expected {expected}; nothing was started")
+    plain = ",".join(map(str, value)) if isinstance(value, list) else value
+    if isinstance(plain, bool):
+        return plain
+    try:
+        option.type.convert(plain, option, ctx)
+    except click.BadParameter as error:
+        raise CommandFailed(
+            f"{where} is {_shown(value)}: {error.message.rstrip('.')}; nothing was started"
+        ) from error
+    return plain
+
+
+def _expected(option: click.Option, value: object) -> tuple[str, bool]:
+    """(what the option takes, whether the value is of that kind)."""
+    is_bool = isinstance(value, bool)
+    if option.is_flag:
+        return "true or false", is_bool
+    if isinstance(option.type, QuorumType):
+        is_list = isinstance(value, list) and all(type(item) is int for item in value)
+        return "three numbers, as in [3, 3, 2]", is_list or isinstance(value, str)
+    if isinstance(option.type, click.types.IntParamType):
+        return "a whole number, without quotes", isinstance(value, int) and not is_bool
+    if isinstance(option.type, click.types.FloatParamType):
+        return "a number, without quotes", isinstance(value, int | float) and not is_bool
+    return 'text in quotes, as in "..."', isinstance(value, str)
+
+
+def _shown(value: object) -> str:
+    kinds = {str: "text", bool: "true or false", list: "a list", dict: "a table"}
+    kind = kinds.get(type(value), "a number" if isinstance(value, int | float) else "a date")
+    return f"{str(value).lower() if isinstance(value, bool) else repr(value)} ({kind})"

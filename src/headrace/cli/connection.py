@@ -87,11 +87,11 @@ def before_commands(command: click.Command) -> click.Command:
 
 
 def behind_commands(command: click.Command) -> None:
-    """Have every command below `command`, and itself if it is no group, take the options too."""
+    """Have `command` and every command below it take the options too."""
     if isinstance(command, click.Group):
         for below in command.commands.values():
             behind_commands(below)
-    elif not any("--bootstrap" in param.opts for param in command.params):
+    if not any("--bootstrap" in param.opts for param in command.params):
         command.params += _options(is_behind=True)
 
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from pathlib import Path
 
 import click
 
 from headrace.cli.failures import FAILED
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    """SIGTERM ends the demo as Ctrl-C does: its broker is stopped, its data is removed."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not break the clean-up
+    raise KeyboardInterrupt
 
 
 @click.command()
@@ -30,6 +37,7 @@ def demo(ctx: click.Context, data_dir: Path | None, out: Path) -> None:
     Starts a broker, publishes 336,776 real flights, reads them with a consumer group, archives
     them with Spark into an Iceberg table, computes delays, draws a chart, and proves the count.
     """
+    signal.signal(signal.SIGTERM, _interrupt)
     run = importlib.import_module("headrace.pipeline.demo").main
     code = run(data_dir=data_dir, out=out)
     ctx.exit(code if isinstance(code, int) else (FAILED if code is False else 0))

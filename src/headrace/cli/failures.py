@@ -130,7 +130,9 @@ def from_kafka(error: KafkaError, doing: str) -> CommandFailed:
     meaning = _MEANINGS.get(error.name())
     said = error.str().rstrip(".")
     if meaning is None:
-        return CommandFailed(f"{doing}: {said} ({error.name()})", "Look at the broker's log")
+        is_local = error.name().startswith("_")
+        step = "Check the command and -X" if is_local else "The broker's log may say more"
+        return CommandFailed(f"{doing}: {said} ({error.name()})", step)
     detail = "" if _says_nothing_new(said) else f" ({said})"
     return CommandFailed(f"{doing}: {meaning.cause}{detail}", meaning.next_step, meaning.exit_code)
 

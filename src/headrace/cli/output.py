@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli.failures import USAGE, CommandFailed
 from headrace.runtime.log_text import one_line
 
 if TYPE_CHECKING:
@@ -24,6 +25,19 @@ Cell = str | int | float | bool | None
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def confirm(question: str, *, is_sure: bool) -> None:
+    """Ask before something is lost for good. Raises CommandFailed where there is nobody to ask."""
+    if is_sure:
+        return
+    if not sys.stdin.isatty():
+        raise CommandFailed(
+            f"{question.rstrip('?')}: there is no terminal to ask at, so nothing was done",
+            "If that is what you want: --yes",
+            USAGE,
+        )
+    click.confirm(question, abort=True, err=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "") -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +17,25 @@ from headrace.cli.failures import CommandFailed
 from headrace.cli.output import print_json, say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.cli.session import Session
+
+
+@contextmanager
+def _in_words(table: str, warehouse: str) -> Iterator[None]:
+    """Turn what Spark cannot do into a failure with a next step. Raises CommandFailed."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("pyspark."):
+            raise
+        said = str(error).strip().splitlines()[:1]
+        raise CommandFailed(
+            f"Spark cannot do it: {''.join(said).rstrip('.')}",
+            f"Is {table} in the warehouse {warehouse}? The archive and reconcile take the same"
+            " --table and --warehouse",
+        ) from error
 
 
 @click.group()
@@ -109,15 +128,16 @@ def archive(session: Session, /, as_json: bool, quiet: bool, **options: Any) -> 
     stop = _Stop()
     signal.signal(signal.SIGINT, stop)
     restarts = importlib.import_module("headrace.pipeline.restarts")
-    result = restarts.with_restarts(
-        lambda: job.run_archive(
-            config,
-            on_round=None if quiet else _say_round,
-            on_maintenance=None if quiet else lambda done: say(f"maintained: {done}"),
-            should_stop=lambda: stop.wanted,
-        ),
-        f"The archive of {options['topic']}",
-    )
+    with _in_words(config.table, options["warehouse"]):
+        result = restarts.with_restarts(
+            lambda: job.run_archive(
+                config,
+                on_round=None if quiet else _say_round,
+                on_maintenance=None if quiet else lambda done: say(f"maintained: {done}"),
+                should_stop=lambda: stop.wanted,
+            ),
+            f"The archive of {options['topic']}",
+        )
     if not as_json:
         click.echo(str(result))
         return
@@ -169,7 +189,8 @@ def reconcile(
     session.describe_topics([topic])
     proof = importlib.import_module("headrace.pipeline.proof")
     config = proof.ReconcileConfig(session.bootstrap, topic, table, client=session.client_config)
-    report = proof.prove(config, warehouse, master)
+    with _in_words(table, warehouse):
+        report = proof.prove(config, warehouse, master)
     if as_json:
         print_json(
             {

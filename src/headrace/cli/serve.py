@@ -27,6 +27,8 @@ from headrace.cli.cluster_options import (
 from headrace.cli.config_file import config_option
 from headrace.cli.failures import CommandFailed
 from headrace.cli.parameters import Address, show_address
+from headrace.cli.reload import Reload
+from headrace.cli.variables import misspelt, name_variables
 from headrace.errors import FolderInUse, HeadraceError
 from headrace.runtime import compiled
 from headrace.runtime.clock import SystemClock
@@ -43,7 +45,7 @@ from headrace.server.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from headrace.server.lifecycle import Broker
 
@@ -78,12 +80,13 @@ def _calm_the_collector() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def _told_to_stop() -> asyncio.Event:
-    """Set when SIGINT or SIGTERM comes."""
+def _stop_signals(reload: Callable[[], None]) -> asyncio.Event:
+    """Set when SIGINT or SIGTERM comes; SIGHUP calls `reload`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, reload)
     return stop
 
 
@@ -108,11 +111,13 @@ def _ready_line(kafka: list[str], http: list[str], settings: Settings, *, as_jso
     )
 
 
-async def _supervise(settings: Settings, options: list[str], *, as_json: bool) -> None:
+async def _supervise(
+    settings: Settings, options: list[str], reload: Callable[[], None], *, as_json: bool
+) -> None:
     """Run `worker_count` brokers, at ports that follow each other."""
     from headrace.server.supervisor import Supervisor
 
-    stop = _told_to_stop()
+    stop = _stop_signals(reload)
     addresses = [
         (show_address(_nth(settings.kafka, number)), show_address(_nth(settings.http, number)))
         for number in range(settings.worker_count)
@@ -134,10 +139,12 @@ def _nth(address: tuple[str, int], number: int) -> tuple[str, int]:
     return (host, port + number if port else 0)
 
 
-async def _serve(settings: Settings, worker: int | None, *, as_json: bool) -> None:
+async def _serve(
+    settings: Settings, worker: int | None, reload: Callable[[], None], *, as_json: bool
+) -> None:
     from headrace.server.assemble import start
 
-    stop = _told_to_stop()
+    stop = _stop_signals(reload)
     if worker is not None:
         # The supervisor holds the other end: when it is gone, so is the reason to run.
         loop = asyncio.get_running_loop()
@@ -233,7 +240,14 @@ def _worker_options(settings: Settings, log_level: str) -> list[str]:
     ]
 
 
-def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: bool) -> None:
+def _run(
+    settings: Settings,
+    worker: int | None,
+    log_level: str,
+    reload: Callable[[], None],
+    *,
+    as_json: bool,
+) -> None:
     """Run what the settings say until it is told to stop. Raises CommandFailed."""
     import uvloop
 
@@ -241,9 +255,9 @@ def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: boo
         check_exposure(settings)
         if settings.worker_count > 1 and worker is None:
             options = _worker_options(settings, log_level)
-            uvloop.run(_supervise(settings, options, as_json=as_json))
+            uvloop.run(_supervise(settings, options, reload, as_json=as_json))
         else:
-            uvloop.run(_serve(settings, worker, as_json=as_json))
+            uvloop.run(_serve(settings, worker, reload, as_json=as_json))
     except FolderInUse as error:
         raise CommandFailed(str(error)) from error
     except HeadraceError as error:
@@ -346,10 +360,16 @@ def _run(settings: Settings, worker: int | None, log_level: str, *, as_json: boo
 )
 @click.option("--tiering-interval-ms", type=click.IntRange(100), default=30_000, hidden=True)
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is logged. In a file of --config, SIGHUP has it read again.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the line that says ready as JSON.")
+@click.pass_context
 def serve(
+    ctx: click.Context,
     data_dir: Path,
     kafka: tuple[str, int],
     http: tuple[str, int],
@@ -378,9 +398,12 @@ def serve(
     """Run a broker.
 
     It serves Kafka clients until it gets SIGINT or SIGTERM. What it has acknowledged is on disk,
-    so it may be killed at any time.
+    so it may be killed at any time. Each option has an environment variable, and a key in the file
+    that --config names. SIGHUP reads the file again.
     """
     _prepare(log_level)
+    for name, near in misspelt(ctx.command, os.environ).items():
+        log.warning("%s is set, and no setting is called so: is it %s?", name, near)
     cluster = cluster_settings(
         zookeeper, zookeeper_root, session_timeout_ms, quorum, zookeeper_credential_file
     )
@@ -414,4 +437,7 @@ def serve(
         cluster,
         open_to_network,
     )
-    _run(settings, worker, log_level, as_json=as_json)
+    _run(settings, worker, log_level, Reload(ctx), as_json=as_json)
+
+
+name_variables(serve)

@@ -60,28 +60,18 @@ class Session:
         """The administration client, made once."""
         if self._admin is None:
             self.check_reachable()
-            self._admin = kafka_admin().AdminClient(_checked(self.settings()))
+            self._admin = _made(kafka_admin().AdminClient, self.settings())
         return self._admin
 
     def producer(self, config: dict[str, Any]) -> Client:
         """A producer with `config` beside the global settings."""
         self.check_reachable()
-        try:
-            return kafka().Producer(_checked({**self.settings(), **config, **self.client_config}))
-        except kafka().KafkaException as error:
-            raise CommandFailed(
-                f"the client refuses its settings: {error.args[0].str()}", "Check -X"
-            ) from None
+        return _made(kafka().Producer, {**self.settings(), **config, **self.client_config})
 
     def consumer(self, config: dict[str, Any]) -> Client:
         """A consumer with `config` beside the global settings."""
         self.check_reachable()
-        try:
-            return kafka().Consumer(_checked({**self.settings(), **config, **self.client_config}))
-        except kafka().KafkaException as error:
-            raise CommandFailed(
-                f"the client refuses its settings: {error.args[0].str()}", "Check -X"
-            ) from None
+        return _made(kafka().Consumer, {**self.settings(), **config, **self.client_config})
 
     def answer(self, future: Future[Answer], doing: str) -> Answer:
         """Wait for `future`. Raises CommandFailed, in words, when the broker says no."""
@@ -131,6 +121,18 @@ def host_and_port(address: str) -> tuple[str, int]:
             f"{address!r} is not HOST:PORT", "For instance --bootstrap 127.0.0.1:9092", USAGE
         )
     return host.strip("[]"), int(port)
+
+
+def _made(kind: Any, config: dict[str, Any]) -> Client:
+    """A client of this kind. Raises CommandFailed (usage) on settings that it does not have."""
+    try:
+        return kind(_checked(config))
+    except kafka().KafkaException as error:
+        raise CommandFailed(
+            f"the client refuses its settings: {error.args[0].str().rstrip('.')}; nothing was sent",
+            "Check the names and values given with -X: they are librdkafka's",
+            USAGE,
+        ) from None
 
 
 def _checked(config: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ facts with stable names.
 
 from __future__ import annotations
 
-import sys
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import click
 from headrace.cli.client import kafka_admin
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_topic
-from headrace.cli.output import print_json, print_table
+from headrace.cli.output import confirm, print_json, print_table
 from headrace.cli.pairs import name_and_value
 from headrace.cli.positions import Partition, log_bounds
 
@@ -262,9 +261,8 @@ def _alter_config(
 def delete(
     session: Session, /, names: tuple[str, ...], yes: bool, if_exists: bool, as_json: bool
 ) -> None:
-    """Delete topics with all their records. On a terminal it asks first."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete {', '.join(names)} and all records in them?", abort=True, err=True)
+    """Delete topics with all their records. It asks first; without a terminal it needs --yes."""
+    confirm(f"Delete {', '.join(names)} and all records in them?", is_sure=yes)
     futures = session.admin().delete_topics(list(names), request_timeout=session.timeout_s)
     outcome = []
     missing = ""

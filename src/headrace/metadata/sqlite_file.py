@@ -39,6 +39,7 @@ FORMAT = 1
 TOMBSTONE_MS = 86_400_000
 """How long a process may be suspended and still learn of every deletion."""
 
+_USER_VERSION_AT = 60  # in the header of SQLite's file format
 _WAL_RETRY_MS = 5
 _POLLS_PER_SESSION_CHECK = 4
 _KEY_AFTER_ALL = "\U0010ffff"  # sorts behind every key with the same prefix
@@ -61,6 +62,29 @@ _SELECT = "SELECT key, value, version, crc, session FROM facts WHERE value IS NO
 def _crc(key: str, value: bytes, version: int) -> int:
     """What guards a row; SQLite itself has no checksums."""
     return int(crc32c(value, crc32c(f"{version} {key}".encode())))
+
+
+def check_format(path: Path) -> None:
+    """Look at the file's format before anything is opened or made. Raises FormatUnsupported.
+
+    What cannot be read, or is no database, is for SqliteFile to judge.
+    """
+    try:
+        with path.open("rb") as stream:
+            header = stream.read(_USER_VERSION_AT + 4)
+    except OSError:
+        return
+    version = int.from_bytes(header[_USER_VERSION_AT:], "big")
+    if header.startswith(b"SQLite format 3\x00") and version > FORMAT:
+        raise _unsupported(path, version)
+
+
+def _unsupported(path: Path, version: int) -> FormatUnsupported:
+    return FormatUnsupported(
+        f"{path} has metadata format {version}, this Headrace reads {FORMAT}:"
+        " start the version that wrote it",
+        path=str(path),
+    )
 
 
 class SqliteFile:
@@ -141,11 +165,7 @@ class SqliteFile:
             if version == FORMAT:
                 return  # another process was faster
             if version != 0 or self._one("SELECT count(*) FROM sqlite_master"):
-                raise FormatUnsupported(
-                    f"{self._path} has metadata format {version}, this Headrace reads {FORMAT}:"
-                    " start the version that wrote it",
-                    path=str(self._path),
-                )
+                raise _unsupported(self._path, version)
             for statement in _SCHEMA:
                 self._db.execute(statement)
 

@@ -104,6 +104,8 @@ def use() -> str:
     insists and it cannot be used.
     """
     switch = os.environ.get(SWITCH, "")
+    if switch not in {"", "0", "1"} and "/" not in switch:
+        raise CoreUnusableError(f"{switch!r} is none of 0, 1 and the path of a folder")
     if switch == "0":
         return f"pure Python ({SWITCH}=0)"
     if is_used():

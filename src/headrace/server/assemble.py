@@ -15,6 +15,7 @@ from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
+from headrace.metadata.sqlite_file import check_format
 from headrace.runtime.clock import BootTimeClock, SystemClock, process_cpu_ns
 from headrace.runtime.randomness import SystemRandomness
 from headrace.server.lifecycle import Broker
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import LedgerStore
     from headrace.storage.objects.tiered_store import TieredLedgerStore
 
+METADATA = "metadata.sqlite"
 WORKERS_POLL_MS = 50
 """How soon a worker sees what another wrote to the metadata; a look costs some 10 us."""
 
@@ -43,13 +45,14 @@ async def start(settings: Settings) -> Broker:
 async def start_embedded(settings: Settings) -> Broker:
     """A broker of one machine: files and SQLite. Raises what opening them raises, and OSError."""
     clock, randomness = SystemClock(), SystemRandomness()
+    check_format(settings.data_dir / METADATA)  # a folder that is refused stays as it was
     # The ledgers' folder is made (durably) and locked first: a second process touches nothing.
     store = await FileLedgerStore.open(settings.ledger_dir, clock)
     broker = Broker(store.close)
     try:
         slots = range(settings.worker_count) if settings.worker_count > 1 else ()
         metadata = await SqliteMetadataStore.open(
-            settings.data_dir / "metadata.sqlite",
+            settings.data_dir / METADATA,
             clock,
             poll_ms=WORKERS_POLL_MS if slots else POLL_MS,
         )

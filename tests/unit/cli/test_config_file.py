@@ -59,7 +59,7 @@ def test_values_of_every_kind_are_taken_and_checked_as_on_the_command_line(run):
     assert options["quorum"] == (4, 3, 2)
     assert (options["broker_id"], options["zookeeper"]) == (7, "a:1,b:2")
     assert options["session_timeout_ms"] == 900
-    with pytest.raises(click.BadParameter, match="0 is not in the range"):
+    with pytest.raises(CommandFailed, match=r"partitions in .serve. is 0 .*not in the range"):
         run("[serve]\npartitions = 0")
 
 
@@ -74,9 +74,18 @@ def test_values_of_every_kind_are_taken_and_checked_as_on_the_command_line(run):
         ("[serve]\nsecret = '1'", "no secret"),
         ("[serve]\nconfig = '1'", "no config"),
         ("[clusters]\nrack = 'a'", r"no .clusters.*is it cluster"),
-        ("kafka = 'x'", "no .kafka."),
-        ("serve = 1", "stands alone"),
-        ("[serve]\nkafka = {a = 1}", "kafka must be text"),
+        ("kafka = 'x'", r"kafka stands outside of a table: write .serve. on a line above"),
+        ("rack = 'x'", r"rack stands outside of a table: write .cluster. on a line above"),
+        ("serve = 1", r"serve must be a table: write .serve."),
+        ("[serve]\nkafka = {a = 1}", r"kafka in .serve. is .*a table.*expected text in quotes"),
+        ("[serve]\nkafka = 9092", r"kafka in .serve. is 9092 .a number.: expected text"),
+        ("[serve]\npartitions = '6'", r"partitions in .serve. is '6' .text.: expected a whole"),
+        ("[serve]\npartitions = 1.5", r"partitions in .serve. is 1.5 .a number.: expected a whole"),
+        ("[serve]\npartitions = true", r"is true .true or false.: expected a whole number"),
+        ("[serve]\nauto = 'no'", r"auto in .serve. is 'no' .text.: expected true or false"),
+        ("[cluster]\nquorum = ['a']", r"quorum in .cluster. is .*expected three numbers"),
+        ("[cluster]\nquorum = [1, 2, 3]", r"quorum in .cluster. is .*must not grow"),
+        ("[cluster]\nbroker-id = 1979-05-27", r"broker-id in .cluster. is .*a date"),
         ("[serve", "cannot be read as TOML"),
     ],
 )

@@ -45,18 +45,26 @@ def test_a_newer_format_is_refused_and_left_alone(tmp_path):
         magic, _version, salt, _crc = FOLDER.unpack(path.read_bytes())
         head = FOLDER.pack(magic, 2, salt, 0)[:-4]
         path.write_bytes(head + crc32c(head).to_bytes(4, "little"))
+        (tmp_path / "data" / "lock").unlink()
+        before = _content(tmp_path)
         with pytest.raises(FormatUnsupported, match="format 2, this version reads 1"):
             await open_store(tmp_path / "data")
+        assert _content(tmp_path) == before
 
     asyncio.run(main())
+
+
+def _content(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     async def main():
         (tmp_path / "precious").write_text("mine")
+        before = _content(tmp_path)
         with pytest.raises(FormatUnsupported, match="empty data folder"):
             await open_store(tmp_path)
-        assert (tmp_path / "precious").read_text() == "mine"
+        assert _content(tmp_path) == before, "nothing is left in it"
 
     asyncio.run(main())
 

@@ -11,6 +11,8 @@ import os
 from headrace.errors import FolderInUse
 from headrace.runtime.disk import CREATE, Disk, write_fully
 
+LOCK = "lock"
+"""The file's name. Do not change: stored."""
 _PID_BYTES_MAX = 32
 
 
@@ -19,7 +21,7 @@ def lock_folder(disk: Disk, folder: str) -> int:
 
     Raises FolderInUse, naming the process that holds it.
     """
-    path = f"{folder}/lock"
+    path = f"{folder}/{LOCK}"
     fd = disk.open(path, CREATE)
     if not disk.lock(fd):
         holder = disk.pread(fd, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()

@@ -69,15 +69,16 @@ def prepare_folder(disk: Disk, folder: str, new_salt: int) -> int:
 
 def _lay_out(disk: Disk, folder: str, salt: int) -> None:
     """The file `format` comes last: until it is there, the folder holds nothing."""
-    foreign = [name for name in disk.list(folder) if name not in _NAMES_OF_A_NEW_FOLDER]
-    disk.make_folder(f"{folder}/wal")
-    disk.make_folder(f"{folder}/ledgers")
-    if foreign or disk.list(f"{folder}/ledgers"):
+    names = disk.list(folder)
+    is_foreign = any(name not in _NAMES_OF_A_NEW_FOLDER for name in names)
+    if is_foreign or ("ledgers" in names and disk.list(f"{folder}/ledgers")):
         raise FormatUnsupported(
             f"{folder} has no file `format` but is not empty: choose an empty data folder, "
             "or restore that file",
             path=folder,
         )
+    disk.make_folder(f"{folder}/wal")
+    disk.make_folder(f"{folder}/ledgers")
     for name in disk.list(f"{folder}/wal"):
         disk.unlink(f"{folder}/wal/{name}")
     try:

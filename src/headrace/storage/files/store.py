@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.errors import (
     DataCorrupt,
+    FormatUnsupported,
     LedgerSealed,
     LedgerUnknown,
     Rejected,
@@ -22,7 +23,7 @@ from headrace.runtime.disk import Disk, SystemDisk, open_files_limit
 from headrace.runtime.randomness import Randomness, SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.storage.files.checkpoint import CheckpointWriter
-from headrace.storage.files.folder_lock import lock_folder
+from headrace.storage.files.folder_lock import LOCK, lock_folder
 from headrace.storage.files.format import CREATE, DELETE, SEAL
 from headrace.storage.files.group import Catalog, Ledger, fresh, ledger_sealed
 from headrace.storage.files.group_commit import GroupCommit
@@ -119,8 +120,14 @@ class FileLedgerStore:
 
         def take() -> tuple[int, Segments, WalReader, Recovered]:
             _make_folders(disk, path)
+            was_locked_before = LOCK in disk.list(path)
             descriptors.append(lock_folder(disk, path))
-            found_salt = prepare_folder(disk, path, salt)
+            try:
+                found_salt = prepare_folder(disk, path, salt)
+            except (FormatUnsupported, DataCorrupt):
+                if not was_locked_before:  # a folder that is refused stays as it was
+                    disk.unlink(f"{path}/{LOCK}")
+                raise
             segments = Segments(disk, path, min(open_files_max, open_files_limit() // 4))
             reader = WalReader(disk, path, found_salt)
             return found_salt, segments, reader, recover(disk, path, segments, reader)

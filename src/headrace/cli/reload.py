@@ -1,0 +1,67 @@
+"""SIGHUP: read the configuration file again, and apply what can change while a broker runs.
+
+Invariants: never ends the process, whatever the file holds. The command line and the environment
+count more than the file, now as at the start.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from click.core import ParameterSource
+
+from headrace.cli.cluster_options import CLUSTER_NAMES
+from headrace.cli.config_file import SERVE_TABLE, file_of, read_file
+from headrace.cli.failures import CommandFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import click
+
+log = logging.getLogger("headrace")
+
+LOG_LEVEL = "log_level"
+
+
+class Reload:
+    """What `headrace serve` does on SIGHUP."""
+
+    def __init__(self, ctx: click.Context) -> None:
+        self._ctx = ctx
+        self._path = file_of(ctx)
+        self._found: Mapping[str, Any] = dict(ctx.default_map or {})
+
+    def __call__(self) -> None:
+        """Read the file again."""
+        if self._path is None:
+            log.info("SIGHUP: there is no configuration file (--config), so nothing has changed")
+            return
+        try:
+            found = read_file(self._path, self._ctx, SERVE_TABLE, CLUSTER_NAMES)
+        except CommandFailed as error:
+            log.error("SIGHUP: %s; all settings stay as they are", error.message)  # noqa: TRY400 - it says where
+            return
+        names = {*found, *self._found}
+        changed = {name for name in names if found.get(name) != self._found.get(name)}
+        changed = {name for name in changed if self._counts(name)}
+        self._found = found
+        log.info("SIGHUP: read %s again: %s", self._path, self._apply(changed))
+
+    def _counts(self, name: str) -> bool:
+        """Whether the file decides, rather than the command line or the environment."""
+        source = self._ctx.get_parameter_source(name)
+        return source not in {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
+
+    def _apply(self, changed: set[str]) -> str:
+        """Apply what can be; what was done, in words."""
+        told = []
+        if LOG_LEVEL in changed:
+            level = str(self._found.get(LOG_LEVEL, "info"))
+            logging.getLogger().setLevel(level.upper())
+            told.append(f"log-level is {level} now")
+        later = ", ".join(sorted(name.replace("_", "-") for name in changed - {LOG_LEVEL}))
+        if later:
+            told.append(f"{later} changes with the next start")
+        return "; ".join(told) or "nothing has changed"

@@ -1,0 +1,109 @@
+"""What the documents say to type can be typed; what they import is there."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import tomllib
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from tests.documents.commands import (
+    PROGRAM,
+    ROOT,
+    Code,
+    Command,
+    codes,
+    commands,
+    helped,
+    parse,
+    words,
+)
+
+from headrace.cli.cluster_options import CLUSTER_NAMES
+from headrace.cli.config_file import read_file
+from headrace.cli.serve import serve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ALL = sorted({*commands(), *helped()})
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that read files find them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "records.jsonl").touch()
+
+
+def test_there_are_commands_to_look_at() -> None:
+    assert len(ALL) > 100
+    assert len(list(codes())) > 5
+
+
+@pytest.mark.parametrize("command", ALL, ids=str)
+def test_a_command_can_be_typed(command: Command) -> None:
+    program, *arguments = words(command.text)
+    if PROGRAM.search(program):
+        _check_headrace(command, arguments)
+    elif program == "make":
+        _check_make(command, arguments)
+    elif program == "pip":
+        for name in re.findall(r"headrace\[([\w,]+)\]", command.text):
+            assert set(name.split(",")) <= set(PROJECT["optional-dependencies"])
+    else:
+        assert arguments[:2] == ["-m", "headrace"]
+
+
+def _check_headrace(command: Command, arguments: list[str]) -> None:
+    try:
+        parse(arguments)
+    except click.exceptions.Exit:  # --help
+        return
+    except (click.exceptions.NoArgsIsHelpError, click.MissingParameter) as error:
+        if not command.is_sentence:
+            pytest.fail(f"a reader would have to guess the rest: {error}")
+    except click.BadParameter as error:
+        # A file of the reader's own, or a word in capitals that stands for one.
+        if "does not exist" not in error.message and not re.search(r"\b[A-Z]+\b", command.text):
+            pytest.fail(error.message)
+
+
+def _check_make(command: Command, arguments: list[str]) -> None:
+    for argument in arguments:
+        name, is_variable, value = argument.partition("=")
+        if not is_variable:
+            assert re.search(rf"^{re.escape(name)}:", MAKEFILE, re.MULTILINE), name
+            continue
+        assert f"$({name})" in MAKEFILE or name == "PYTHON"
+        if name in {"BENCH", "VERIFY", "DEMO"}:
+            below = {"BENCH": ["bench"], "VERIFY": ["verify", "crash"], "DEMO": ["demo"]}[name]
+            _check_headrace(command, [*below, *words(value)])
+
+
+@pytest.mark.parametrize("code", list(codes()), ids=str)
+def test_code_compiles_and_imports_what_there_is(code: Code) -> None:
+    for node in ast.walk(ast.parse(code.text)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.module is not None
+            module = importlib.import_module(node.module)
+            for name in node.names:
+                assert hasattr(module, name.name), f"{node.module} has no {name.name}"
+        elif isinstance(node, ast.Import):
+            for name in node.names:
+                importlib.import_module(name.name)
+
+
+def test_the_example_of_a_configuration_file_can_be_used(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "CONFIGURATION.md").read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    path = tmp_path / "example.toml"
+    path.write_text(example)
+    found = read_file(path, click.Context(serve), "serve", CLUSTER_NAMES)
+    assert found["partitions"] == 6
+    assert found["quorum"] == "3,3,2"

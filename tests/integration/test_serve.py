@@ -1,0 +1,114 @@
+"""`headrace serve` as an operator meets it: signals, settings, a start that is called off."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.integration.broker import Broker, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SERVE = [sys.executable, "-m", "headrace.cli.main", "serve"]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "headrace.toml"
+    path.write_text('[serve]\npartitions = 3\nlog-level = "info"\n')
+    return path
+
+
+def test_sighup_reads_the_file_again_and_never_ends_the_broker(tmp_path, config) -> None:
+    broker = Broker(tmp_path, "--config", str(config)).start()
+    try:
+        assert broker.process is not None
+        for text, said in (
+            ('[serve]\npartitions = 3\nlog-level = "debug"\n', "log-level is debug now"),
+            ('[serve]\npartitions = 4\nlog-level = "debug"\n', "partitions changes with the next"),
+            ('[serve]\npartitions = "4"\n', "all settings stay as they are"),
+        ):
+            config.write_text(text)
+            broker.process.send_signal(signal.SIGHUP)
+            wait_until(lambda said=said: said in broker.log())
+        assert broker.get("/readyz")[0] == 200
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_without_a_file_is_a_line_in_the_log(tmp_path, workers) -> None:
+    broker = Broker(tmp_path, "--workers", str(workers)).start()
+    try:
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "SIGHUP: there is no configuration file" in broker.log())
+        assert broker.process.poll() is None
+    finally:
+        broker.stop()
+
+
+def test_a_misspelt_variable_is_a_line_in_the_log(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HEADRACE_PARTITION", "6")
+    broker = Broker(tmp_path).start()
+    broker.stop()
+    assert "HEADRACE_PARTITION is set" in broker.log()
+    assert "is it HEADRACE_PARTITIONS?" in broker.log()
+
+
+def test_a_folder_with_newer_metadata_is_refused_and_stays_as_it_was(tmp_path) -> None:
+    broker = Broker(tmp_path).start()
+    broker.stop()
+    database = sqlite3.connect(broker.data_dir / "metadata.sqlite")
+    with contextlib.closing(database):
+        database.execute("PRAGMA user_version = 99")
+    for name in ("metadata.sqlite-wal", "metadata.sqlite-shm"):
+        (broker.data_dir / name).unlink(missing_ok=True)
+    before = _content(broker.data_dir)
+    command = [*SERVE, "--data-dir", str(broker.data_dir), "--kafka", "127.0.0.1:0"]
+    ran = subprocess.run([*command, "--http", "127.0.0.1:0"], capture_output=True, check=False)
+    assert ran.returncode == 1
+    assert b"metadata format 99" in ran.stderr
+    assert _content(broker.data_dir) == before
+
+
+def _content(folder: Path) -> dict[Path, bytes | bool]:
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_may_be_called_off(tmp_path, number) -> None:
+    """It waits for a ZooKeeper that is not there."""
+    command = [*SERVE, "--zookeeper", "127.0.0.1:1", "--kafka", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [*command, "--http", "127.0.0.1:0"], cwd=tmp_path, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    assert b"running as" in process.stderr.readline()
+    process.send_signal(number)
+    _, told = process.communicate(timeout=30)
+    assert b"Traceback" not in told
+    assert process.returncode in (0, 130, -number)
+
+
+def test_ctrl_c_at_any_moment_of_the_start_shows_no_traceback(tmp_path) -> None:
+    command = [sys.executable, "-m", "headrace", "serve", "--data-dir", str(tmp_path / "data")]
+    command += ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    for delay_ms in range(100, 700, 120):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=os.environ
+        )
+        try:
+            process.wait(delay_ms / 1000)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+        # Before our first line runs, the interpreter itself may show where it was.
+        assert b"Traceback" not in told or b"headrace" not in told, told.decode()
