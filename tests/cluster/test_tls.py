@@ -17,8 +17,7 @@ from tests.integration.clients import Confluent, Rec, create_topic
 
 from headrace.errors import HeadraceError, MetadataUnavailable
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.jars import Jar, JarUnavailable, cache_folder, ensure_jars
-from headrace.runtime.java import find_java_home
+from headrace.runtime.jars import Jar, JarUnavailable, ensure_jars
 from headrace.runtime.tls import TlsFiles, client_context
 from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.server.dev_cluster.parts import Parts
@@ -114,7 +113,7 @@ def zookeeper(cluster_parts, parties):
 def secure(cluster_parts, parties):
     """A ZooKeeper and a bookie."""
     try:
-        paths = ensure_jars(find_java_home(cache_folder()), [BOUNCY_CASTLE])
+        paths = ensure_jars([BOUNCY_CASTLE])
     except JarUnavailable as error:
         pytest.skip(f"NO BOUNCY CASTLE, WITHOUT WHICH BOOKIES HAVE NO TLS: {str(error)[:200]}")
     classpath = os.pathsep.join([cluster_parts.classpath, *map(str, paths)])

@@ -129,7 +129,8 @@ def _make_ready(plan: Any) -> None:
         from headrace.runtime.java import find_java_home
 
         line.show(0, "Spark's jars are made ready")
-        ensure_jars(find_java_home(cache_folder()), PINNED)
+        find_java_home(cache_folder())
+        ensure_jars(PINNED)
     for language in () if plan.is_quick else LANGUAGES:
         line.show(0, f"clients in {language} are made ready")
         find_program(language)

@@ -91,7 +91,7 @@ def make_session(config: SessionConfig) -> Any:
     from headrace.pipeline.source import HeadraceDataSource
 
     builder: Any = SparkSession.builder
-    for name, value in settings_of(config, ensure_jars(java_home, PINNED)).items():
+    for name, value in settings_of(config, ensure_jars(PINNED)).items():
         builder = builder.config(name, value)
     with _stderr_to(config.log_file or cache_folder() / "spark.log"):
         spark = builder.getOrCreate()

@@ -1,44 +1,35 @@
-"""Jars by pinned coordinates: a cache folder, filled by the Ivy that pyspark ships.
+"""Jars by pinned coordinates: a cache folder, filled from a Maven repository.
 
-Rules of the room: a jar is used only after its SHA-256 was checked, and moved into place in one
-step. Ivy fetches from wherever its settings point: no address is named here. Which jars there
-are is for others to say.
+Invariants: a jar is used only after its SHA-256 was checked, and moved into place in one step. They
+come from Maven Central, or from where HEADRACE_MAVEN or a mirror in ~/.m2/settings.xml points.
+Which jars there are is for others to say.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.util
 import os
-import subprocess
-import tempfile
+import sys
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import quoteattr
+from xml.etree import ElementTree
 
 from headrace.errors import Fatal, Rejected, Retriable
+from headrace.runtime.download import DownloadCorrupt, DownloadFailed, Downloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 CACHE_VARIABLE = "HEADRACE_CACHE"
-_FETCH_TIMEOUT_S = 600
+MAVEN_VARIABLE = "HEADRACE_MAVEN"
+MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
+_TOLD_EVERY_S = 5
 _NAMED_MAX = 3  # so many missing jars are named in a message; the others are counted
-
-_IVY_FILE = """<ivy-module version="2.0">
-<info organisation="headrace" module="jars"/>
-<dependencies>
-{}
-</dependencies>
-</ivy-module>
-"""
-_DEPENDENCY = (
-    "<dependency org={} name={} rev={} conf='default->master' transitive='false'>"
-    "<artifact name={} type='jar' ext='jar'/></dependency>"
-)
+_MIRRORED = {"*", "central", "external:*"}
 
 
 class JarUnavailable(Retriable):
@@ -73,6 +64,12 @@ class Jar:
         """The name under which the cache keeps it."""
         return f"{self.module}-{self.revision}.jar"
 
+    @property
+    def path(self) -> str:
+        """Where it lies in a Maven repository."""
+        folder = self.organisation.replace(".", "/")
+        return f"{folder}/{self.module}/{self.revision}/{self.file_name}"
+
 
 def cache_folder() -> Path:
     """Where jars and the Java wrapper live: $HEADRACE_CACHE, else ~/.cache/headrace."""
@@ -80,8 +77,8 @@ def cache_folder() -> Path:
     return Path(named) if named else Path.home() / ".cache" / "headrace"
 
 
-def ensure_jars(java_home: Path, jars: Sequence[Jar]) -> list[Path]:
-    """The verified files of `jars`, fetched where the cache has them not.
+def ensure_jars(jars: Sequence[Jar]) -> list[Path]:
+    """The verified files of `jars`, fetched where the cache has them not; stderr tells how far.
 
     Raises JarUnavailable when a fetch fails, JarCorrupt when a hash is wrong.
     """
@@ -91,8 +88,28 @@ def ensure_jars(java_home: Path, jars: Sequence[Jar]) -> list[Path]:
         with _locked(folder / ".fetch.lock"):
             missing = _missing(jars, folder)  # another process may have brought them meanwhile
             if missing:
-                _fetch(missing, folder, java_home)
+                _fetch(missing, folder)
     return [folder / jar.file_name for jar in jars]
+
+
+def repository() -> str:
+    """The Maven repository to ask, without a slash at its end."""
+    named = os.environ.get(MAVEN_VARIABLE) or _mirror(Path.home() / ".m2" / "settings.xml")
+    return (named or MAVEN_CENTRAL).rstrip("/")
+
+
+def _mirror(settings: Path) -> str | None:
+    """The mirror of Maven Central that Maven's own settings name, if they do."""
+    try:
+        tree = ElementTree.parse(settings)  # noqa: S314 - the user's own file
+    except (OSError, ElementTree.ParseError):
+        return None
+    for mirror in tree.iterfind("{*}mirrors/{*}mirror"):
+        of = (mirror.findtext("{*}mirrorOf") or "").replace(" ", "").split(",")
+        url = (mirror.findtext("{*}url") or "").strip()
+        if url.startswith(("https://", "http://")) and _MIRRORED & {*of}:
+            return url
+    return None
 
 
 def sha256_of(path: Path) -> str:
@@ -116,64 +133,44 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(jars: Sequence[Jar], target: Path, java_home: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target, prefix=".fetch-") as name:
-        folder = Path(name)
-        wanted = (
-            _DEPENDENCY.format(
-                *map(quoteattr, (jar.organisation, jar.module, jar.revision, jar.module))
-            )
-            for jar in jars
-        )
-        (folder / "ivy.xml").write_text(_IVY_FILE.format("\n".join(wanted)))
-        command = [
-            str(java_home / "bin" / "java"), "-Xmx128m", "-jar", str(_ivy()), "-warn",
-            "-cache", str(folder / "ivy"), "-ivy", str(folder / "ivy.xml"), "-types", "jar",
-            "-retrieve", f"{folder}/[artifact]-[revision].[ext]",
-        ]  # fmt: skip
+def _fetch(jars: Sequence[Jar], target: Path) -> None:
+    place = repository()
+    downloads: Downloads | None = None
+    for number, jar in enumerate(jars, 1):
+        told = _Told(f"{jar.file_name} ({number} of {len(jars)})")
         try:
-            done = subprocess.run(  # noqa: S603 - our own Java and pyspark's own Ivy
-                command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False
-            )
-        except subprocess.TimeoutExpired as error:
+            downloads = downloads or Downloads()
+            url = f"{place}/{jar.path}"
+            downloads.fetch(url, target / jar.file_name, jar.sha256, told)
+        except DownloadFailed as error:
             raise JarUnavailable(
-                f"{_names(jars)} could not be fetched: no answer in {_FETCH_TIMEOUT_S} s;"
-                " check the network and try again."
+                f"{_names(jars[number - 1 :])} could not be fetched ({error}). Check the network;"
+                f" name another Maven repository with {MAVEN_VARIABLE}; or put the files into"
+                f" {target} yourself.",
+                jars=[jar.file_name for jar in jars[number - 1 :]],
             ) from error
-        absent = [jar for jar in jars if not (folder / jar.file_name).is_file()]
-        if absent:
-            last = (done.stdout + done.stderr).strip().splitlines()[-3:]
-            raise JarUnavailable(
-                f"{_names(absent)} could not be fetched ({' '.join(last)}). "
-                "Check the network; where it has certificates of its own, name a trust store in "
-                f"JAVA_TOOL_OPTIONS; or put the files into {target} yourself.",
-                jars=[jar.file_name for jar in absent],
-            )
-        for jar in jars:
-            actual = sha256_of(folder / jar.file_name)
-            if actual != jar.sha256:
-                raise JarCorrupt(
-                    f"{jar.file_name} has SHA-256 {actual}, pinned is {jar.sha256}: it is not"
-                    " used. Look at where this machine gets its jars from.",
-                    jar=jar.file_name,
-                )
-            (folder / jar.file_name).replace(target / jar.file_name)
+        except DownloadCorrupt as error:
+            raise JarCorrupt(str(error), jar=jar.file_name) from error
+
+
+class _Told:
+    """Says on stderr what is fetched, and how far it is where that takes long."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._next_s = time.monotonic() + 1
+
+    def __call__(self, count: int, size: int | None) -> None:
+        now_s = time.monotonic()
+        if now_s < self._next_s and count != size:
+            return
+        self._next_s = now_s + _TOLD_EVERY_S
+        of = f" of {size / 1e6:.1f}" if size is not None else ""
+        sys.stderr.write(f"headrace: fetching {self._name}: {count / 1e6:.1f}{of} MB\n")
+        sys.stderr.flush()
 
 
 def _names(jars: Sequence[Jar]) -> str:
     named = ", ".join(jar.file_name for jar in jars[:_NAMED_MAX])
     rest = len(jars) - _NAMED_MAX
     return f"{named} and {rest} more" if rest > 0 else named
-
-
-def _ivy() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise JarUnavailable(
-            "jars are fetched by the Ivy that comes with pyspark, which is not installed here: "
-            "pip install 'headrace[pipeline]'."
-        )
-    found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
-    if not found:
-        raise JarUnavailable("pyspark's folder has no ivy-*.jar: install pyspark from its wheel.")
-    return found[0]

@@ -1,9 +1,11 @@
 """A Java, and pinned jars."""
 
+import hashlib
 import subprocess
 from pathlib import Path
 
 import pytest
+from tests.unit.runtime.web_server import serving
 
 from headrace.errors import Rejected
 from headrace.runtime import jars
@@ -44,7 +46,7 @@ def test_a_cached_jar_with_the_right_hash_is_not_fetched_again(tmp_path, monkeyp
     place.parent.mkdir()
     place.write_bytes(b"jar")
     pinned = jars.Jar("o", "m", "1", jars.sha256_of(place))
-    assert jars.ensure_jars(Path("/no/java"), (pinned,)) == [place]
+    assert jars.ensure_jars((pinned,)) == [place]
 
 
 def test_a_jar_is_read_from_a_line_and_a_wrong_line_is_named():
@@ -54,35 +56,58 @@ def test_a_jar_is_read_from_a_line_and_a_wrong_line_is_named():
 
 
 @pytest.fixture
-def ivy(tmp_path, monkeypatch):
-    """A stand-in for Java that retrieves what a test says: the real Ivy needs a network."""
-    monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path))
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-
-    def brings(*names):
-        java.write_text(
-            "#!/bin/sh\nfor last do :; done\nfolder=${last%/*}\n"
-            + "".join(f'printf {name} > "$folder/{name}"\n' for name in names)
-            + "echo no answer >&2\n"
-        )
-        java.chmod(0o755)
-        return tmp_path
-
-    return brings
+def maven(tmp_path, monkeypatch):
+    """A Maven repository in a folder, behind a web server."""
+    monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "cache"))
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    root = tmp_path / "maven"
+    root.mkdir()
+    with serving(root) as url:
+        monkeypatch.setenv(jars.MAVEN_VARIABLE, url)
+        yield root
 
 
-def test_what_is_fetched_is_used_only_with_the_right_hash(ivy, tmp_path):
-    home = ivy("m-1.jar")
+def published(root, content=b"jar"):
+    """A jar of the repository, pinned."""
+    folder = root / "o" / "r" / "g" / "m" / "1"
+    folder.mkdir(parents=True)
+    (folder / "m-1.jar").write_bytes(content)
+    return jars.Jar("o.r.g", "m", "1", hashlib.sha256(content).hexdigest())
+
+
+def test_what_is_fetched_is_used_only_with_the_right_hash(maven, tmp_path, capsys):
+    right = published(maven)
+    wrong = jars.Jar("o.r.g", "m", "1", "0" * 64)
+    place = tmp_path / "cache" / "jars" / "m-1.jar"
     with pytest.raises(jars.JarCorrupt, match="not used"):
-        jars.ensure_jars(home, [jars.Jar("o", "m", "1", "0" * 64)])
-    assert not (tmp_path / "jars" / "m-1.jar").exists()
-    (tmp_path / "same").write_text("m-1.jar")
-    pinned = jars.Jar("o", "m", "1", jars.sha256_of(tmp_path / "same"))
-    assert jars.ensure_jars(home, [pinned]) == [tmp_path / "jars" / "m-1.jar"]
+        jars.ensure_jars([wrong])
+    assert not place.exists()
+    assert jars.ensure_jars([right]) == [place]
+    assert place.read_bytes() == b"jar"
+    assert "fetching m-1.jar (1 of 1)" in capsys.readouterr().err
+    assert [path.name for path in place.parent.iterdir() if path.is_dir()] == []
 
 
-def test_a_jar_that_does_not_come_is_named_with_the_next_step(ivy):
-    home = ivy()
-    with pytest.raises(jars.JarUnavailable, match=r"m-1.jar could not be fetched.*no answer"):
-        jars.ensure_jars(home, [jars.Jar("o", "m", "1", "0" * 64)])
+def test_a_jar_that_does_not_come_is_named_with_the_next_step(maven):
+    missing = [jars.Jar("o", "m", "1", "0" * 64), jars.Jar("o", "n", "2", "0" * 64)]
+    with pytest.raises(jars.JarUnavailable, match=r"m-1.jar, n-2.jar could .*404.*HEADRACE_MAVEN"):
+        jars.ensure_jars(missing)
+
+
+def test_a_mirror_in_mavens_own_settings_is_asked(tmp_path, monkeypatch):
+    monkeypatch.delenv(jars.MAVEN_VARIABLE, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert jars.repository() == jars.MAVEN_CENTRAL
+    settings = tmp_path / ".m2" / "settings.xml"
+    settings.parent.mkdir()
+    mirror = "<mirror><mirrorOf>{}</mirrorOf><url>https://mirror.example/maven/</url></mirror>"
+    xmlns = 'xmlns="http://maven.apache.org/SETTINGS/1.2.0"'
+    for of, expected in (
+        ("other", jars.MAVEN_CENTRAL),
+        ("central", "https://mirror.example/maven"),
+    ):
+        settings.write_text(f"<settings {xmlns}><mirrors>{mirror.format(of)}</mirrors></settings>")
+        assert jars.repository() == expected
+    monkeypatch.setenv(jars.MAVEN_VARIABLE, "https://named.example/")
+    assert jars.repository() == "https://named.example"

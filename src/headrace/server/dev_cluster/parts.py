@@ -108,7 +108,7 @@ def find_parts() -> Parts:
     Raises JavaMissing, JarUnavailable, JarCorrupt.
     """
     java_home = find_java_home(cache_folder())
-    paths = ensure_jars(java_home, pinned_jars())
+    paths = ensure_jars(pinned_jars())
     java = java_home / "bin" / "java"
     what = f"{java.resolve()} {java.stat().st_mtime_ns} {paths}"
     archives = cache_folder() / "java-archives" / hashlib.sha256(what.encode()).hexdigest()[:16]

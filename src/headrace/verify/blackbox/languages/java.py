@@ -40,7 +40,7 @@ def find_command() -> list[str]:
     """
     java_home = find_java_home(cache_folder())
     lines = _SOURCE.with_name("jars.txt").read_text().splitlines()
-    jars = ensure_jars(java_home, [Jar.parse(line) for line in lines if not line.startswith("#")])
+    jars = ensure_jars([Jar.parse(line) for line in lines if not line.startswith("#")])
     classpath = os.pathsep.join(map(str, jars))
     compiler = ["org.codehaus.janino.SimpleCompiler", str(_SOURCE), _SOURCE.stem]
     return [str(java_home / "bin" / "java"), *_FLAGS, "-cp", classpath, *compiler]
