@@ -39,6 +39,8 @@ STARTED = b"b"
 SPAWN_EVERY = 8
 LEDGERS_MAX = 8
 START_TIMEOUT_S = 30
+END_TIMEOUT_S = 60
+"""From the end of its pipe to the end of the process: microseconds, unless the machine is busy."""
 
 
 def _now_s() -> float:
@@ -204,12 +206,45 @@ def _run_cycle(
                 deadline = _now_s() + delay
         buffered = buffered[len(buffered) - len(buffered) % MESSAGE.size :]
     os.close(reader)
+    stuck = _await_end(pid)
+    if stuck is not None:
+        model.wrong.append(f"writer {pid} closed its pipe and did not end: {stuck}")
     if process is not None:
         process.wait()
     else:
         os.waitpid(pid, 0)
     if is_last and not is_ready:
         model.wrong.append("the last writer did not recover the folder")
+
+
+def _await_end(pid: int) -> str | None:
+    """Wait until a child has ended, not for ever; else where it stands, and it is killed.
+
+    Its pipe is closed when all of its threads have let go of their files: then it ends at once,
+    unless the kernel or a debugger holds it.
+    """
+    child = os.pidfd_open(pid)
+    try:
+        if select.select([child], [], [], END_TIMEOUT_S)[0]:
+            return None
+        found = _where(pid)
+        os.kill(pid, signal.SIGKILL)
+        return found
+    finally:
+        os.close(child)
+
+
+def _where(pid: int) -> str:
+    """What each thread of a process waits for, as the kernel tells it."""
+    told = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        try:
+            state = (task / "stat").read_text().rpartition(") ")[2][:1]
+            told.append(f"{(task / 'comm').read_text().strip()} {state}")
+            told.append((task / "wchan").read_text().strip() or "running")
+        except OSError:
+            continue  # it has ended meanwhile
+    return " ".join(told) or "no thread is left"
 
 
 async def _write_until_killed(folder: Path, generation: int, pipe: int, *, is_last: bool) -> None:
