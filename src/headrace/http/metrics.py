@@ -24,6 +24,7 @@ from headrace.broker.replication import count_partitions
 from headrace.coordination.groups.commands import FetchOffsetsCommand, ListGroupsCommand
 from headrace.errors import DataCorrupt, HeadraceError
 from headrace.log.tiering import local_size_bytes
+from headrace.runtime.process_memory import process_memory
 from headrace.runtime.session import SessionState
 from headrace.storage.ledger import CachesBytes
 
@@ -117,8 +118,10 @@ class Metrics(Collector):
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime
         yield _counter("headrace_process_cpu_seconds", "CPU time of the broker.", cpu)
+        memory = process_memory()
+        yield _gauge("headrace_process_resident_bytes", "Memory held now.", memory.now_bytes)
         yield _gauge(
-            "headrace_process_max_resident_bytes", "Most memory so far.", usage.ru_maxrss * 1024
+            "headrace_process_max_resident_bytes", "Most memory so far.", memory.peak_bytes
         )
 
     def _requests(self) -> Iterable[Metric]:
