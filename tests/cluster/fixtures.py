@@ -23,10 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+SESSION_MS = 4_000
+"""Of bookies: shorter than in production, so that those that were killed are soon back."""
+
+
 @contextmanager
 def cluster(parts: Parts, **options) -> Iterator[DevCluster]:
     """A started cluster in a folder of its own, killed and removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="headrace-cluster-"))
+    options = {"bookie_session_timeout_ms": SESSION_MS} | options
     try:
         with DevCluster(folder, ClusterOptions(**options), parts) as started:
             yield started

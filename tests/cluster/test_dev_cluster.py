@@ -106,7 +106,7 @@ def test_the_command_says_where_everything_is_and_stops_on_ctrl_c(cluster_parts,
         try:
             line = process.stdout.readline()
             children = psutil.Process(process.pid).children(recursive=True)
-            assert len(children) == 3  # the family's leader, ZooKeeper, a bookie
+            assert len(children) == 4  # the family's leader, ZooKeeper, a bookie, AutoRecovery
             while not line.endswith(b"}\n"):
                 line += process.stdout.readline()
             ready = json.loads(line)

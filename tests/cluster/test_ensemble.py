@@ -63,7 +63,9 @@ async def _ledgers_on(zookeeper: str, bookie: str) -> list[int]:
 
 @pytest.mark.long
 def test_what_a_lost_bookie_held_is_copied_by_auto_recovery_and_read(make_cluster, tmp_path):
-    cluster = make_cluster(bookie_count=4, auto_recovery=True)
+    cluster = make_cluster(
+        bookie_count=4, auto_recovery=True, bookie_settings={"lostBookieRecoveryDelay": "0"}
+    )
     zookeeper = cluster.zookeeper.address
     brokers = Brokers(tmp_path, zookeeper, 2)
     try:

@@ -19,7 +19,9 @@ from headrace.cli.cluster_repair import repair
 from headrace.cli.failures import CommandFailed
 from headrace.cli.output import print_json, say
 
-_WATCH_S = 0.5
+_WATCH_S = 1.0
+_FAILURES_MAX = 30
+"""In a row: what ends that often will not stay."""
 
 
 @click.group()
@@ -52,7 +54,7 @@ for _command in (status, drain, move, verify, repair):
     "--auto-recovery/--no-auto-recovery",
     default=True,
     show_default=True,
-    help="Copy again what a bookie held that is lost.",
+    help="Copy again what a bookie held that is lost, by a process of its own.",
 )
 @click.option(
     "--folder",
@@ -108,12 +110,15 @@ def dev(
                 f"  headrace serve --zookeeper {zookeepers} --broker-id 1"
                 " --kafka 127.0.0.1:9092\n\nCtrl-C stops everything."
             )
+        failures = 0
         while not stop.wait(_WATCH_S):
-            for server in (*running.zookeepers, *running.bookies):
-                if not server.is_alive:
-                    raise CommandFailed(
-                        f"{server.name} at {server.address} has ended by itself",
-                        f"Look into its log, {server.log}",
-                    )
+            ended = running.revive()
+            failures = failures + 1 if ended else 0
+            for server in ended:
+                click.echo(f"{server.name} had ended, and is started again: {server.log}", err=True)
+            if failures > _FAILURES_MAX:
+                raise CommandFailed(
+                    f"{ended[0].name} ends again and again", f"Look into its log, {ended[0].log}"
+                )
         if not as_json:
             say("stopping ...")

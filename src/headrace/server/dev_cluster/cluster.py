@@ -28,7 +28,7 @@ from headrace.server.dev_cluster.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
 READY_TIMEOUT_S = 120.0
@@ -41,6 +41,7 @@ _ATTEMPTS_MAX = 200
 _ZOOKEEPER_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _ENSEMBLE_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _BOOKIE_MAIN = "org.apache.bookkeeper.server.Main"
+_AUTO_RECOVERY_MAIN = "org.apache.bookkeeper.replication.AutoRecoveryMain"
 _SHELL_MAIN = "org.apache.bookkeeper.bookie.BookieShell"
 
 
@@ -70,6 +71,13 @@ class DevCluster:
         self._lock: IO[str] | None = None
         self.bookies: list[ServerProcess] = []
         self.zookeepers: list[ServerProcess] = []
+        self.auto_recovery: ServerProcess | None = None
+
+    @property
+    def servers(self) -> Sequence[ServerProcess]:
+        """All that were made."""
+        apart = [] if self.auto_recovery is None else [self.auto_recovery]
+        return [*self.zookeepers, *self.bookies, *apart]
 
     @property
     def zookeeper(self) -> ServerProcess:
@@ -111,6 +119,9 @@ class DevCluster:
             for bookie in self.bookies:
                 self._say(f"waiting for {bookie.name} at {bookie.address}")
                 self.wait_ready(bookie)
+            if self.options.auto_recovery and self.bookies:
+                self.auto_recovery = self._make_auto_recovery()
+                self.auto_recovery.start()
         except BaseException:
             self.stop()
             raise
@@ -121,13 +132,17 @@ class DevCluster:
 
     def stop(self) -> None:
         """Stop everything: the bookies first, so that they can say goodbye."""
-        for bookie in self.bookies:
-            bookie.ask_to_stop()
-        for bookie in self.bookies:
-            bookie.stop()
+        for server in reversed(self.servers):
+            if server not in self.zookeepers:
+                server.ask_to_stop()
+        for server in reversed(self.servers):
+            if server not in self.zookeepers:
+                server.stop()
         for server in self.zookeepers:
             server.stop()
-        firsts = (self.zookeepers[:1], self._zookeeper_main), (self.bookies[:1], _BOOKIE_MAIN)
+        firsts = [(self.zookeepers[:1], self._zookeeper_main), (self.bookies[:1], _BOOKIE_MAIN)]
+        if self.auto_recovery is not None:
+            firsts.append(([self.auto_recovery], _AUTO_RECOVERY_MAIN))
         for servers, main in firsts:
             if self.parts is not None and all(server.has_ended_well for server in servers):
                 self.parts.keep_archive(self.folder, main)
@@ -135,7 +150,7 @@ class DevCluster:
 
     def kill(self) -> None:
         """kill -9 everything at once, as when the machine fails."""
-        for server in (*self.zookeepers, *self.bookies):
+        for server in self.servers:
             server.kill()
         if self._family is not None:
             self._family.close()
@@ -157,6 +172,13 @@ class DevCluster:
             server.wait_until(lambda: "Mode: " in _answer(server, "srvr"), timeout_s)
         else:
             server.wait_until(lambda: self._serves(server), timeout_s)
+
+    def revive(self) -> Sequence[ServerProcess]:
+        """Start those again that have ended by themselves, as systemd's `Restart=always` does."""
+        ended = [server for server in self.servers if not server.is_alive]
+        for server in ended:
+            server.start()
+        return ended
 
     def restart(self, server: ServerProcess) -> None:
         """Kill it (-9), start it again as it was, and wait until it serves."""
@@ -242,6 +264,14 @@ class DevCluster:
         path = write_settings(folder / "bookie.conf", settings)
         return self._make(f"bookie {number}", port, folder, self.options.heap_mb,
                           _BOOKIE_MAIN, "--conf", str(path))  # fmt: skip
+
+    def _make_auto_recovery(self) -> ServerProcess:
+        """It reads the first bookie's settings, and stores nothing itself."""
+        folder = self.folder / "autorecovery"
+        folder.mkdir(exist_ok=True)
+        settings = self.folder / "bookie-1" / "bookie.conf"
+        return self._make("AutoRecovery", 0, folder, self.options.heap_mb // 2,
+                          _AUTO_RECOVERY_MAIN, "--conf", str(settings))  # fmt: skip
 
     def _make(
         self, name: str, port: int, folder: Path, heap_mb: int, main: str, *arguments: str

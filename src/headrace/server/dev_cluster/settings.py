@@ -1,11 +1,14 @@
 """The settings of the servers of a development cluster, as Apache's own files of settings say them.
 
-Rules of the room: pure; knows names and values of settings, not how a server is started with them.
+Invariants: what a production cluster should have stands in `zoo.cfg` and `bookie.conf` beside
+this module, which `deploy/` ships; here is only what differs on one small machine. Knows names and
+values of settings, not how a server is started with them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,8 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
-TICK_MS = 500
-"""ZooKeeper's unit of time: sessions last from 2 to 120 of them here."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +31,17 @@ class Place:
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """What may differ between clusters; the rest is as Apache ships it."""
+    """What may differ between clusters."""
 
     bookie_count: int = 3
     zookeeper_count: int = 1
     """1, or an ensemble of 3 or 5, which serves while more than half of it lives."""
-    bookie_session_timeout_ms: int = 4_000
-    """So long after its death a bookie still counts as available."""
+    bookie_session_timeout_ms: int | None = None
+    """So long after its death a bookie still counts as available; None: as in `bookie.conf`."""
     heap_mb: int = 192
     """Heap of each bookie, and as much again outside of it; ZooKeeper has half."""
     auto_recovery: bool = False
-    """Whether the bookies look for lost copies and make new ones."""
+    """Whether a process beside the bookies looks for lost copies and makes new ones."""
     bookie_settings: Mapping[str, str] = field(default_factory=dict)
     """More of a bookie's own settings, such as journalMaxGroupWaitMSec."""
     zookeeper_settings: Mapping[str, str] = field(default_factory=dict)
@@ -66,17 +67,14 @@ class Member:
 def of_zookeeper(folder: Path, members: Sequence[Member], number: int) -> dict[str, object]:
     """Of the ZooKeeper with this number, counted from 1."""
     me = members[number - 1]
+    shipped = sample("zoo.cfg").items()
     settings: dict[str, object] = {
-        "tickTime": TICK_MS,
-        "maxSessionTimeout": 120 * TICK_MS,
+        **{name: value for name, value in shipped if not name.startswith("server.")},
         "dataDir": folder / "data",
         "clientPort": me.client_port,
         "clientPortAddress": me.host,
-        "admin.enableServer": "false",
-        "maxClientCnxns": 0,
     }
     if len(members) > 1:
-        settings |= {"initLimit": 20, "syncLimit": 4}
         for at, one in enumerate(members, start=1):
             settings[f"server.{at}"] = f"{one.host}:{one.peer_port}:{one.election_port}"
     return settings
@@ -86,16 +84,17 @@ def of_bookie(
     folder: Path, port: int, interface: str, zookeepers: Sequence[str], options: ClusterOptions
 ) -> dict[str, object]:
     """Of a bookie whose data lie in `folder`."""
+    own = options.bookie_session_timeout_ms
     return {
+        **sample("bookie.conf"),
         "bookiePort": port,
         "advertisedAddress": options.place(folder.name).host,
         "listeningInterface": interface,
         "allowLoopback": "true",
         "metadataServiceUri": f"zk+hierarchical://{';'.join(zookeepers)}/ledgers",
-        "zkTimeout": options.bookie_session_timeout_ms,
+        **({} if own is None else {"zkTimeout": own}),
         "journalDirectories": folder / "journal",
         "ledgerDirectories": folder / "ledgers",
-        "autoRecoveryDaemonEnabled": str(options.auto_recovery).lower(),
         # A developer's disk is small and nearly full: refuse at the very end only.
         "minUsableSizeForEntryLogCreation": 1 << 20,
         "minUsableSizeForIndexFileCreation": 1 << 20,
@@ -110,6 +109,13 @@ def of_bookie(
         "numHighPriorityWorkerThreads": 2,
         **options.bookie_settings,
     }
+
+
+def sample(name: str) -> dict[str, str]:
+    """The settings in a file that `deploy/` ships."""
+    lines = (files(__package__) / name).read_text().splitlines()
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def write_settings(path: Path, settings: Mapping[str, object]) -> Path:
