@@ -1,6 +1,6 @@
 """How long partitions of a cluster stand still: brokers killed and stopped, ten thousand moved.
 
-    python -m benchmarks.failover [--rounds 10] [--partitions 10000]
+    python -m benchmarks.failover [--rounds 10] [--partitions 10000] [--moved 50]
 
 Rules of the room: real brokers over a real ZooKeeper and real bookies, all on this machine; an
 idempotent producer (librdkafka) writes to every partition, and its longest pause is the figure.
@@ -54,6 +54,39 @@ def pauses(brokers: Brokers, rounds: int, how: str) -> list[float]:
     return found
 
 
+def returns(brokers: Brokers, rounds: int, partitions: int) -> dict[str, list[float]]:
+    """Seconds for which each partition stood still while a broker that was stopped came back and
+    got its share again: the longest pause of each, all rounds together, sorted. Likewise of those
+    of a broker that is stopped."""
+    topic = f"returns-{time.time_ns()}"
+    _create(brokers, topic, partitions)
+    load = Load(brokers.bootstrap, topic, partitions)
+    load.wait_acked(50)
+    found: dict[str, list[float]] = {"stop": [], "return": []}
+    for number in range(rounds):
+        victim = number % len(brokers.by_id) + 1
+        owned = [part for part, leader in brokers.leaders(topic).items() if leader == victim]
+        began = time.monotonic()
+        brokers.by_id[victim].stop()
+        load.wait_acked(20)
+        found["stop"] += load.gaps_s(began, owned)
+        before = brokers.leaders(topic)
+        brokers.add(victim)
+        began = time.monotonic()
+        time.sleep(SETTLE_S)
+        load.wait_acked(20)
+        moved = [part for part, leader in brokers.leaders(topic).items() if leader != before[part]]
+        found["return"] += load.gaps_s(began, moved)
+    load.stop()
+    load.check(brokers.bootstrap)
+    return {how: sorted(gaps) for how, gaps in found.items()}
+
+
+def _percentiles(gaps: list[float]) -> dict[str, float]:
+    at = [("p50_s", len(gaps) // 2), ("p99_s", len(gaps) * 99 // 100), ("max_s", len(gaps) - 1)]
+    return {"moves": len(gaps), **{name: round(gaps[index], 3) for name, index in at}}
+
+
 def _create(brokers: Brokers, topic: str, partitions: int) -> None:
     client = AdminClient({"bootstrap.servers": brokers.bootstrap})
     client.create_topics([NewTopic(topic, partitions)])[topic].result(60)
@@ -89,6 +122,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--moved", type=int, default=50, help="partitions that move; 0: none")
+    parser.add_argument("--how", default="kill,stop")
     asked = parser.parse_args()
     figures: dict[str, object] = {"session_ms": SESSION_MS, "rounds": asked.rounds}
     with tempfile.TemporaryDirectory(prefix="headrace-failover-") as name:
@@ -96,7 +131,11 @@ def main() -> None:
         with DevCluster(folder / "cluster", ClusterOptions(bookie_count=4), find_parts()) as under:
             brokers = Brokers(folder, under.zookeeper.address, 3)
             try:
-                for how in ("kill", "stop"):
+                if asked.moved:
+                    gaps = returns(brokers, asked.rounds, asked.moved)
+                    figures["moved"] = {how: _percentiles(gaps[how]) for how in gaps}
+                    print("moved", figures["moved"], flush=True)
+                for how in filter(None, asked.how.split(",")):
                     found = sorted(pauses(brokers, asked.rounds, how))
                     figures[how] = {
                         "median_s": round(statistics.median(found), 3),

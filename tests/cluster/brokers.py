@@ -149,6 +149,16 @@ class Load:
                     longest = max(longest, after - max(before, since))
         return longest
 
+    def gaps_s(self, since: float, parts: list[int]) -> list[float]:
+        """The same, of each of these partitions."""
+        found = []
+        for number in parts:
+            times = [at for at in self.acked_at[number] if at >= since]
+            found.append(
+                max(after - before for before, after in itertools.pairwise([since, *times]))
+            )
+        return found
+
     def check(self, bootstrap: str) -> int:
         """Read everything back; how many records. Each was sent, acknowledged and stored once."""
         from confluent_kafka import Consumer, TopicPartition

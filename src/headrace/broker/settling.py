@@ -54,6 +54,10 @@ class Settling:
         owners = [self._view.owners.get((topic.id, n)) for n in range(topic.fact.partition_count)]
         return [owner if owner and self._view.is_alive(owner.fact) else None for owner in owners]
 
+    async def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until the picture shows `condition`; whether it did in time."""
+        return await self._until(condition, timeout_s)
+
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(timeout_s):

@@ -20,8 +20,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.chain_watch import ChainWatch
-from headrace.broker.cluster_view import ClusterView, Owner
+from headrace.broker.cluster_view import ClusterView
 from headrace.broker.membership import Membership
+from headrace.broker.next_owner import WARM_VERSION, NextOwner
+from headrace.broker.owner_facts import OwnerFacts
 from headrace.broker.ownership import NO_LEADER, Leader
 from headrace.broker.peers import Peers
 from headrace.broker.placement import Placement
@@ -29,11 +31,10 @@ from headrace.broker.session_guard import SessionGuard
 from headrace.broker.settling import Settling
 from headrace.broker.unheard import Unheard
 from headrace.coordination.placement.rendezvous import NOBODY
-from headrace.errors import ChainMissing, HeadraceError, NotOwner, VersionConflict
+from headrace.errors import ChainMissing, HeadraceError, NotOwner
 from headrace.log.fencing import EPOCH_OF_DELETED
 from headrace.metadata.facts import OwnerFact, PartitionFact, owner_key, partition_key
 from headrace.metadata.load_facts import MOVES_VERSION
-from headrace.metadata.store import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -49,9 +50,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CHANGES_AT_ONCE = 64
+CHANGES_AT_ONCE = 512
 HAND_OVERS_AT_ONCE = 16
+WARM_HAND_OVERS_AT_ONCE = 2
+"""Of partitions that clients use: each pauses from its own turn on, and the fewer share the
+processors with it, the shorter. Those that are not used pause for no client."""
+WARM_TURNS_MAX = 100
+"""Of a broker that stops: it has no more time than for so many, one after the other."""
+READY_WAIT_S = 1.0
+"""For the next owner of such a partition to be ready; then it is handed over as it is."""
 NAMED_WAIT_S = 0.5
+NAMED_ATTEMPTS_MAX = 3
 RETRY_S = 0.2
 LOADS_AT_ONCE = 64
 
@@ -87,6 +96,8 @@ class SharedOwnership:
         self._wake = asyncio.Event()
         self.view = ClusterView(metadata, tasks, self._wake.set)
         self._settling = Settling(self.view, self._me)
+        self._facts = OwnerFacts(self.view, metadata, tasks)
+        self._next = NextOwner(self._me, self.view, topics, self._facts, tasks)
         self._unheard = Unheard(self.view, metadata, incarnation, tasks)
         self._is_all_due = True
         """Whether all partitions have to be looked at; else those that the view calls dirty."""
@@ -107,6 +118,8 @@ class SharedOwnership:
         self._claims = asyncio.Semaphore(CHANGES_AT_ONCE)
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
         self._hand_overs = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
+        self._warm_hand_overs = asyncio.Semaphore(WARM_HAND_OVERS_AT_ONCE)
+        self._announcements = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
         self._is_leaving = False
         self._leaving: asyncio.Timeout | None = None  # while all is handed over
         self.guard: SessionGuard | None
@@ -167,6 +180,7 @@ class SharedOwnership:
     async def join(self, fact: BrokerFact) -> None:
         """See Ownership. Raises BrokerIdInUse, MetadataUnavailable."""
         fact.incarnation, fact.moves_version = self._incarnation, MOVES_VERSION
+        fact.warm_version = WARM_VERSION
         self._membership = Membership(fact, self._metadata, self._config.join_timeout_ms)
         await self._membership.join()
         await self.view.start()
@@ -178,6 +192,7 @@ class SharedOwnership:
     async def leave(self) -> None:
         """See Ownership: what cannot be handed over in time is claimed when this broker is gone."""
         self._is_leaving = True
+        self._next.drop_all("this broker stops")
         self.placement.without = self._me
         if self._slots:
             return
@@ -186,6 +201,8 @@ class SharedOwnership:
                 while self._busy and self._guard.is_up:  # one change of a partition at a time
                     self._idle.clear()
                     await self._idle.wait()
+                in_turn = max(WARM_HAND_OVERS_AT_ONCE, len(self._mine) // WARM_TURNS_MAX)
+                self._warm_hand_overs = asyncio.Semaphore(in_turn)
                 await self._hand_over_all()
         except TimeoutError:
             if self._mine:
@@ -248,6 +265,7 @@ class SharedOwnership:
     def _step_down(self) -> None:
         """The session may end before long: serve nothing, so that no client is led here."""
         self._end_all("the session with the metadata store is over")
+        self._next.drop_all("the session with the metadata store is over")
         if self._leaving is not None and not self._leaving.expired():
             self._leaving.reschedule(asyncio.get_running_loop().time())
 
@@ -320,6 +338,8 @@ class SharedOwnership:
             self._end(topic, number, "another broker has taken it over")
         if target == self._me and (owner is None or not self.view.is_alive(owner.fact)):
             self._do(key, self._claim(topic, number))
+        else:
+            self._next.look(topic, number)
 
     def _do(self, key: PartitionKey, change: Coroutine[None, None, None]) -> None:
         """Run one change of a partition; nothing else is begun with it meanwhile."""
@@ -349,7 +369,7 @@ class SharedOwnership:
             else:
                 epoch = known.fact.leader_epoch + 1
             fact = OwnerFact(self._me, self._incarnation, epoch)
-            is_mine = await self._put(topic, number, fact, known)
+            is_mine = await self._facts.write((topic.id, number), fact, known)
         if is_mine and self._guard.is_up and not self._is_leaving:
             self._begin(topic, number, epoch)
 
@@ -364,30 +384,18 @@ class SharedOwnership:
         )
         return epoch + 1
 
-    async def _warm(self, served: PartitionLog) -> None:
-        """Read the log at once: the first client should not have to wait for it."""
+    async def _warm(self, served: PartitionLog, *, is_in_use: bool) -> None:
+        """Read the log at once: the first client should not have to wait for it, nor for the
+        first ledger of a partition that is in use."""
         async with self._loads:
             try:
                 await served.wait_loaded()
+                if is_in_use:
+                    served.upkeep.require_active()
             except NotOwner as error:  # no fault, and one for each partition of a lost session
                 log.debug("%s is not read any more: %s", served.name, error)
             except HeadraceError as error:
                 log.warning("%s cannot be read yet: %s", served.name, error)
-
-    async def _put(self, topic: Topic, number: int, fact: OwnerFact, known: Owner | None) -> bool:
-        """Write an owner over the one that was known; False if a rival was faster."""
-        key = (topic.id, number)
-        try:
-            version = await self._metadata.put(
-                owner_key(*key), fact.encode(), ABSENT if known is None else known.version
-            )
-        except VersionConflict:
-            entry = await self._metadata.get(owner_key(*key))
-            if entry is not None:
-                self.view.own(key, OwnerFact.decode(entry.value), entry.version)
-            return False
-        self.view.own(key, fact, version)
-        return True
 
     def _begin(self, topic: Topic, number: int, leader_epoch: int) -> None:
         key = (topic.id, number)
@@ -396,12 +404,16 @@ class SharedOwnership:
             self._ended[key] = former.leader_epoch
             former.upkeep.abandon(NotOwner(f"{former.name} is served under a newer epoch"))
         self._resigned(topic, number)
-        served = self._topics.new_log(topic.fact, number, leader_epoch)
+        waiting = self._next.take(key, leader_epoch)
+        served = waiting or self._topics.new_log(topic.fact, number, leader_epoch)
         self._mine[key] = topic.partitions[number] = served
         self._chains.begun(key)
         self._topics.version += 1
         served.on_lost = partial(self._look_at, key)
-        self._tasks.spawn(self._warm(served), f"load {served.name}")
+        if waiting is not None:
+            served.upkeep.begin_turn()
+        loading = self._warm(served, is_in_use=waiting is not None)
+        self._tasks.spawn(loading, f"load {served.name}")
         log.debug("%s is served here since epoch %d", served.name, leader_epoch)
 
     def _end(self, topic: Topic, number: int, why: str) -> None:
@@ -411,31 +423,63 @@ class SharedOwnership:
         error = NotOwner(f"{served.name} is not served here: {why}; refresh the metadata")
         self._resigned(topic, number)
         served.upkeep.abandon(error)
-        self._stand_in(topic, number)
+        self._topics.stand_in(topic, number)
         log.debug("%s is no longer served here: %s", served.name, why)
 
-    def _stand_in(self, topic: Topic, number: int) -> None:
-        if self._topics.by_id.get(topic.id) is topic:
-            topic.partitions[number] = self._topics.foreign_log(topic.fact, number)
-            self._topics.version += 1
+    def _is_warm(self, topic: Topic, served: PartitionLog, target: int) -> bool:
+        """Whether clients would notice a pause, and the next owner knows how to get ready."""
+        broker = self.view.brokers.get(target)
+        if broker is None or broker.warm_version != WARM_VERSION:
+            return False
+        return served.is_loaded and (served.active is not None or topic.is_internal)
+
+    async def _announce(self, key: PartitionKey, served: PartitionLog, target: int) -> None:
+        """Have the next owner get ready, within reason, while this one still serves."""
+        async with self._announcements:
+            epoch = served.leader_epoch
+            owner = self.view.owners.get(key)
+            if owner is None or self._mine.get(key) is not served:
+                return
+            fact = OwnerFact(self._me, self._incarnation, epoch, successor=target)
+
+            def is_decided() -> bool:
+                now = self.view.owners.get(key)
+                return now is None or now.fact.leader_epoch != epoch or bool(now.fact.is_ready)
+
+            if await self._facts.write(key, fact, owner) and not await self._settling.wait(
+                is_decided, READY_WAIT_S
+            ):
+                log.info("%s: broker %d is not ready; it is handed over", served.name, target)
+
+    async def _name(self, key: PartitionKey, served: PartitionLog, target: int) -> None:
+        """Name the next owner; once more where its mark that it is ready came in between."""
+        for _ in range(NAMED_ATTEMPTS_MAX):
+            fact = self.view.next_owner(key, self._incarnation, served.leader_epoch, target)
+            if fact is None or self._mine.get(key) is not served:
+                return
+            if await self._facts.write(key, fact, self.view.owners[key]):
+                return
 
     async def _hand_over(self, topic: Topic, number: int, target: int) -> None:
         """Settle and seal, then name the next owner; it serves as soon as it sees that."""
         key = (topic.id, number)
-        async with self._hand_overs:
-            served = self._mine.get(key)
-            if served is None:
+        served = self._mine.get(key)
+        if served is None:
+            return
+        is_warm = self._is_warm(topic, served, target)
+        if is_warm:
+            await self._announce(key, served, target)
+        async with self._warm_hand_overs if is_warm else self._hand_overs:
+            if self._mine.get(key) is not served:
                 return
-            self._resigned(topic, number)
             await served.upkeep.settle_and_seal()
+            self._resigned(topic, number)
             gone = NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
             # Whether it is named is in doubt if no answer comes; nobody is kept here for that.
             loop = asyncio.get_running_loop()
             giving_up = loop.call_later(NAMED_WAIT_S, served.upkeep.abandon, gone)
             try:
-                fact = self.view.next_owner(key, self._incarnation, served.leader_epoch, target)
-                if fact is not None and self._mine.get(key) is served:
-                    await self._put(topic, number, fact, self.view.owners[key])
+                await self._name(key, served, target)
             finally:
                 # Who waits is sent to the next owner now, and not while nobody could say which.
                 giving_up.cancel()
@@ -446,5 +490,5 @@ class SharedOwnership:
                 return
             del self._mine[key]
             self._ended[key] = served.leader_epoch
-            self._stand_in(topic, number)
+            self._topics.stand_in(topic, number)
             log.debug("%s was handed over to broker %d", served.name, target)

@@ -185,6 +185,12 @@ class Topics:
         )
         return foreign
 
+    def stand_in(self, topic: Topic, number: int) -> None:
+        """Put in the place of a log that is not served here what says so."""
+        if self.by_id.get(topic.id) is topic:
+            topic.partitions[number] = self.foreign_log(topic.fact, number)
+            self.version += 1
+
     def _add(self, fact: TopicFact, version: int) -> Topic:
         partitions = [self._first_log(fact, number) for number in range(fact.partition_count)]
         topic = Topic(fact, version, partitions)

@@ -51,6 +51,7 @@ class Upkeep(Steps):
         "_is_held",
         "_is_preparing",
         "_is_resuming",
+        "_is_waiting",
         "_prepared",
         "_store",
         "to_resume",
@@ -74,6 +75,8 @@ class Upkeep(Steps):
         self._is_held = False
         """Whether appends wait until the next ledger is made."""
         self._is_resuming = False
+        self._is_waiting = False
+        """Whether another broker owns the partition still, and will hand it over to this one."""
         self.wants_roll = False
 
     @property
@@ -85,10 +88,31 @@ class Upkeep(Steps):
 
     def load(self) -> None:
         """Begin to read what is stored, unless that is done, under way, or known to be damaged."""
-        if self._log.is_loaded or self._log.failure is not None or self._is_ending:
+        target = self._log
+        if target.is_loaded or target.failure is not None or self._is_ending or self._is_waiting:
             return
         if self._task is None or self._task.done():
             _ = self._begin(self._load(), "load")
+
+    def wait_for_turn(self) -> None:
+        """Load nothing until `begin_turn`: what comes meanwhile waits for `ready`."""
+        self._is_waiting = True
+
+    async def read_ahead(self) -> None:
+        """Read what can be read while another broker owns the partition, without a fence.
+
+        That is the chain, and that the newest ledger is found at its bookies; the rest of a log's
+        state is in the footer with which that ledger will be sealed. Raises what loading does.
+        """
+        fact = await self._chain.load()
+        if fact.ledgers:
+            newest = LedgerId(fact.ledgers[-1].ledger)
+            await self._store.read(newest, 0, 1)
+
+    def begin_turn(self) -> None:
+        """This broker owns the partition from now on."""
+        self._is_waiting = False
+        self.load()
 
     async def _load(self) -> None:
         target = self._log

@@ -252,6 +252,10 @@ class OwnerFact(StoredFact):
     broker: int
     incarnation: str
     leader_epoch: int
+    successor: int | None = None
+    """The broker that it is about to be handed over to; None while that is not planned."""
+    is_ready: int | None = None
+    """1 when the successor has read ahead, and waits to be named."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -262,6 +266,8 @@ class OwnerFact(StoredFact):
             reader.integer("broker", 0),
             reader.text("incarnation"),
             reader.integer("leader_epoch", 0),
+            reader.integer_or_none("successor", 0),
+            reader.integer_or_none("is_ready", 0),
             reader.rest(),
         )
 
@@ -295,6 +301,8 @@ class BrokerFact(StoredFact):
     """Drawn anew at each start."""
     moves_version: int | None = None
     """Which moves by load it follows (`load_facts`); None: none, and then no broker may."""
+    warm_version: int | None = None
+    """How it gets ready for partitions that it is announced for; None: it does not."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -311,6 +319,7 @@ class BrokerFact(StoredFact):
             reader.text_or_none("rack"),
             reader.text_or_none("incarnation"),
             reader.integer_or_none("moves_version", 1),
+            reader.integer_or_none("warm_version", 1),
             reader.rest(),
         )
 

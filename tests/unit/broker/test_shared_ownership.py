@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker import deletion, unheard
+from headrace.broker import deletion, next_owner, shared_ownership, unheard
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.broker.ownership import NO_LEADER
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.broker.topic import Topic
-    from headrace.metadata.store import Entry
+    from headrace.metadata.store import Entry, Operation
     from headrace.storage.ledger import LedgerId, LedgerInfo
 
 
@@ -778,6 +778,25 @@ def test_a_hand_over_that_was_overtaken_names_nobody(monkeypatch) -> None:
     run(scenario)
 
 
+def hold_the_answer_that_names(former: Node, topic: Topic, next_owner: int) -> asyncio.Event:
+    """The write that hands partition 0 over is done; its author gets no answer until the event."""
+    multi, is_told = former.metadata.multi, asyncio.Event()
+
+    async def late(operations: Sequence[Operation]) -> Sequence[int]:
+        versions = await multi(operations)
+        named = [
+            OwnerFact.decode(value).broker
+            for key, value, _ in operations
+            if key == owner_key(topic.id, 0) and value is not None
+        ]
+        if next_owner in named:
+            await is_told.wait()
+        return versions
+
+    former.metadata.multi = late  # type: ignore[method-assign, assignment]
+    return is_told
+
+
 def test_a_former_owner_that_has_not_heard_that_its_hand_over_is_done_shows_no_old_end() -> None:
     """The answer of the metadata may come late, or never: the next owner goes ahead without it."""
 
@@ -789,15 +808,7 @@ def test_a_former_owner_that_has_not_heard_that_its_hand_over_is_done_shows_no_o
         topic = former.topics.get("t")
         await append_at(former, topic, 0, b"a")
         log = topic.partitions[0]
-        put, is_told = former.metadata.put, asyncio.Event()
-
-        async def late(key: str, value: bytes, expected_version: int) -> int:
-            version = await put(key, value, expected_version)
-            if key == owner_key(topic.id, 0):
-                await is_told.wait()
-            return version
-
-        former.metadata.put = late  # type: ignore[method-assign, assignment]
+        is_told = hold_the_answer_that_names(former, topic, owner.config.broker_id)
         pin = PinFact(owner.config.broker_id)
         await owner.metadata.put(pin_key(topic.id, 0), pin.encode(), ANY)
         seen = owner.topics.get("t")
@@ -810,6 +821,135 @@ def test_a_former_owner_that_has_not_heard_that_its_hand_over_is_done_shows_no_o
             await log.wait_loaded()
         is_told.set()
         await until(lambda: not former.ownership.is_mine(topic, 0))
+
+    run(scenario)
+
+
+# --- warm hand-overs -------------------------------------------------------------------------
+
+
+async def two_brokers(cluster: Cluster) -> tuple[Node, Node, Topic]:
+    """The owner of a partition that is in use, the other broker, and the owner's topic."""
+    one, two = await cluster.start(1), await cluster.start(2)
+    await one.topics.create("t", 1)
+    await until(lambda: cluster.agree("t", {1, 2}))
+    owner, other = (one, two) if cluster.owners("t")[0] == 1 else (two, one)
+    topic = owner.topics.get("t")
+    await append_at(owner, topic, 0, b"a")
+    return owner, other, topic
+
+
+async def pin(owner: Node, topic: Topic, broker_id: int) -> None:
+    await owner.metadata.put(pin_key(topic.id, 0), PinFact(broker_id).encode(), ANY)
+
+
+def test_the_next_owner_is_ready_before_the_former_one_takes_no_more_records(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        owner, other, topic = await two_brokers(cluster)
+        settle, seen = Upkeep.settle_and_seal, []
+
+        async def noted(upkeep: Upkeep) -> None:
+            fact = owner.ownership.view.owners[topic.id, 0].fact
+            waiting = other.topics.get("t").partitions[0]
+            seen.append((fact.successor, fact.is_ready, waiting.failure, waiting.is_loaded))
+            assert await append_at(owner, topic, 0, b"b") == 1
+            await settle(upkeep)
+
+        monkeypatch.setattr(Upkeep, "settle_and_seal", noted)
+        await pin(owner, topic, other.config.broker_id)
+        await until(lambda: cluster.agree("t", {other.config.broker_id}))
+        assert seen == [(other.config.broker_id, 1, None, False)]
+        await cluster.append("t", 0, b"c")
+        assert await cluster.values("t", 0) == [b"a", b"b", b"c"]
+
+    run(scenario)
+
+
+def test_a_client_that_comes_to_the_next_owner_too_early_waits_there(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        owner, other, topic = await two_brokers(cluster)
+        settle, may_go = Upkeep.settle_and_seal, asyncio.Event()
+
+        async def late(upkeep: Upkeep) -> None:
+            await may_go.wait()
+            await settle(upkeep)
+
+        monkeypatch.setattr(Upkeep, "settle_and_seal", late)
+        await pin(owner, topic, other.config.broker_id)
+        seen = other.topics.get("t")
+        await until(lambda: seen.partitions[0].failure is None)
+        early = asyncio.create_task(append_at(other, seen, 0, b"b"))
+        await asyncio.sleep(0.02)
+        assert not early.done()
+        may_go.set()
+        assert await early == 1
+        assert await cluster.values("t", 0) == [b"a", b"b"]
+
+    run(scenario)
+
+
+def test_a_next_owner_that_is_not_heard_of_is_waited_for_within_reason(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        owner, other, topic = await two_brokers(cluster)
+        monkeypatch.setattr(shared_ownership, "READY_WAIT_S", 0.05)
+        monkeypatch.setattr(other.ownership._next, "look", lambda *_: None)
+        await pin(owner, topic, other.config.broker_id)
+        await until(lambda: cluster.agree("t", {other.config.broker_id}))
+        assert await cluster.append("t", 0, b"b") == 1
+
+    run(scenario)
+
+
+def test_a_broker_of_a_version_that_does_not_get_ready_is_not_asked_to(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        owner, other, topic = await two_brokers(cluster)
+        owner.ownership.view.brokers[other.config.broker_id].warm_version = None
+        asked = []
+        monkeypatch.setattr(other.ownership._next, "_prepare", lambda *_: asked.append(1))
+        await pin(owner, topic, other.config.broker_id)
+        await until(lambda: cluster.agree("t", {other.config.broker_id}))
+        assert not asked
+        assert await cluster.append("t", 0, b"b") == 1
+
+    run(scenario)
+
+
+def test_a_next_owner_takes_over_from_an_owner_that_died_after_announcing_it(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        owner, other, topic = await two_brokers(cluster)
+
+        async def never(_upkeep: Upkeep) -> None:
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Upkeep, "settle_and_seal", never)
+            await pin(owner, topic, other.config.broker_id)
+            seen = other.topics.get("t")
+            await until(lambda: seen.partitions[0].failure is None)
+            await cluster.kill(owner.config.broker_id)
+        await until(lambda: cluster.agree("t", {other.config.broker_id}))
+        assert await cluster.append("t", 0, b"b") == 1
+
+    run(scenario)
+
+
+def test_what_was_announced_and_is_not_handed_over_sends_clients_back(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        owner, other, topic = await two_brokers(cluster)
+        may_go = asyncio.Event()
+
+        async def late(_upkeep: Upkeep) -> None:
+            await may_go.wait()
+
+        monkeypatch.setattr(Upkeep, "settle_and_seal", late)
+        monkeypatch.setattr(next_owner, "HELD_MS", 50)
+        await pin(owner, topic, other.config.broker_id)
+        seen = other.topics.get("t")
+        await until(lambda: seen.partitions[0].failure is None)
+        with pytest.raises(NotOwner):
+            await append_at(other, seen, 0, b"b")
+        may_go.set()
+        await until(lambda: other.ownership.is_mine(seen, 0))
 
     run(scenario)
 
