@@ -62,7 +62,8 @@ READY_WAIT_S = 1.0
 NAMED_WAIT_S = 0.5
 NAMED_ATTEMPTS_MAX = 3
 RETRY_S = 0.2
-LOADS_AT_ONCE = 64
+LOADS_AT_ONCE = 32
+"""Of what no client has asked for yet: what one waits for is read at once, beside those."""
 
 
 class SharedOwnership:
