@@ -101,13 +101,13 @@ class Upkeep(Steps):
     async def read_ahead(self) -> None:
         """Read what can be read while another broker owns the partition, without a fence.
 
-        That is the chain, and that the newest ledger is found at its bookies; the rest of a log's
-        state is in the footer with which that ledger will be sealed. Raises what loading does.
+        That is the chain, and the newest sealed ledger, whose readers come first. The log's state
+        is in the footer with which the open ledger will be sealed. Raises what loading does.
         """
-        fact = await self._chain.load()
-        if fact.ledgers:
-            newest = LedgerId(fact.ledgers[-1].ledger)
-            await self._store.read(newest, 0, 1)
+        sealed = [link for link in (await self._chain.load()).ledgers if link.is_sealed]
+        if sealed:
+            attach(sealed[-1], self._environment.tier)
+            await self._store.read(LedgerId(sealed[-1].ledger), 0, 1)
 
     def begin_turn(self) -> None:
         """This broker owns the partition from now on."""
