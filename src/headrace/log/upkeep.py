@@ -104,9 +104,9 @@ class Upkeep(Steps):
         That is the chain, and the newest sealed ledger, whose readers come first. The log's state
         is in the footer with which the open ledger will be sealed. Raises what loading does.
         """
-        sealed = [link for link in (await self._chain.load()).ledgers if link.is_sealed]
+        fact = await self._chain.load()
+        sealed = [link for link in fact.ledgers if link.is_sealed and link.local_deleted_ms is None]
         if sealed:
-            attach(sealed[-1], self._environment.tier)
             await self._store.read(LedgerId(sealed[-1].ledger), 0, 1)
 
     def begin_turn(self) -> None:
