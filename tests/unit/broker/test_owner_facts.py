@@ -1,0 +1,93 @@
+"""Owners that change in one turn are written together, and each by itself where one has a rival."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from headrace.broker.cluster_view import ClusterView
+from headrace.broker.owner_facts import BUNDLE_MAX, OwnerFacts
+from headrace.errors import MetadataUnavailable
+from headrace.metadata.facts import OwnerFact, owner_key
+from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
+from headrace.metadata.store import ABSENT
+from headrace.runtime.tasks import Tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from headrace.metadata.store import Operation
+
+TOPIC = UUID(int=1)
+
+
+class Counting(MemoryMetadataStore):
+    """Counts the transactions."""
+
+    def __init__(self, shared: MemoryMetadata) -> None:
+        super().__init__(shared)
+        self.sizes: list[int] = []
+        self.is_away = False
+
+    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+        self.sizes.append(len(operations))
+        if self.is_away:
+            raise MetadataUnavailable("no answer", is_in_doubt=True)
+        return await super().multi(operations)
+
+
+def run(scenario: Callable[[OwnerFacts, Counting, ClusterView], Awaitable[None]]) -> None:
+    async def main() -> None:
+        tasks, store = Tasks(), Counting(MemoryMetadata())
+        view = ClusterView(store, tasks, lambda: None)
+        try:
+            await scenario(OwnerFacts(view, store, tasks), store, view)
+        finally:
+            await tasks.close()
+
+    asyncio.run(main())
+
+
+def fact(epoch: int = 0) -> OwnerFact:
+    return OwnerFact(1, "life", epoch)
+
+
+def test_a_thousand_owners_cost_a_few_transactions() -> None:
+    async def scenario(facts: OwnerFacts, store: Counting, view: ClusterView) -> None:
+        writes = (facts.write((TOPIC, number), fact(), None) for number in range(1_000))
+        assert all(await asyncio.gather(*writes))
+        assert sum(store.sizes) == 1_000
+        assert len(store.sizes) == -(-1_000 // BUNDLE_MAX)
+        assert len(view.owners) == 1_000
+
+    run(scenario)
+
+
+def test_a_rival_keeps_its_partition_and_no_other() -> None:
+    async def scenario(facts: OwnerFacts, store: Counting, view: ClusterView) -> None:
+        rival = OwnerFact(2, "another", 0)
+        await store.put(owner_key(TOPIC, 3), rival.encode(), ABSENT)
+        writes = (facts.write((TOPIC, number), fact(), None) for number in range(8))
+        written = await asyncio.gather(*writes)
+        assert [number for number, done in enumerate(written) if not done] == [3]
+        assert view.owners[TOPIC, 3].fact == rival
+        assert view.owners[TOPIC, 4].fact == fact()
+
+    run(scenario)
+
+
+def test_without_an_answer_each_author_is_told_that_it_is_in_doubt() -> None:
+    async def scenario(facts: OwnerFacts, store: Counting, _view: ClusterView) -> None:
+        store.is_away = True
+        writes = [
+            asyncio.ensure_future(facts.write((TOPIC, number), fact(), None)) for number in (1, 2)
+        ]
+        for write in writes:
+            with pytest.raises(MetadataUnavailable) as raised:
+                await write
+            assert raised.value.fields["is_in_doubt"]
+
+    run(scenario)
