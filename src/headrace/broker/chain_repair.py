@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from headrace.broker.fact_audit import Audit, Facts, audit, read_label
-from headrace.broker.ledger_evidence import holds_lost_records, read_facts
+from headrace.broker.ledger_evidence import NumbersLedgers, holds_lost_records, read_facts
 from headrace.errors import HeadraceError, LedgerUnknown
 from headrace.log.footer import decode_footer
 from headrace.log.producer_state import ProducerState
@@ -76,6 +76,8 @@ class Repairs:
 
     topics: list[TopicRepair] = field(default_factory=list)
     chains: list[ChainRepair] = field(default_factory=list)
+    ledgers_ahead: Sequence[LedgerId] = ()
+    """Stored under ids that the metadata are yet to give: these are older than the ledgers."""
 
 
 class RepairableLedgers:
@@ -101,19 +103,31 @@ class ChainRepairer:
 
     async def plan(self, records: Sequence[LedgerRecord]) -> Repairs:
         """What would be done; `records` are all ledgers of the cluster. Changes nothing."""
-        return await self._repairs(records, is_plan=True, accept_loss=False)
+        found = await self._repairs(records, is_plan=True, accept_loss=False)
+        found.ledgers_ahead = await self._ledgers_ahead()
+        return found
 
     async def repair(self, records: Sequence[LedgerRecord], *, accept_loss: bool) -> Repairs:
         """Do it, and say what was done. `accept_loss`: also where records are lost for good.
 
         Raises StorageUnavailable, MetadataUnavailable, VersionConflict: then run it again.
         """
+        ahead = await self._ledgers_ahead()
+        if ahead and not accept_loss:
+            return Repairs(ledgers_ahead=ahead)
         done = await self._repairs(records, is_plan=False, accept_loss=accept_loss)
         for chain in done.chains:
             if not chain.problem:
                 key = partition_key(*chain.key)
                 await self._metadata.put(key, chain.fact.encode(), chain.version)
+        if ahead and isinstance(self._store, NumbersLedgers):
+            await self._store.skip_ids(ahead[-1])
+            done.ledgers_ahead = ahead
         return done
+
+    async def _ledgers_ahead(self) -> Sequence[LedgerId]:
+        store = self._store
+        return await store.ledgers_ahead() if isinstance(store, NumbersLedgers) else ()
 
     async def _repairs(
         self, records: Sequence[LedgerRecord], *, is_plan: bool, accept_loss: bool

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from headrace.broker.fact_audit import Audit, Facts, audit, is_after
-from headrace.errors import HeadraceError, LedgerUnknown
+from headrace.errors import FactMissing, HeadraceError, LedgerUnknown
 from headrace.metadata.facts import (
     OWNERS,
     PARTITIONS,
@@ -48,6 +48,19 @@ class ReadsLedgers(Protocol):
 
     async def read(self, ledger: LedgerId, position: int, size: int) -> Buffer:
         """See LedgerStore."""
+        ...
+
+
+@runtime_checkable
+class NumbersLedgers(Protocol):
+    """What a shared store may do besides, if ids come from elsewhere than its ledgers."""
+
+    async def ledgers_ahead(self) -> Sequence[LedgerId]:
+        """Ledgers stored under ids that are yet to be given. Raises MetadataUnavailable."""
+        ...
+
+    async def skip_ids(self, last: int) -> None:
+        """Have no id up to `last` given any more. Raises MetadataUnavailable."""
         ...
 
 
@@ -161,6 +174,21 @@ class LedgerEvidence:
         ledgers = await self._store.ledger_ids()  # before the chains, which only grow ledgers
         facts = await read_facts(self._metadata)
         return audit(facts, await unnamed_in(self._store, ledgers, facts))
+
+    async def check_ids(self) -> None:
+        """Raises FactMissing where ledgers are stored whose ids would be given again."""
+        store = self._store
+        ahead = await store.ledgers_ahead() if isinstance(store, NumbersLedgers) else ()
+        if ahead:
+            raise FactMissing(
+                f"bookies hold {len(ahead)} ledgers, from {ahead[0]} to {ahead[-1]}, that ZooKeeper"
+                " does not know and whose ids it would give again: it was restored from a back-up"
+                " that is older than they are. No broker starts, since their records would be lost."
+                " Stop the bookies, which delete within minutes what ZooKeeper does not list, and"
+                " restore a newer back-up; or give these ledgers up with `headrace cluster repair"
+                " --accept-loss --yes`",
+                ledgers=ahead,
+            )
 
     async def look_at_start(self) -> None:
         """Look once, ahead of the first claim, and say what was lost."""

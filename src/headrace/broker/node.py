@@ -157,6 +157,8 @@ class Node:
     async def open(self) -> None:
         """Read the metadata, and collect what a crash left behind."""
         self.cluster_id = await ensure_cluster_id(self.metadata, self.randomness)
+        if self.evidence is not None:
+            await self.evidence.check_ids()
         self._open_coordinators()
         if self._is_alone:
             await self.topics.load()

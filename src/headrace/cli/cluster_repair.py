@@ -38,11 +38,13 @@ def repair(settings: ClusterSettings, yes: bool, accept_loss: bool, as_json: boo
     problems = [
         *(topic.problem for topic in found.topics if topic.problem),
         *(chain.problem for chain in found.chains if chain.problem),
+        *(["ledgers ahead"] if found.ledgers_ahead and not (yes and accept_loss) else []),
     ]
     if as_json:
         print_json(
             {
                 "is_done": yes,
+                "ledgers_ahead": list(found.ledgers_ahead),
                 "topics": [
                     {
                         "name": topic.fact.name,
@@ -75,6 +77,13 @@ def repair(settings: ClusterSettings, yes: bool, accept_loss: bool, as_json: boo
 
 def _show_repairs(found: Repairs, *, is_done: bool) -> None:
     would = "" if is_done else "would be "
+    if found.ledgers_ahead:
+        click.echo(
+            f"bookies hold {len(found.ledgers_ahead)} ledgers, from {found.ledgers_ahead[0]} to"
+            f" {found.ledgers_ahead[-1]}, that ZooKeeper does not know: it is older than they are;"
+            " restore a newer back-up, or give them up with --accept-loss --yes: their ids are"
+            " passed over then, and what was written to them is lost"
+        )
     for topic in found.topics:
         name = one_line(topic.fact.name) or topic.fact.id.hex
         click.echo(
@@ -101,7 +110,7 @@ def _show_repairs(found: Repairs, *, is_done: bool) -> None:
             click.echo(f"  ledger {ledger}: open; it is closed, and its end found, by --yes")
         if chain.lost_records:
             click.echo(f"  {chain.lost_records} records between its ledgers are lost for good")
-    if not found.topics and not found.chains:
+    if not found.topics and not found.chains and not found.ledgers_ahead:
         say("nothing is to be repaired")
     elif not is_done:
         say("nothing was changed: --yes does it")

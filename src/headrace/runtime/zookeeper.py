@@ -199,6 +199,16 @@ class ZooKeeper:
             return None
         return names
 
+    async def next_sequence(self, path: str) -> int:
+        """The number that the next sequential node below `path` gets. Raises MetadataUnavailable.
+
+        ZooKeeper counts the creations below a node, and shows twice their number less the children
+        that are left (`DataNode.copyStat`), so that deletions count as changes, too.
+        """
+        full = self._full(path)
+        stat = await self._link.ask(path, lambda: self._client.exists_async(full), True)
+        return 0 if stat is None else (int(stat.cversion) + int(stat.numChildren)) // 2
+
     async def exists(self, path: str, changed: Callable[[], None] | None = None) -> bool:
         """Whether the node is there.
 

@@ -312,6 +312,12 @@ def _lost_facts(picture: Picture, repairs: Repairs) -> list[str]:
     ]
     if not picture.cluster_id and picture.topics:
         problems.append("the cluster's id is missing, and there are topics: brokers do not start")
+    if repairs.ledgers_ahead:
+        problems.append(
+            f"bookies hold {len(repairs.ledgers_ahead)} ledgers that ZooKeeper does not know, and"
+            " whose ids it would give again: it was restored from an old back-up, and no broker"
+            " starts; see `headrace cluster repair`"
+        )
     for chain in repairs.chains:
         what = "is missing" if chain.version == ABSENT else "is older than its ledgers"
         problems.append(

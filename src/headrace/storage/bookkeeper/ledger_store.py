@@ -30,6 +30,7 @@ from headrace.storage.bookkeeper.bookie_health import BookieHealth
 from headrace.storage.bookkeeper.ensemble import BookiePool
 from headrace.storage.bookkeeper.entry_cache import EntryCache
 from headrace.storage.bookkeeper.entry_reader import EntryReader
+from headrace.storage.bookkeeper.id_check import ledgers_ahead, skip_ids
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
 from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, unknown
 from headrace.storage.bookkeeper.notes import read_notes
@@ -283,6 +284,14 @@ class BookKeeperLedgerStore:
             return [LedgerId(ledger) for ledger in await self._cluster.service.ledgers()]
         except MetadataUnavailable as error:
             raise StorageUnavailable(f"the ledgers cannot be listed now: {error}") from error
+
+    async def ledgers_ahead(self) -> Sequence[LedgerId]:
+        """See NumbersLedgers."""
+        return await ledgers_ahead(self._cluster)
+
+    async def skip_ids(self, last: int) -> None:
+        """See NumbersLedgers."""
+        await skip_ids(self._cluster, last)
 
     async def records_of(self, ledgers: Sequence[LedgerId]) -> Sequence[LedgerRecord]:
         """Of these, the ledgers that brokers of this cluster made. Raises StorageUnavailable."""

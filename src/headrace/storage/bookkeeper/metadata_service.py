@@ -43,6 +43,10 @@ class ZooKeeper(Protocol):
         """The names below `path`, None where there is nothing."""
         ...
 
+    async def next_sequence(self, path: str) -> int:
+        """The number that the next sequential node below `path` gets."""
+        ...
+
     async def create(self, path: str, value: bytes, *, ephemeral: bool, sequence: bool) -> str:
         """Make a node, and those above it; its true path. Raises VersionConflict if it is there."""
         ...
@@ -75,7 +79,7 @@ class LedgerMetadataService:
     async def create(self, metadata: LedgerMetadata) -> tuple[int, Versioned]:
         """Give out a new ledger id and write its metadata. Raises StorageUnavailable."""
         try:
-            ledger = await self._next_id()
+            ledger = await self.next_id()
             path = ledger_path(self._root, ledger)
             await self._zookeeper.create(
                 path, encode_metadata(metadata), ephemeral=False, sequence=False
@@ -84,7 +88,11 @@ class LedgerMetadataService:
             raise StorageUnavailable(f"no ledger can be made now: {error}") from error
         return ledger, Versioned(metadata, 0)
 
-    async def _next_id(self) -> int:
+    async def peek_id(self) -> int:
+        """The id that is given next, as long as ids have 31 bits. Raises MetadataUnavailable."""
+        return await self._zookeeper.next_sequence(f"{self._root}/idgen")
+
+    async def next_id(self) -> int:
         """An id that was never given out: the number of a sequential node, which then goes."""
         if not self._has_long_ids:
             number = await self._sequence(f"{self._root}/idgen")

@@ -302,6 +302,15 @@ class SimulatedZooKeeper:
         found: list[str] | None = await self._call(work, is_read=True)
         return found
 
+    async def next_sequence(self, path: str) -> int:
+        """See ZooKeeper."""
+
+        def work() -> int:
+            node = self._ensemble.nodes.get(path)
+            return 0 if node is None else node.counter
+
+        return int(await self._call(work, is_read=True))
+
     async def create(
         self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
     ) -> str:

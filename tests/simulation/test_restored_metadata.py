@@ -1,0 +1,75 @@
+"""ZooKeeper comes back as it was some time ago: what would be lost is refused, and said."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+
+import pytest
+
+pytest.importorskip("kazoo", reason="a cluster needs headrace[cluster]")
+pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
+
+from headrace.verify.simulation import operator, workload
+from headrace.verify.simulation.churn import make_topic
+from headrace.verify.simulation.run import TOPICS, Run, draw_scenario
+
+UP_S = 60.0
+
+
+async def work(run: Run, seconds: float) -> None:
+    """Have a client write for so long, and every broker end and come back meanwhile."""
+    over = asyncio.Event()
+    context = run._context(1, run.hosts[0], over)
+    task = run._as_host(run.hosts[0], workload.run_idempotent(context), "writer")
+    for broker in run.cluster.brokers:
+        await asyncio.sleep(seconds / len(run.cluster.brokers))
+        broker.end(is_told=True)
+        broker.start()
+    over.set()
+    await task
+
+
+def restored(run: Run, saved: dict[str, object]) -> None:
+    """All brokers end, the servers have the tree of the back-up, and all start again."""
+    for broker in run.cluster.brokers:
+        broker.end(is_told=True)
+    for name, value in saved.items():
+        setattr(run.cluster.ensemble, name, value)
+    for broker in run.cluster.brokers:
+        broker.start()
+
+
+@pytest.mark.parametrize("seed", [1, 5, 9])
+def test_no_broker_starts_over_a_zookeeper_that_is_older_than_the_bookies(seed, caplog):
+    run = Run(draw_scenario(seed, 60.0, is_lone=False)._replace(points=()))
+    cluster = run.cluster
+    caplog.set_level(logging.INFO, "headrace")
+
+    async def play() -> None:
+        cluster.start()
+        assert await cluster.wait_up(UP_S)
+        maker = run._context(0, None, asyncio.Event())
+        routes = maker.routes()
+        for name, partitions in TOPICS.items():
+            await make_topic(maker, routes, name, partitions)
+        await work(run, 8.0)
+        ensemble = cluster.ensemble
+        saved = {name: copy.deepcopy(getattr(ensemble, name)) for name in ("nodes", "children")}
+        restored(run, copy.deepcopy(saved))
+        assert await cluster.wait_up(UP_S), "nothing was written since"
+        saved = {name: copy.deepcopy(getattr(ensemble, name)) for name in ("nodes", "children")}
+        await work(run, 8.0)
+        restored(run, saved)
+        await asyncio.sleep(15.0)
+        assert cluster.ready() == []
+        refusals = [text for text in caplog.messages if "cannot start" in text]
+        assert refusals
+        assert all("a back-up that is older than they are" in text for text in refusals)
+        operator.Operator(cluster)._repair()
+        assert await cluster.wait_up(UP_S), "given up, as the operator said"
+
+    run.loop.run_until_complete(play())
+    run.cluster.network.is_over = True
+    run.loop.bury(cluster.hosts)
