@@ -1,34 +1,41 @@
 # make setup | demo | test | verify | bench | lint | fast : nothing else to know.
+# `setup` brings the broker and what its tests use; what needs Spark brings Spark first.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
+SPARK := $(VENV)/.ready-spark
 
 .PHONY: setup fast demo test verify lint bench clean
 
 setup: $(STAMP)
 
-$(STAMP): requirements.lock requirements-java.lock pyproject.toml scripts/setup.sh
-	PYTHON=$(PYTHON) sh scripts/setup.sh $(VENV)
+$(STAMP): requirements.lock pyproject.toml scripts/setup.sh
+	@PYTHON=$(PYTHON) sh scripts/setup.sh $(VENV)
+	@touch $@
+
+# Spark with a Java, and what reads and draws its tables: 600 MB.
+$(SPARK): $(STAMP) requirements-pipeline.lock requirements-java.lock
+	@PYTHON=$(PYTHON) sh scripts/setup.sh $(VENV) spark
 	@touch $@
 
 # The hot core as machine code, for this Python: a quarter less CPU. Built anew when a source changed.
 fast: setup
 	@$(PY) scripts/build_core.py --must
 
-demo: setup
+demo: $(SPARK)
 	@$(PY) -m headrace.cli.main demo $(DEMO)
 
-test: setup lint
+test: $(SPARK) lint
 	$(PY) -m pytest --numprocesses 2 --dist loadscope $(TESTS)
 
-lint: setup
+lint: $(SPARK)
 	$(VENV)/bin/ruff check src tests benchmarks
 	$(VENV)/bin/ruff format --check src tests benchmarks
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-verify: setup
+verify: $(SPARK)
 	$(VENV)/bin/headrace verify crash --time 10m --report .cache/verify-report $(VERIFY)
 	$(VENV)/bin/headrace verify blackbox --time 5m --report .cache/blackbox-report
 	$(VENV)/bin/headrace verify wire --time 2m --report .cache/wire-report
@@ -37,7 +44,7 @@ verify: setup
 	$(VENV)/bin/headrace verify soak --time 10m --report .cache/soak-report
 	$(VENV)/bin/headrace verify security --report .cache/security-report
 
-bench: setup
+bench: $(SPARK)
 	@$(PY) scripts/build_core.py
 	$(PY) -m benchmarks $(BENCH)
 

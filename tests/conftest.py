@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import signal
@@ -25,6 +26,10 @@ OTHERS_WARNINGS = (
     "ignore:(read|open)_text is deprecated:DeprecationWarning",
 )
 
+
+if importlib.util.find_spec("pyspark") is None:
+    # `make setup` brings the broker and its tests; `make test` brings Spark, too.
+    collect_ignore = ["pipeline", "unit/pipeline", "property/pipeline"]
 
 REAL_TIME = ("blackbox", "cluster", "contract", "integration", "pipeline", "soak", "wire")
 """Folders of tests whose processes, sockets and disks are real, beside whatever else runs here."""

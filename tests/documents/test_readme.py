@@ -40,10 +40,10 @@ def _here(text: str, broker: Broker) -> str:
     return text.replace("127.0.0.1:9180", broker.http)
 
 
-def _run(arguments: list[str], broker: Broker) -> str:
+def _run(arguments: list[str], broker: Broker, timeout_s: float = 120) -> str:
     env = {**os.environ, "HEADRACE_BOOTSTRAP": broker.kafka}
     ran = subprocess.run(
-        arguments, capture_output=True, text=True, env=env, timeout=120, check=False
+        arguments, capture_output=True, text=True, env=env, timeout=timeout_s, check=False
     )
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
@@ -75,4 +75,4 @@ def test_the_spark_lines_of_the_readme_show_the_topic(broker: Broker) -> None:
     (code,) = [code.text for code in codes() if code.place == "README.md" and "spark" in code.text]
     create = f"echo a:1 | {sys.executable} -m headrace produce orders --create -K :"
     _run(["sh", "-c", create], broker)
-    assert "|orders|" in _run([sys.executable, "-c", _here(code, broker)], broker)
+    assert "|orders|" in _run([sys.executable, "-c", _here(code, broker)], broker, 400)
