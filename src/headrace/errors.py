@@ -317,3 +317,26 @@ class FetchSessionUnknown(Retriable):
 
 class FetchSessionEpochInvalid(Retriable):
     """The fetch session's epoch does not follow the last one (KIP-227)."""
+
+
+# --- share groups ----------------------------------------------------------------------------
+
+
+class RecordStateInvalid(Rejected):
+    """The records are not held by this member: their lock has ended, or they were settled."""
+
+
+class MemberEpochFenced(Rejected):
+    """The member's epoch is not the one that its group knows: join again."""
+
+
+class ShareSessionUnknown(Retriable):
+    """The member has no share session on this broker: open one."""
+
+
+class ShareSessionEpochInvalid(Retriable):
+    """The share session's epoch does not follow the last one: open a new session."""
+
+
+class ShareSessionLimitReached(Retriable):
+    """The broker keeps as many share sessions as it may: try again later."""

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.balance import Balance
 from headrace.broker.cluster_view import adopt_partitions
 from headrace.broker.coordinator_shards import CoordinatorRegistry
+from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.follower import Follower
+from headrace.broker.group_config import group_value
 from headrace.broker.group_coordinator import GroupCoordinator
+from headrace.broker.groups_configured import ConfiguredGroups
 from headrace.broker.internal_topics import InternalPartition
 from headrace.broker.ledger_evidence import LedgerEvidence
 from headrace.broker.marker_sender import MarkerSender
@@ -22,6 +25,8 @@ from headrace.broker.marker_writer import MarkerWriter
 from headrace.broker.ownership import Ownership, SoleOwnership
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replication import Replication
+from headrace.broker.share_groups import ShareGroups
+from headrace.broker.share_partitions import GroupTerms, SharePartitions
 from headrace.broker.shared_ownership import SharedOwnership
 from headrace.broker.sweep import Sweep
 from headrace.broker.tiering import Tiering
@@ -41,6 +46,7 @@ from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.retention import enforce
 from headrace.metadata.facts import (
+    GROUPS,
     OWNERS,
     PARTITIONS,
     TOPICS,
@@ -49,6 +55,7 @@ from headrace.metadata.facts import (
     PartitionFact,
     ensure_cluster_id,
     owner_key,
+    partition_of_companion,
     partition_of_key,
 )
 from headrace.metadata.store import ANY, MetadataStore
@@ -115,20 +122,7 @@ class Node:
         parts = store, metadata, clock, self.tasks, is_storage_shared, tier
         environment = Environment(*parts, LoadedIndexes(), self.evidence)
         self.topics = Topics(environment, config, randomness, is_alone=is_alone)
-        self.ownership: Ownership = (
-            SoleOwnership(config.broker_id, metadata)
-            if is_alone
-            else SharedOwnership(
-                config,
-                metadata,
-                self.topics,
-                self._resigned,
-                randomness.uuid().hex,
-                clock,
-                self.tasks,
-                slots,
-            )
-        )
+        self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
         self.tiering: Tiering | None = None
         """None without object storage."""
@@ -153,6 +147,39 @@ class Node:
         self.topics.forget_progress = self._forget_progress
         self.producer_ids = ProducerIds(metadata, clock)
         self._prepare_coordinators()
+        self._prepare_shares(environment)
+
+    def _prepare_shares(self, environment: Environment) -> None:
+        self.group_configs = ConfiguredGroups(self.metadata)
+        self.shares = SharePartitions(
+            environment,
+            self.ownership,
+            self._terms,
+            DeadLetters(environment, self.topics, self.ownership),
+            is_alone=self._is_alone,
+        )
+        self.share_groups = ShareGroups(
+            self.topics,
+            self.shares,
+            self.group_configs,
+            self._check_coordinator,
+            self.clock,
+            self.tasks,
+        )
+
+    def _make_ownership(self, incarnation: str) -> Ownership:
+        if self._is_alone:
+            return SoleOwnership(self.config.broker_id, self.metadata)
+        return SharedOwnership(
+            self.config,
+            self.metadata,
+            self.topics,
+            self._resigned,
+            incarnation,
+            self.clock,
+            self.tasks,
+            self._slots,
+        )
 
     async def open(self) -> None:
         """Read the metadata, and collect what a crash left behind."""
@@ -160,6 +187,8 @@ class Node:
         if self.evidence is not None:
             await self.evidence.check_ids()
         self._open_coordinators()
+        groups = Follower(self.metadata, GROUPS, self.group_configs.apply, lambda: None, self.tasks)
+        await groups.start()
         if self._is_alone:
             await self.topics.load()
             await self._collect_orphans()
@@ -250,6 +279,7 @@ class Node:
     async def close(self) -> None:
         """Stop the coordinators and all background work. Storage is closed by its owner."""
         self.coordinators.close()
+        self.shares.close()
         await self.tasks.close()
 
     def brokers(self) -> Sequence[BrokerFact]:
@@ -271,6 +301,8 @@ class Node:
     def _topic_changed(self, key: str, entry: Entry | None) -> None:
         """Another broker may have made, changed or deleted a topic."""
         gone = self.topics.apply(key, entry)
+        if gone is not None:
+            self.shares.forget_topic(gone.id)
         if gone is not None and entry is None and self.evidence is not None:
             self.tasks.spawn(self._forget_if_deleted(gone), f"look after {gone.name}")
         elif gone is not None:
@@ -306,6 +338,7 @@ class Node:
                 await asyncio.sleep(FORGET_RETRY_S)
 
     async def _forget_progress(self, name: str, topic_id: UUID) -> None:
+        self.shares.forget_topic(topic_id)
         await self.groups.topic_deleted(name, topic_id)
 
     def _topics_changed(self) -> None:
@@ -318,15 +351,34 @@ class Node:
 
     def _resigned(self, topic: Topic, partition: int) -> None:
         """This broker is about to serve a partition no longer."""
+        self.shares.resign(topic, partition)
         self.coordinators.resign(topic.name, partition)
 
-    def _shard_log(self, name: str, number: int) -> InternalPartition:
+    def _terms(self, group_id: str) -> GroupTerms:
+        """How a share group takes records."""
+        overrides = self.group_configs.overrides(group_id)
+        return GroupTerms(
+            self.group_configs.share_config(group_id),
+            group_value(overrides, "share.auto.offset.reset"),
+            group_value(overrides, "share.isolation.level") == "read_committed",
+            group_value(overrides, "errors.deadletterqueue.topic.name"),
+        )
+
+    def _check_coordinator(self, group_id: str) -> None:
+        """Raises NotCoordinator where another broker coordinates the group."""
+        self._coordinated(OFFSETS_TOPIC, self.groups.partition_for(group_id))
+
+    def _coordinated(self, name: str, number: int) -> PartitionLog:
         topic = self.topics.by_name.get(name)
         if topic is None:
             raise NotCoordinator(f"nothing was ever coordinated here: there is no topic {name} yet")
         if number >= len(topic.partitions) or not self.ownership.is_mine(topic, number):
             raise NotCoordinator("another broker coordinates this: ask for the coordinator")
-        return InternalPartition(topic.partitions[number], self.store, self.clock, self.tasks)
+        return topic.partitions[number]
+
+    def _shard_log(self, name: str, number: int) -> InternalPartition:
+        log_ = self._coordinated(name, number)
+        return InternalPartition(log_, self.store, self.clock, self.tasks)
 
     async def partition_ready(self, partition: PartitionLog) -> None:
         """Wait until the partition's log has been read. Raises why it cannot be."""
@@ -344,11 +396,12 @@ class Node:
             for entry in (await self.metadata.list(OWNERS) if self._slots else ())
         }
         for entry in await self.metadata.list(PARTITIONS):
+        if gone is not None:
+            self.shares.forget_topic(gone.id)
             partition = partition_of_key(entry.key)
             chained.add(partition)
             if self._slots and owners.get(partition) != self.config.broker_id:
                 continue  # another broker's, in another folder
-            topic_id = partition[0]
             if topic_id in self.topics.by_id:
                 used |= PartitionFact.decode(entry.value).local_ledgers
             else:

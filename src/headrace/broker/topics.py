@@ -37,6 +37,7 @@ from headrace.metadata.facts import (
     PartitionFact,
     TopicFact,
     partition_key,
+    partition_of_key,
     partitions_prefix,
     topic_key,
     topic_of_key,
@@ -363,11 +364,19 @@ class Topics:
         log.info("deleted topic %s", topic.name)
         if self._is_alone:
             # Behind the answer's back; a crash leaves it to the next start's `collect_orphans`.
-            clearing = self.clear(topic.partitions, [partition_key(topic.id, n) for n in numbers])
+            clearing = self._clear_alone(topic, numbers)
             self._environment.tasks.spawn(clearing, f"delete {topic.name}")
         else:  # the sweep of orphans deletes ledgers when nobody can write to them any more
             self.ownership.topics_changed()
             await self.deletions.finish(topic.name, self.ownership)
+
+    async def _clear_alone(self, topic: Topic, numbers: range) -> None:
+        keys = [partition_key(topic.id, number) for number in numbers]
+        await self.clear(topic.partitions, keys)
+        # What is left are companions: the journals of share groups and the like.
+        for entry in await self._environment.metadata.list(partitions_prefix(topic.id)):
+            companion = self.new_log(topic.fact, partition_of_key(entry.key)[1])
+            await self.clear([companion], [entry.key])
 
     async def finish_deletions(self) -> None:
         """Finish what brokers that are gone have begun to delete."""

@@ -22,6 +22,7 @@ CREATE_PARTITIONS, DELETE_GROUPS = 37, 42
 INCREMENTAL_ALTER_CONFIGS, OFFSET_DELETE = 44, 47
 DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TOPIC_PARTITIONS = 60, 61, 75
 DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
+SHARE_GROUP_HEARTBEAT, SHARE_GROUP_DESCRIBE, SHARE_FETCH, SHARE_ACKNOWLEDGE = 76, 77, 78, 79
 
 
 class Api(NamedTuple):
@@ -71,6 +72,10 @@ _APIS = (
     Api(DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
     Api(LIST_TRANSACTIONS, "ListTransactions", 0, 1, 0),
     Api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
+    Api(SHARE_GROUP_HEARTBEAT, "ShareGroupHeartbeat", 1, 1, 0),
+    Api(SHARE_GROUP_DESCRIBE, "ShareGroupDescribe", 1, 1, 0),
+    Api(SHARE_FETCH, "ShareFetch", 1, 2, 0),
+    Api(SHARE_ACKNOWLEDGE, "ShareAcknowledge", 1, 2, 0),
 )
 APIS: dict[int, Api] = {api.key: api for api in _APIS}
 

@@ -43,6 +43,8 @@ from headrace.kafka.handlers import (
     offsets,
     partition_transactions,
     producers,
+    share_fetch,
+    share_groups,
     topics,
     transactional_offsets,
     transactions,
@@ -97,6 +99,8 @@ _HANDLERS: dict[int, Handler] = {
     **group_offsets.HANDLERS,
     **transactions.HANDLERS,
     **transactional_offsets.HANDLERS,
+    **share_groups.HANDLERS,
+    **share_fetch.HANDLERS,
 }
 
 
@@ -173,6 +177,7 @@ class KafkaFace:
         """See connection.Dispatcher."""
         self.connections.pop(connection, None)
         self.fetch.closed(connection)
+        self._node.share_groups.disconnected(connection)
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
         """See connection.Dispatcher."""
@@ -211,7 +216,7 @@ class KafkaFace:
             self.fetch.handle(connection, frame, at, version, correlation_id)
             return
         client_id = bytes(frame[10 : 10 + max(client_size, 0)]).decode(errors="replace")
-        context = Context(api_key, version, client_id, connection.peer)
+        context = Context(api_key, version, client_id, connection.peer, connection)
         request = read_request(api_key, version, bytes(frame), at)
         reply = connection.expect()
         if api_key not in _NOT_OF_OWNERS:

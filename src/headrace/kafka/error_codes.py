@@ -72,6 +72,11 @@ PRODUCER_FENCED = 90
 UNKNOWN_TOPIC_ID = 100
 TRANSACTIONAL_ID_NOT_FOUND = 105
 TRANSACTION_ABORTABLE = 120
+FENCED_MEMBER_EPOCH = 110
+INVALID_RECORD_STATE = 121
+SHARE_SESSION_NOT_FOUND = 122
+INVALID_SHARE_SESSION_EPOCH = 123
+SHARE_SESSION_LIMIT_REACHED = 133
 
 _CODES: dict[type[HeadraceError], int] = {
     errors.HeadraceError: UNKNOWN_SERVER_ERROR,
@@ -148,6 +153,11 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.OffsetMetadataTooLarge: OFFSET_METADATA_TOO_LARGE,
     errors.FetchSessionUnknown: FETCH_SESSION_ID_NOT_FOUND,
     errors.FetchSessionEpochInvalid: INVALID_FETCH_SESSION_EPOCH,
+    errors.RecordStateInvalid: INVALID_RECORD_STATE,
+    errors.MemberEpochFenced: FENCED_MEMBER_EPOCH,
+    errors.ShareSessionUnknown: SHARE_SESSION_NOT_FOUND,
+    errors.ShareSessionEpochInvalid: INVALID_SHARE_SESSION_EPOCH,
+    errors.ShareSessionLimitReached: SHARE_SESSION_LIMIT_REACHED,
 }
 
 _KINDS: dict[int, type[HeadraceError]] = {}

@@ -13,11 +13,17 @@ was lost: to begin a new one would lose every record and give its offsets again.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import ChainMissing, MetadataUnavailable, NotOwner, VersionConflict
-from headrace.metadata.facts import LedgerLink, PartitionFact, partition_key
+from headrace.metadata.facts import (
+    LedgerLink,
+    PartitionFact,
+    companion_number,
+    partition_key,
+)
 from headrace.metadata.store import ABSENT, MetadataStore
 from headrace.storage.ledger import LedgerId
 
@@ -26,6 +32,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.log.segment import Segment
+    from headrace.metadata.facts import CompanionKind
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 16
 """Of a change: the rivals are one former owner and what this one is in doubt about."""
@@ -167,6 +176,21 @@ class LedgerChain:
         """Append a new, empty ledger to the chain. Raises NotOwner, MetadataUnavailable."""
         link = LedgerLink(segment.ledger, segment.base_offset, segment.leader_epoch)
         await self._store(replace(self.fact, ledgers=[*self.fact.ledgers, link]))
+
+    async def add_companion(self, kind: CompanionKind) -> None:
+        """Begin the chain of a log beside this one, then note that it is there.
+
+        Raises as `add` does.
+        """
+        if self.fact.has_companion(kind):
+            return
+        key = partition_key(self.topic_id, companion_number(self._partition, kind))
+        try:
+            await self._metadata.put(key, PartitionFact().encode(), ABSENT)
+        except VersionConflict:  # begun before, and not noted
+            log.debug("%s is there already", key)
+        companions = (self.fact.companions or 0) | 1 << kind
+        await self._store(replace(self.fact, companions=companions))
 
     async def sealed(self, segment: Segment) -> None:
         """Write down where a sealed ledger ends, and so where the next one begins."""

@@ -4,7 +4,8 @@ Rules of the room: knows names and shapes, not who uses them. A fact is a value:
 a copy (`dataclasses.replace`), put it back with the version that was read. Do not change: stored.
 
     /topics/<name>                     TopicFact
-    /partitions/<topic id, hex>/<n>    PartitionFact, with its chain of ledgers
+    /partitions/<topic id, hex>/<n>    PartitionFact, with its chain of ledgers; companions, too
+    /groups/<group id, hex>            GroupFact: settings of a group
     /deleted/<name>                    there until groups have forgotten a deleted topic
     /owners/<topic id, hex>/<n>        OwnerFact: which broker serves the partition
     /pins/<topic id, hex>/<n>          PinFact: which broker an operator wants to serve it
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -42,6 +44,7 @@ PINS = "/pins/"
 DRAINING = "/draining/"
 BROKERS = "/brokers/"
 CLUSTER_ID = "/cluster/id"
+GROUPS = "/groups/"
 BROKER_CONFIG = "/config/broker"
 PRODUCER_IDS_NEXT = "/producer-ids/next"
 
@@ -87,6 +90,42 @@ def partition_of_key(key: str) -> PartitionKey:
         return UUID(hex=topic_id), int(partition)
     except ValueError as error:
         raise DataCorrupt(f"{key!r} is not the key of a partition: remove it", key=key) from error
+
+
+class CompanionKind(IntEnum):
+    """What a log beside a partition's own is for. Do not change: stored."""
+
+    SHARES = 1
+    """The journal of its share groups."""
+
+
+COMPANION_SHIFT = 24
+"""A companion's number is the partition's, with its kind in the bits above. Do not change: stored.
+A topic has far fewer partitions, and versions without companions take it for one too many."""
+
+
+def companion_number(partition: int, kind: CompanionKind) -> int:
+    """Under which number a companion of a partition has its chain of ledgers."""
+    assert partition >> COMPANION_SHIFT == 0, partition
+    return partition | kind << COMPANION_SHIFT
+
+
+def partition_of_companion(number: int) -> int:
+    """The partition that a companion, or the partition itself, belongs to."""
+    return number & ((1 << COMPANION_SHIFT) - 1)
+
+
+def group_key(group_id: str) -> str:
+    """The key of a group's settings. The id is written in hexadecimal: it may hold anything."""
+    return GROUPS + group_id.encode().hex()
+
+
+def group_of_key(key: str) -> str:
+    """The group id in a key under GROUPS. Raises DataCorrupt."""
+    try:
+        return bytes.fromhex(key[len(GROUPS) :]).decode()
+    except ValueError as error:
+        raise DataCorrupt(f"{key!r} is not the key of a group: remove it", key=key) from error
 
 
 def owner_key(topic_id: UUID, partition: int) -> str:
@@ -219,7 +258,13 @@ class PartitionFact(StoredFact):
     log_start_offset: int = 0
     leader_epoch: int = 0
     ledgers: list[LedgerLink] = field(default_factory=list)
+    companions: int | None = None
+    """A bit for each kind of log that was begun beside this one: its chain must be there."""
     unknown: dict[str, Any] = field(default_factory=dict)
+
+    def has_companion(self, kind: CompanionKind) -> bool:
+        """Whether a log of this kind was begun."""
+        return bool((self.companions or 0) >> kind & 1)
 
     @property
     def local_ledgers(self) -> set[int]:
@@ -234,6 +279,7 @@ class PartitionFact(StoredFact):
             reader.integer("log_start_offset", 0),
             reader.integer("leader_epoch", 0),
             [LedgerLink.read(item) for item in reader.objects("ledgers", "ledger link")],
+            reader.integer_or_none("companions", 0),
             reader.rest(),
         )
         for before, after in zip(fact.ledgers, fact.ledgers[1:], strict=False):
@@ -270,6 +316,20 @@ class OwnerFact(StoredFact):
             reader.integer_or_none("is_ready", 0),
             reader.rest(),
         )
+
+
+@dataclass(slots=True)
+class GroupFact(StoredFact):
+    """The settings of one group that differ from the defaults."""
+
+    configs: dict[str, str]
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def decode(cls, value: bytes) -> GroupFact:
+        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        reader = FactReader.parse("group", value)
+        return cls(reader.texts("configs"), reader.rest())
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ from headrace.metadata.facts import (
     PinFact,
     TopicFact,
     draining_key,
+    partition_of_companion,
     partition_of_key,
     pin_key,
     topic_key,
@@ -282,7 +283,12 @@ class ClusterAdmin:
         chains = await self._chains()
         known = sorted({*chains, *picture.owners, *picture.pins})
         findings.stale = [f"{key[0].hex}-{key[1]}" for key in known if key[0] not in picture.topics]
-        used: set[int] = set()
+        used = {
+            link.ledger
+            for (topic_id, number), chain in chains.items()
+            if topic_id in picture.topics and number != partition_of_companion(number)
+            for link in chain.ledgers
+        }
         for key in picture.partitions:
             findings.partitions += 1
             name = picture.name_of(key)

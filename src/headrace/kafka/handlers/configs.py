@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.group_config import GROUP_DEFINITIONS, check_group_config
 from headrace.broker.topic_config import (
     BOOLEAN,
     DEFINITIONS,
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from headrace.kafka.handlers.context import Context
     from headrace.kafka.wire.schema import Answer
 
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
-TOPIC_SOURCE, STATIC_BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
+TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
+TOPIC_SOURCE, STATIC_BROKER_SOURCE, DEFAULT_SOURCE, GROUP_SOURCE = 1, 4, 5, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -43,6 +44,7 @@ def _topic_config(
     *,
     with_synonyms: bool = False,
     with_documentation: bool = False,
+    override_source: int = TOPIC_SOURCE,
 ) -> dict[str, Any]:
     name = definition.name
     is_override = name in overrides
@@ -51,14 +53,14 @@ def _topic_config(
     synonyms: list[dict[str, Any]] = []
     if with_synonyms:
         if is_override:
-            synonyms.append({"name": name, "value": overrides[name], "source": TOPIC_SOURCE})
+            synonyms.append({"name": name, "value": overrides[name], "source": override_source})
         synonyms.append({"name": name, "value": default, "source": source})
     return {
         "name": name,
         "value": overrides.get(name, default),
         "read_only": False,
         "is_default": not is_override,
-        "config_source": TOPIC_SOURCE if is_override else source,
+        "config_source": override_source if is_override else source,
         "is_sensitive": False,
         "synonyms": synonyms,
         "config_type": definition.type,
@@ -119,6 +121,7 @@ async def describe_configs(node: Node, request: Any, _context: Context) -> Answe
     for resource in request.resources:
         configs: list[dict[str, Any]] = []
         error: HeadraceError | None = None
+        overrides: Mapping[str, str]
         try:
             if resource.resource_type == TOPIC_RESOURCE:
                 overrides = node.topics.get(resource.resource_name).fact.configs
@@ -131,6 +134,19 @@ async def describe_configs(node: Node, request: Any, _context: Context) -> Answe
                         with_documentation=getattr(request, "include_documentation", False),
                     )
                     for definition in DEFINITIONS.values()
+                ]
+            elif resource.resource_type == GROUP_RESOURCE:
+                overrides = node.group_configs.overrides(resource.resource_name)
+                configs = [
+                    _topic_config(
+                        definition,
+                        overrides,
+                        {},
+                        with_synonyms=request.include_synonyms,
+                        with_documentation=getattr(request, "include_documentation", False),
+                        override_source=GROUP_SOURCE,
+                    )
+                    for definition in GROUP_DEFINITIONS.values()
                 ]
             elif resource.resource_type == BROKER_RESOURCE:
                 if resource.resource_name not in {"", str(node.config.broker_id)}:
@@ -164,7 +180,12 @@ def _require_topic(resource: Any) -> None:
         raise RequestInvalid(f"resources of type {resource.resource_type} have no configs")
 
 
-def _changed(changes: Any, overrides: Mapping[str, str]) -> dict[str, str]:
+def _changed(
+    changes: Any,
+    overrides: Mapping[str, str],
+    definitions: Mapping[str, ConfigDefinition] = DEFINITIONS,
+    check: Callable[[str, str | None], None] = check_config,
+) -> dict[str, str]:
     """The overrides after `changes` (IncrementalAlterConfigs)."""
     after = dict(overrides)
     seen: set[str] = set()
@@ -173,9 +194,9 @@ def _changed(changes: Any, overrides: Mapping[str, str]) -> dict[str, str]:
         if name in seen:
             raise RequestInvalid(f"{name[:100]!r} is changed twice")
         seen.add(name)
-        definition = DEFINITIONS.get(name)
+        definition = definitions.get(name)
         if definition is None:
-            raise ConfigInvalid(f"unknown topic configuration {name[:100]!r}")
+            raise ConfigInvalid(f"unknown configuration {name[:100]!r}")
         if operation == DELETE:
             after.pop(name, None)
             continue
@@ -194,7 +215,7 @@ def _changed(changes: Any, overrides: Mapping[str, str]) -> dict[str, str]:
             value = ",".join(parts)
         elif operation != SET:
             raise RequestInvalid(f"unknown operation {operation} on {name}")
-        check_config(name, value)
+        check(name, value)
         after[name] = value
     return after
 
@@ -204,6 +225,33 @@ def _replaced(configs: Any, _overrides: Mapping[str, str]) -> dict[str, str]:
     return {item.name: item.value for item in configs}
 
 
+def _altered(resource: Any, error: HeadraceError | None) -> dict[str, Any]:
+    return {
+        "error_code": code_of(error),
+        "error_message": message_of(error),
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+    }
+
+
+async def _alter_group(
+    node: Node,
+    resource: Any,
+    change: Callable[..., dict[str, str]],
+    *,
+    is_dry: bool,
+) -> None:
+    """Change a group's settings. Raises ConfigInvalid, RequestInvalid, MetadataUnavailable."""
+    options: dict[str, Any] = {}
+    if change is _changed:
+        options = {"definitions": GROUP_DEFINITIONS, "check": check_group_config}
+    await node.group_configs.change(
+        resource.resource_name,
+        partial(change, resource.configs, **options),
+        is_validated_only=is_dry,
+    )
+
+
 async def _alter(
     node: Node, request: Any, change: Callable[[Any, Mapping[str, str]], dict[str, str]]
 ) -> Answer:
@@ -211,6 +259,10 @@ async def _alter(
     for resource in request.resources:
         error: HeadraceError | None = None
         try:
+            if resource.resource_type == GROUP_RESOURCE:
+                await _alter_group(node, resource, change, is_dry=request.validate_only)
+                results.append(_altered(resource, None))
+                continue
             _require_topic(resource)
             topic = node.topics.get(resource.resource_name)
             if topic.is_internal:
@@ -224,14 +276,7 @@ async def _alter(
             )
         except HeadraceError as refused:
             error = refused
-        results.append(
-            {
-                "error_code": code_of(error),
-                "error_message": message_of(error),
-                "resource_type": resource.resource_type,
-                "resource_name": resource.resource_name,
-            }
-        )
+        results.append(_altered(resource, error))
     return {"responses": results}
 
 

@@ -12,3 +12,5 @@ class Context(NamedTuple):
     version: int
     client_id: str
     client_host: str
+    connection: object = None
+    """Stands for the client's connection: what is tied to it ends with it."""

@@ -36,7 +36,8 @@ GROUP_OPERATIONS = 0b1_0100_1000
 NOT_ASKED = -(2**31)
 
 
-def _ms(duration: datetime.timedelta) -> int:
+def milliseconds(duration: datetime.timedelta) -> int:
+    """A duration as `kio` reads it, in whole milliseconds."""
     return int(duration / datetime.timedelta(milliseconds=1))
 
 
@@ -49,7 +50,7 @@ async def ensure_offsets_topic(node: Node) -> None:
 async def join_group(node: Node, request: Any, context: Context) -> Answer:
     """JoinGroup."""
     await ensure_offsets_topic(node)
-    session_timeout_ms = _ms(request.session_timeout)
+    session_timeout_ms = milliseconds(request.session_timeout)
     rebalance = getattr(request, "rebalance_timeout", None)
     command = JoinCommand(
         request.group_id,
@@ -58,7 +59,7 @@ async def join_group(node: Node, request: Any, context: Context) -> Answer:
         context.client_id,
         f"/{context.client_host}",
         session_timeout_ms,
-        _ms(rebalance) if rebalance is not None else session_timeout_ms,
+        milliseconds(rebalance) if rebalance is not None else session_timeout_ms,
         request.protocol_type,
         [(protocol.name, protocol.metadata) for protocol in request.protocols],
         is_member_id_required=context.version >= 4,

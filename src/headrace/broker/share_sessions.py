@@ -1,0 +1,112 @@
+"""Share sessions: which partitions a member fetches from this broker (KIP-932).
+
+Invariants: a session belongs to one member of one group and to the connection it was opened on;
+when either goes, what the member holds here is released. Epochs detect requests that were lost or
+repeated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import (
+    ShareSessionEpochInvalid,
+    ShareSessionLimitReached,
+    ShareSessionUnknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
+OPEN_EPOCH: Final = 0
+CLOSE_EPOCH: Final = -1
+SESSIONS_MAX: Final = 2_000
+"""group.share.max.share.sessions"""
+_INT32_MAX: Final = 2**31 - 1
+
+PartitionKey = tuple["UUID", int]
+
+
+class ShareSession:
+    """What one member fetches here."""
+
+    __slots__ = ("connection", "epoch", "group_id", "member_id", "partitions")
+
+    def __init__(self, group_id: str, member_id: str, connection: object) -> None:
+        self.group_id = group_id
+        self.member_id = member_id
+        self.connection = connection
+        self.epoch = 1
+        self.partitions: dict[PartitionKey, None] = {}
+
+    def update(self, wanted: Iterable[PartitionKey], forgotten: Iterable[PartitionKey]) -> None:
+        """Take over what changed."""
+        for key in wanted:
+            self.partitions.setdefault(key, None)
+        for key in forgotten:
+            self.partitions.pop(key, None)
+
+    def served(self, key: PartitionKey) -> None:
+        """To the end of the line, so that one busy partition does not starve the others."""
+        if key in self.partitions:
+            self.partitions[key] = self.partitions.pop(key)
+
+
+class ShareSessions:
+    """All share sessions of one broker."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, str], ShareSession] = {}
+        self._by_connection: dict[object, dict[tuple[str, str], None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(
+        self, group_id: str, member_id: str, connection: object
+    ) -> tuple[ShareSession, ShareSession | None]:
+        """(a new session, the one that it replaces). Raises ShareSessionLimitReached."""
+        former = self.close(group_id, member_id)
+        if len(self._sessions) >= SESSIONS_MAX:
+            raise ShareSessionLimitReached(
+                f"this broker has {SESSIONS_MAX} share sessions already: try again when others end"
+            )
+        session = ShareSession(group_id, member_id, connection)
+        self._sessions[group_id, member_id] = session
+        self._by_connection.setdefault(connection, {})[group_id, member_id] = None
+        return session, former
+
+    def resume(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
+        """The member's session, at its next epoch.
+
+        Raises ShareSessionUnknown, ShareSessionEpochInvalid.
+        """
+        session = self._sessions.get((group_id, member_id))
+        if session is None:
+            raise ShareSessionUnknown(
+                f"member {member_id[:60]!r} has no share session here: open one with epoch 0"
+            )
+        if epoch == CLOSE_EPOCH:
+            return session
+        if epoch != session.epoch:
+            raise ShareSessionEpochInvalid(
+                f"the share session is at epoch {session.epoch}, not {epoch}: open a new one"
+            )
+        session.epoch = session.epoch % _INT32_MAX + 1
+        return session
+
+    def close(self, group_id: str, member_id: str) -> ShareSession | None:
+        """End the member's session; what it holds is released by the caller."""
+        session = self._sessions.pop((group_id, member_id), None)
+        if session is not None:
+            known = self._by_connection[session.connection]
+            known.pop((group_id, member_id), None)
+            if not known:
+                del self._by_connection[session.connection]
+        return session
+
+    def disconnected(self, connection: object) -> list[ShareSession]:
+        """The sessions that ended with a connection."""
+        ended = [self.close(*key) for key in list(self._by_connection.get(connection, ()))]
+        return [session for session in ended if session is not None]

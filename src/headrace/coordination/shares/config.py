@@ -1,0 +1,44 @@
+"""What may be set for a share group, with Kafka's names and defaults (KIP-932, KIP-1240)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BACKOFF_STEPS_MAX = 30
+
+
+@dataclass(slots=True, frozen=True)
+class ShareConfig:
+    """The settings of one share group that its share partitions obey."""
+
+    lock_ms: int = 30_000
+    """share.record.lock.duration.ms"""
+    delivery_count_max: int = 5
+    """share.delivery.count.limit: deliveries after which a record is archived or dead-lettered"""
+    unfinished_max: int = 2_000
+    """share.partition.max.record.locks: records between start and end that are not finished.
+    Kafka counts the finished ones too, so one slow record stops its partition; here it does not."""
+    can_renew: bool = True
+    """share.renew.acknowledge.enable"""
+    is_ordered: bool = False
+    """headrace.share.key.order: records of one key are delivered one at a time, in order"""
+    backoff_ms: tuple[int, ...] = ()
+    """headrace.share.retry.backoff.ms: wait before the 2nd, 3rd, ... delivery; the last repeats"""
+    has_dead_letters: bool = False
+    """Whether errors.deadletterqueue.topic.name is set (KIP-1191)"""
+
+    def retry_after_ms(self, delivery_count: int) -> int:
+        """How long a record waits that was delivered `delivery_count` times without success."""
+        if not self.backoff_ms:
+            return 0
+        return self.backoff_ms[min(delivery_count, len(self.backoff_ms)) - 1]
+
+
+def exponential_backoff(first_ms: int, largest_ms: int, factor: float = 2.0) -> tuple[int, ...]:
+    """The waits of an exponential back-off: `first_ms`, then each `factor` times the last."""
+    if first_ms <= 0:
+        return ()
+    waits = [first_ms]
+    while waits[-1] < largest_ms and len(waits) < BACKOFF_STEPS_MAX:
+        waits.append(min(round(waits[-1] * factor), largest_ms))
+    return tuple(waits)

@@ -1,0 +1,195 @@
+"""Who belongs to share groups, and which partitions each member works on (KIP-932).
+
+Invariants: members and assignments are not stored: a member whose coordinator has changed is
+unknown there, and joins again with its next heartbeat. What a group has consumed is in the
+journals of its partitions, so nothing is lost with its members. No I/O and no clock: time and the
+topics that there are come in with each call.
+How it works: the partitions of what members subscribe to are dealt out round robin. With more
+members than partitions several members share one; with fewer, each member gets several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.errors import GroupFull, MemberEpochFenced, MemberUnknown, RequestInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+ASSIGNOR_NAME: Final = "simple"
+GROUP_SIZE_MAX: Final = 1_000
+"""group.share.max.size, whose default in Kafka is 200."""
+MEMBER_ID_LENGTH_MAX: Final = 255
+TOPICS_MAX: Final = 1_000
+"""Of one member's subscription."""
+
+Assignment = tuple[tuple["UUID", int], ...]
+"""(topic id, partition), sorted."""
+
+
+class TopicShape(NamedTuple):
+    """What the assignment needs to know of a topic."""
+
+    id: UUID
+    partition_count: int
+
+
+class ShareHeartbeat(NamedTuple):
+    """What a member says of itself; None: unchanged."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    subscribed: Sequence[str] | None
+    rack: str | None
+    client_id: str
+    client_host: str
+
+
+@dataclass(slots=True)
+class ShareMember:
+    """One member of a group."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    rack: str | None = None
+    subscribed: tuple[str, ...] = ()
+    epoch: int = 0
+    assigned: Assignment = ()
+    told: Assignment | None = None
+    """The assignment that it was told last."""
+    deadline_ms: int = 0
+
+
+@dataclass(slots=True)
+class ShareMembers:
+    """The members of one group."""
+
+    group_id: str
+    epoch: int = 0
+    """Rises with each change of members, subscriptions or topics."""
+    members: dict[str, ShareMember] = field(default_factory=dict)
+    shapes: dict[str, TopicShape] = field(default_factory=dict)
+    """The subscribed topics as they were assigned last."""
+
+
+class ShareHeartbeatReply(NamedTuple):
+    """The member's epoch, and its assignment where that is news to it."""
+
+    member_epoch: int
+    assignment: Assignment | None
+
+
+class ShareMembership:
+    """The share groups of one coordinator."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, ShareMembers] = {}
+
+    def heartbeat(
+        self,
+        beat: ShareHeartbeat,
+        topics: Mapping[str, TopicShape],
+        session_ms: int,
+        now_ms: int,
+    ) -> ShareHeartbeatReply:
+        """Take one heartbeat: join, stay or leave.
+
+        Raises RequestInvalid, MemberUnknown, MemberEpochFenced, GroupFull.
+        """
+        if not 0 < len(beat.member_id) <= MEMBER_ID_LENGTH_MAX:
+            raise RequestInvalid("a share group's member brings an id of 1 to 255 characters")
+        if beat.subscribed is not None and len(beat.subscribed) > TOPICS_MAX:
+            raise RequestInvalid(f"a member subscribes to at most {TOPICS_MAX} topics")
+        group = self.groups.get(beat.group_id)
+        if beat.member_epoch == LEAVE_EPOCH:
+            if group is None or group.members.pop(beat.member_id, None) is None:
+                raise _unknown(beat)
+            self._assign(group, topics)
+            return ShareHeartbeatReply(LEAVE_EPOCH, None)
+        if beat.member_epoch < LEAVE_EPOCH:
+            raise RequestInvalid(f"member epoch {beat.member_epoch} cannot be")
+        if group is None:
+            if beat.member_epoch != JOIN_EPOCH:
+                raise _unknown(beat)
+            group = self.groups[beat.group_id] = ShareMembers(beat.group_id)
+        member = self._member(group, beat)
+        member.deadline_ms = now_ms + session_ms
+        if beat.rack is not None:
+            member.rack = beat.rack
+        subscribed = None if beat.subscribed is None else tuple(sorted(set(beat.subscribed)))
+        is_changed = subscribed is not None and subscribed != member.subscribed
+        if subscribed is not None:
+            member.subscribed = subscribed
+        if is_changed or not member.epoch or self._shapes(group, topics) != group.shapes:
+            self._assign(group, topics)
+        is_told = member.told == member.assigned and beat.member_epoch != JOIN_EPOCH
+        member.epoch, member.told = group.epoch, member.assigned
+        return ShareHeartbeatReply(member.epoch, None if is_told else member.assigned)
+
+    def _member(self, group: ShareMembers, beat: ShareHeartbeat) -> ShareMember:
+        member = group.members.get(beat.member_id)
+        if beat.member_epoch == JOIN_EPOCH:
+            if not beat.subscribed and member is None:
+                raise RequestInvalid("a member that joins says what it subscribes to")
+            if member is None:
+                if len(group.members) >= GROUP_SIZE_MAX:
+                    raise GroupFull(f"group {beat.group_id!r} has {GROUP_SIZE_MAX} members already")
+                member = ShareMember(beat.member_id, beat.client_id, beat.client_host)
+                group.members[beat.member_id] = member
+            return member
+        if member is None:
+            raise _unknown(beat)
+        if beat.member_epoch > member.epoch:
+            raise MemberEpochFenced(
+                f"member {beat.member_id!r} claims epoch {beat.member_epoch}, and is at"
+                f" {member.epoch}: join again"
+            )
+        return member
+
+    def expire(self, topics: Mapping[str, TopicShape], now_ms: int) -> list[tuple[str, str]]:
+        """Drop members whose session has ended: (group id, member id) of each."""
+        expired: list[tuple[str, str]] = []
+        for group in list(self.groups.values()):
+            late = [m.member_id for m in group.members.values() if m.deadline_ms <= now_ms]
+            for member_id in late:
+                del group.members[member_id]
+                expired.append((group.group_id, member_id))
+            if late:
+                self._assign(group, topics)
+        return expired
+
+    def remove(self, group_id: str) -> None:
+        """Forget a group."""
+        self.groups.pop(group_id, None)
+
+    @staticmethod
+    def _shapes(group: ShareMembers, topics: Mapping[str, TopicShape]) -> dict[str, TopicShape]:
+        wanted = sorted({name for member in group.members.values() for name in member.subscribed})
+        return {name: topics[name] for name in wanted if name in topics}
+
+    def _assign(self, group: ShareMembers, topics: Mapping[str, TopicShape]) -> None:
+        group.epoch += 1
+        group.shapes = self._shapes(group, topics)
+        if not group.members:
+            return
+        assigned: dict[str, set[tuple[UUID, int]]] = {name: set() for name in group.members}
+        for name, shape in group.shapes.items():
+            members = sorted(m.member_id for m in group.members.values() if name in m.subscribed)
+            for turn in range(max(len(members), shape.partition_count)):
+                partition = (shape.id, turn % shape.partition_count)
+                assigned[members[turn % len(members)]].add(partition)
+        for member in group.members.values():
+            member.assigned = tuple(sorted(assigned[member.member_id]))
+
+
+def _unknown(beat: ShareHeartbeat) -> MemberUnknown:
+    return MemberUnknown(
+        f"member {beat.member_id[:60]!r} is not in group {beat.group_id[:60]!r}: join with epoch 0"
+    )

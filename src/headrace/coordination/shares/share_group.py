@@ -1,0 +1,486 @@
+"""One share group on one data partition: what may be acquired, settled, released.
+
+Invariants: the functions that decide read `ShareGroup` and change nothing; `apply_*` change it,
+live and on replay alike. Only what must survive a crash becomes a stored record: acquired records
+and locks do not (KIP-932 does the same), delivery counts do once a delivery has ended.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.coordination.shares.commands import (
+    ACCEPT,
+    FAILED_BY_CONSUMER,
+    FAILED_BY_COUNT,
+    FAILED_BY_EXPIRY,
+    GAP,
+    REJECT,
+    RELEASE,
+    RENEW,
+    AcquireCommand,
+    DeadLetter,
+    PeekReply,
+    Row,
+    SettleCommand,
+    Settlement,
+)
+from headrace.coordination.shares.config import ShareConfig
+from headrace.coordination.shares.delivery import Delivery, KeyedDelivery, OffsetDelivery
+from headrace.coordination.shares.state_records import GroupChanged, StoredRun
+from headrace.coordination.shares.window import (
+    ACKNOWLEDGED,
+    ACQUIRED,
+    ARCHIVED,
+    ARCHIVING,
+    AVAILABLE,
+    Run,
+    Window,
+)
+from headrace.errors import HeadraceError, RecordStateInvalid, RequestInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.coordination.shares.delivery import Piece
+
+RUNS_PER_UNFINISHED: Final = 4
+"""The span from start to end may hold finished records between unfinished ones: at most so many
+runs for each record that may be unfinished, so that memory is bounded."""
+LOCK_MS_MAX: Final = 12 * 3_600_000
+DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
+
+
+class Locked(NamedTuple):
+    """Volatile: [first, last] is `owner`'s until `until_ms`, delivered `deliveries` times."""
+
+    number: int
+    first: int
+    last: int
+    deliveries: int
+    owner: str
+    until_ms: int
+
+
+class RowsLearned(NamedTuple):
+    """Volatile: what is known of the records up to `rows_end`."""
+
+    number: int
+    rows: tuple[Row, ...]
+    rows_end: int
+
+
+class Configured(NamedTuple):
+    """Volatile: the group's settings."""
+
+    number: int
+    config: ShareConfig
+
+
+class TimePassed(NamedTuple):
+    """Volatile: what waited until `now_ms` may be delivered."""
+
+    now_ms: int
+
+
+VolatileRecord = Locked | RowsLearned | Configured | TimePassed
+
+
+class ShareGroup:
+    """The state of one group on one partition."""
+
+    __slots__ = ("_locks", "config", "delivery", "group_id", "number", "window")
+
+    def __init__(self, number: int, group_id: str, start: int) -> None:
+        self.number = number
+        self.group_id = group_id
+        self.config = ShareConfig()
+        self.window = Window(start)
+        self.delivery: Delivery = OffsetDelivery(self.window)
+        self._locks: list[tuple[int, int, int]] = []
+        """(until_ms, first, last)."""
+
+    @property
+    def keyed(self) -> KeyedDelivery | None:
+        """The delivery by key; None where the group takes records by offset."""
+        return self.delivery if isinstance(self.delivery, KeyedDelivery) else None
+
+    def room(self) -> int:
+        """How many more records may become unfinished."""
+        window = self.window
+        if len(window) >= RUNS_PER_UNFINISHED * self.config.unfinished_max:
+            return 0
+        unfinished = window.span - window.finished_records
+        return max(self.config.unfinished_max - unfinished, 0)
+
+    # --- changing ----------------------------------------------------------------------------
+
+    def configure(self, config: ShareConfig) -> None:
+        """Take new settings; a change of the order of delivery begins its index anew."""
+        is_new_order = config.is_ordered != self.config.is_ordered
+        self.config = config
+        if is_new_order:
+            self.delivery = (
+                KeyedDelivery(self.window) if config.is_ordered else OffsetDelivery(self.window)
+            )
+
+    def lock(self, locked: Locked) -> None:
+        """Take note of a delivery or a renewal."""
+        _, first, last, count, owner, until_ms = locked
+        end = self.window.end
+        self.window.set(first, last, ACQUIRED, count, owner, until_ms)
+        heappush(self._locks, (until_ms, first, last))
+        self.delivery.note(min(first, end), last)  # a hole that it leaves is available
+
+    def change(self, changed: GroupChanged) -> None:
+        """Take note of what was stored."""
+        window, keyed = self.window, self.keyed
+        if changed.is_reset:
+            self.window = Window(changed.start)
+            self._locks.clear()
+            self.delivery = (
+                KeyedDelivery(self.window)
+                if self.config.is_ordered
+                else OffsetDelivery(self.window)
+            )
+            return
+        if changed.start >= 0:
+            start = window.start
+            window.skip_to(changed.start)
+            if keyed is not None and changed.start > start:
+                keyed.finished(start, changed.start - 1)
+                keyed.rows_end = max(keyed.rows_end, changed.start)
+        for first, last, state, count, at_ms in changed.runs:
+            end = window.end
+            window.set(first, last, state, count, at_ms=at_ms)
+            if keyed is not None and state != AVAILABLE:
+                keyed.finished(first, last)
+            else:
+                self.delivery.note(min(first, end), last)  # a hole that it leaves is available
+
+    def learn(self, rows: tuple[Row, ...], rows_end: int) -> None:
+        """Take note of what records hold; they may be delivered from now on."""
+        keyed = self.keyed
+        if keyed is None or rows_end <= keyed.rows_end:
+            return
+        window = self.window
+        if rows_end > window.end:
+            window.set(window.end, rows_end - 1, AVAILABLE, 0)
+        keyed.add(rows, rows_end)
+
+    def pass_time(self, now_ms: int) -> None:
+        """What waited may be delivered; locks that have ended were released by stored records."""
+        self.delivery.pass_time(now_ms)
+        locks = self._locks
+        while locks and (locks[0][0] <= now_ms or not self._holds(locks[0])):
+            heappop(locks)
+
+    def _holds(self, lock: tuple[int, int, int]) -> bool:
+        until_ms, first, last = lock
+        return any(
+            run.state == ACQUIRED and run.at_ms == until_ms
+            for _low, _high, run in self.window.between(first, last)
+        )
+
+    def next_deadline_ms(self) -> int | None:
+        """When a lock ends or a waiting record may be delivered; may be early."""
+        locks = self._locks
+        while locks and not self._holds(locks[0]):
+            heappop(locks)  # an index entry alone: no state changes
+        next_ms = self.delivery.next_ms()
+        if not locks:
+            return next_ms
+        return locks[0][0] if next_ms is None else min(locks[0][0], next_ms)
+
+    # --- deciding ----------------------------------------------------------------------------
+
+    def peek(self, readable_end: int, records_max: int) -> PeekReply:
+        """What could be acquired now, in the order of delivery."""
+        reply = PeekReply()
+        left = records_max
+        for first, last, _count in self.delivery.candidates():
+            if left <= 0:
+                return reply
+            if first >= readable_end:
+                break
+            size = min(last - first + 1, readable_end - first, left)
+            reply.ranges.append((first, first + size - 1))
+            left -= size
+        next_ms = self.next_deadline_ms()
+        reply.next_ms = -1 if next_ms is None else next_ms
+        keyed = self.keyed
+        if keyed is not None:
+            if left > 0 and keyed.rows_end < readable_end and self._rows_room() > 0:
+                reply.rows_from = keyed.rows_end
+            return reply
+        end = self.window.end
+        fresh = min(left, self.room(), readable_end - end)
+        if fresh > 0:
+            reply.ranges.append((end, end + fresh - 1))
+        return reply
+
+    def _rows_room(self) -> int:
+        keyed = self.keyed
+        assert keyed is not None
+        # After a restart the window is there before the rows are: they take no room.
+        return self.room() if keyed.rows_end >= self.window.end else self.config.unfinished_max
+
+    def decide_acquire(self, command: AcquireCommand, now_ms: int) -> list[Locked]:
+        """The deliveries to `command.member_id`, in order of offset."""
+        lock_ms = command.lock_ms if command.lock_ms >= 0 else self.config.lock_ms
+        until_ms = now_ms + min(max(lock_ms, 1), LOCK_MS_MAX)
+        locked = [
+            Locked(self.number, first, last, count + 1, command.member_id, until_ms)
+            for first, last, count in self._taken(command)
+        ]
+        locked.sort()
+        return locked
+
+    def _taken(self, command: AcquireCommand) -> Iterator[Piece]:
+        """What is delivered: pieces that lie within what the caller has at hand."""
+        left = command.records_max
+        limit = self.config.delivery_count_max
+        suspect = max(2, -(-limit // 2))
+        """Deliveries after which a record may be what makes its consumers fail (KAFKA-17541)."""
+        taken_any = False
+        for first, last, count in self._offered(command):
+            size = last - first + 1
+            if count >= suspect:
+                if count == limit - 1 and limit > 2 and taken_any:
+                    return  # the last attempt is made alone
+                size = min(size, max(command.records_max >> (count - suspect + 1), 1))
+                if count == limit - 1 and limit > 2:
+                    size = 1
+                yield first, first + min(size, left) - 1, count
+                return
+            if command.is_strict or self.config.is_ordered:
+                size = min(size, left)
+            yield first, first + size - 1, count
+            taken_any = True
+            left -= size
+            if left <= 0:  # at once: what is offered next may have to be looked for
+                return
+
+    def _offered(self, command: AcquireCommand) -> Iterator[Piece]:
+        """Available pieces inside `within`, then records never handed out."""
+        within = list(command.within)
+        lows = [low for low, _high in within]
+        for first, last, count in self.delivery.candidates():
+            at = max(bisect_right(lows, first) - 1, 0)
+            while at < len(within) and lows[at] <= last:
+                low, high = within[at]
+                if first <= high:
+                    yield max(first, low), min(last, high), count
+                at += 1
+        if self.keyed is None:
+            room = self.room()
+            end = self.window.end
+            for low, high in within:
+                first = max(low, end)
+                if high < first or room <= 0:
+                    continue
+                last = min(high, first + room - 1)
+                room -= last - first + 1
+                yield first, last, 0
+                end = last + 1
+
+    def decide_settle(
+        self, command: SettleCommand, now_ms: int
+    ) -> tuple[list[HeadraceError | None], list[StoredRun], list[Locked], list[DeadLetter]]:
+        """(an error for each settlement, runs to store, locks to renew, dead letters)."""
+        errors: list[HeadraceError | None] = []
+        runs: list[StoredRun] = []
+        locks: list[Locked] = []
+        letters: list[DeadLetter] = []
+        reached = -1
+        for settlement in command.settlements:
+            error = self._check(settlement, command.member_id, now_ms)
+            if error is None and settlement.first <= reached:
+                error = RequestInvalid(
+                    f"offset {settlement.first} is settled twice in one request, or ranges do not"
+                    " ascend: settle each record once"
+                )
+            errors.append(error)
+            reached = max(reached, settlement.last)
+            if error is not None:
+                continue
+            pieces = self.window.between(settlement.first, settlement.last)
+            for first, last, run in pieces:
+                if settlement.kind == RENEW:
+                    until_ms = now_ms + _lock_ms(settlement, self.config)
+                    locks.append(Locked(self.number, first, last, run.count, run.owner, until_ms))
+                else:
+                    runs.append(self._settled(first, last, run, settlement, now_ms, letters))
+        if command.is_atomic and any(error is not None for error in errors):
+            first_error = next(error for error in errors if error is not None)
+            return [first_error] * len(errors), [], [], []
+        return errors, runs, locks, letters
+
+    def _check(self, settlement: Settlement, member_id: str, now_ms: int) -> HeadraceError | None:
+        first, last, kind, delay_ms, _reason = settlement
+        window = self.window
+        if first > last or first < 0 or not GAP <= kind <= RENEW or delay_ms > DELAY_MS_MAX:
+            return RequestInvalid(f"a settlement of {first} to {last} of type {kind} cannot be")
+        if kind == RENEW and not self.config.can_renew:
+            return RecordStateInvalid(
+                "locks of this group are not renewed (share.renew.acknowledge.enable=false)"
+            )
+        if last < window.start:
+            return None  # finished before: an acknowledgement repeated, or deleted records
+        if last >= window.end:
+            return RequestInvalid(
+                f"offset {last} was never delivered: this group is at {window.end}"
+            )
+        for low, high, run in window.between(first, last):
+            if run.state != ACQUIRED or run.owner != member_id or run.at_ms <= now_ms:
+                return RecordStateInvalid(
+                    f"the records {low} to {high} are not held by this member (its lock has ended,"
+                    " or they were settled before): they are delivered again if they have to be"
+                )
+        return None
+
+    def _settled(
+        self,
+        first: int,
+        last: int,
+        run: Run,
+        settlement: Settlement,
+        now_ms: int,
+        letters: list[DeadLetter],
+    ) -> StoredRun:
+        if settlement.kind == ACCEPT:
+            return StoredRun(first, last, ACKNOWLEDGED, run.count)
+        if settlement.kind == GAP:
+            return StoredRun(first, last, ARCHIVED, run.count)
+        if settlement.kind == REJECT:
+            reason = settlement.reason or FAILED_BY_CONSUMER
+            return self.given_up(first, last, run.count, reason, letters)
+        return self.released(first, last, run.count, now_ms, letters, settlement.delay_ms)
+
+    def given_up(
+        self, first: int, last: int, count: int, reason: str, letters: list[DeadLetter]
+    ) -> StoredRun:
+        """The records are not delivered any more; `letters` learns of it, if the group has them."""
+        if not self.config.has_dead_letters:
+            return StoredRun(first, last, ARCHIVED, count)
+        letters.append(DeadLetter(self.group_id, first, last, count, reason))
+        return StoredRun(first, last, ARCHIVING, count)
+
+    def released(
+        self,
+        first: int,
+        last: int,
+        count: int,
+        now_ms: int,
+        letters: list[DeadLetter],
+        delay_ms: int = -1,
+    ) -> StoredRun:
+        """A delivery has ended without success: once more, later, or never again."""
+        if count >= self.config.delivery_count_max:
+            return self.given_up(first, last, count, FAILED_BY_COUNT, letters)
+        wait_ms = delay_ms if delay_ms >= 0 else self.config.retry_after_ms(count)
+        return StoredRun(first, last, AVAILABLE, count, now_ms + wait_ms if wait_ms else 0)
+
+    def decide_expired(self, now_ms: int) -> tuple[list[StoredRun], list[DeadLetter]]:
+        """(runs whose lock has ended, dead letters)."""
+        letters: list[DeadLetter] = []
+        runs: list[StoredRun] = []
+        reached = self.window.start
+        # Entries may overlap: a part of what was locked as one was renewed until the same moment.
+        for first, last in sorted(entry[1:] for entry in self._ended(now_ms)):
+            for low, high, run in self.window.between(max(first, reached), last):
+                if run.state == ACQUIRED and run.at_ms <= now_ms:
+                    runs.append(self.released(low, high, run.count, now_ms, letters))
+            reached = max(reached, last + 1)
+        return runs, letters
+
+    def _ended(self, now_ms: int) -> list[tuple[int, int, int]]:
+        heap, ended, places = self._locks, [], [0]
+        while places:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= now_ms:
+                ended.append(heap[place])
+                places += (2 * place + 1, 2 * place + 2)
+        return ended
+
+    def decide_member_gone(
+        self, member_id: str, now_ms: int
+    ) -> tuple[list[StoredRun], list[DeadLetter]]:
+        """(runs that the member held, dead letters)."""
+        letters: list[DeadLetter] = []
+        runs = [
+            self.released(run.first, run.last, run.count, now_ms, letters)
+            for run in self.window
+            if run.state == ACQUIRED and run.owner == member_id
+        ]
+        return runs, letters
+
+    def decide_skip(self, ranges: Sequence[tuple[int, int]]) -> list[StoredRun]:
+        """The runs of records that are finished without a delivery; `ranges` ascend."""
+        window = self.window
+        runs: list[StoredRun] = []
+        for first, last in ranges:
+            runs += [
+                StoredRun(low, high, ARCHIVED, run.count)
+                for low, high, run in window.between(first, last)
+                if run.state == AVAILABLE
+            ]
+            if last >= window.end:
+                runs.append(StoredRun(max(first, window.end), last, ARCHIVED, 0))
+        return runs
+
+    def decide_rows(
+        self, rows: tuple[Row, ...], rows_end: int, now_ms: int
+    ) -> tuple[list[StoredRun], list[DeadLetter]]:
+        """(runs of new records that are never delivered, dead letters).
+
+        Records without a row (control records, compacted ones) and those that the group's filter
+        does not want are finished; expired ones are finished or become dead letters."""
+        keyed = self.keyed
+        if keyed is None or rows_end <= keyed.rows_end:
+            return [], []
+        letters: list[DeadLetter] = []
+        runs: list[StoredRun] = []
+        reached = keyed.rows_end
+        for row in rows:
+            if row.offset < reached:
+                continue
+            if row.offset > reached:
+                runs.append(StoredRun(reached, row.offset - 1, ARCHIVED, 0))
+            reached = row.offset + 1
+            if not row.is_wanted:
+                runs.append(StoredRun(row.offset, row.offset, ACKNOWLEDGED, 0))
+            elif 0 <= row.expires_ms <= now_ms:
+                runs.append(self.given_up(row.offset, row.offset, 0, FAILED_BY_EXPIRY, letters))
+        if reached < rows_end:
+            runs.append(StoredRun(reached, rows_end - 1, ARCHIVED, 0))
+        known = [run for run in runs if not self._is_decided(run)]
+        return known, letters
+
+    def _is_decided(self, run: StoredRun) -> bool:
+        """Whether the window has it already: rows are learned again after a restart."""
+        pieces = self.window.between(run.first, run.last)
+        if not pieces or pieces[-1][1] < run.last:
+            return False
+        return all(piece.is_terminal or piece.state == ARCHIVING for _l, _h, piece in pieces)
+
+    def stored_state(self) -> GroupChanged:
+        """The whole durable state as one record. What is acquired counts as available again, with
+        the deliveries that have ended."""
+        runs = [
+            StoredRun(run.first, run.last, run.state, run.count, run.at_ms)
+            if run.state != ACQUIRED
+            else StoredRun(run.first, run.last, AVAILABLE, run.count - 1)
+            for run in self.window
+        ]
+        return GroupChanged(self.number, tuple(runs), self.window.start)
+
+
+def _lock_ms(settlement: Settlement, config: ShareConfig) -> int:
+    lock_ms = settlement.delay_ms if settlement.delay_ms > 0 else config.lock_ms
+    return min(lock_ms, LOCK_MS_MAX)
+
+
+assert (GAP, ACCEPT, RELEASE, REJECT, RENEW) == (0, 1, 2, 3, 4)

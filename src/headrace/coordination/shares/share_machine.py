@@ -1,0 +1,358 @@
+"""The machine of one data partition: the share groups that consume it.
+
+Invariants: `decide` finds the group and asks it; `apply` alone changes anything. Deadlines lie in
+one heap with one live entry for each group, so a thousand idle groups cost nothing.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, assert_never
+
+from headrace.coordination.machine import Decision
+from headrace.coordination.shares.commands import (
+    AcquireCommand,
+    Acquired,
+    AcquireReply,
+    AnyShareReply,
+    DeadLetter,
+    DeadLetteredCommand,
+    DescribeCommand,
+    DescribeReply,
+    LearnCommand,
+    LogStartCommand,
+    MoveStartCommand,
+    OpenCommand,
+    PeekCommand,
+    ReleaseMemberCommand,
+    RemoveGroupCommand,
+    SettleCommand,
+    SettleReply,
+    ShareCommand,
+    ShareDescription,
+    ShareLoadedCommand,
+    ShareReply,
+    ShareTickCommand,
+    SkipCommand,
+)
+from headrace.coordination.shares.share_group import (
+    Configured,
+    Locked,
+    RowsLearned,
+    ShareGroup,
+    TimePassed,
+    VolatileRecord,
+)
+from headrace.coordination.shares.state_records import (
+    GroupChanged,
+    GroupOpened,
+    GroupRemoved,
+    StoredRecord,
+    StoredRun,
+    decode,
+    encode,
+)
+from headrace.coordination.shares.window import ARCHIVED, ARCHIVING
+from headrace.errors import GroupUnknown, RecordInvalid, RequestInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.coordination.machine import InTransaction, TransactionEnded
+
+ShareRecord = StoredRecord | VolatileRecord
+ShareDecision = Decision[ShareRecord, AnyShareReply]
+
+GroupCommand = (
+    PeekCommand
+    | AcquireCommand
+    | LearnCommand
+    | SkipCommand
+    | SettleCommand
+    | ReleaseMemberCommand
+    | MoveStartCommand
+    | DeadLetteredCommand
+    | RemoveGroupCommand
+)
+"""What is asked of a group that is there."""
+
+AFTER_RESTART = "given up before the broker was restarted"
+
+
+class ShareMachine:
+    """See the module. `skipped_count`: journal records that were not understood."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, ShareGroup] = {}
+        self.skipped_count = 0
+        self._by_number: dict[int, ShareGroup] = {}
+        self._next_number = 0
+        self._deadlines: list[tuple[int, int]] = []
+        self._armed_ms: dict[int, int] = {}
+
+    # --- deciding ----------------------------------------------------------------------------
+
+    def decide(self, command: ShareCommand, now_ms: int) -> ShareDecision:
+        """See Machine."""
+        match command:
+            case OpenCommand():
+                return self._decide_open(command)
+            case DescribeCommand():
+                return Decision([], self._describe(command))
+            case LogStartCommand():
+                return self._decide_log_start(command.log_start_offset)
+            case ShareTickCommand():
+                return self._decide_tick(now_ms)
+            case ShareLoadedCommand():
+                return Decision([], ShareReply(), effects=self._outstanding())
+            case _:
+                group = self.groups.get(command.group_id)
+        if group is None:
+            error = GroupUnknown(f"group {command.group_id!r} has not begun on this partition")
+            return Decision([], command.refused(error))
+        return _decide_in(group, command, now_ms)
+
+    def _decide_open(self, command: OpenCommand) -> ShareDecision:
+        group = self.groups.get(command.group_id)
+        if group is not None:
+            is_same = group.config == command.config
+            return Decision(
+                [] if is_same else [Configured(group.number, command.config)], ShareReply()
+            )
+        if command.start < 0:
+            return Decision([], ShareReply(RequestInvalid(f"offset {command.start} cannot be")))
+        number = self._next_number
+        opened = GroupOpened(number, command.group_id, command.start)
+        return Decision([opened, Configured(number, command.config)], ShareReply())
+
+    def _decide_log_start(self, offset: int) -> ShareDecision:
+        return Decision(
+            [
+                GroupChanged(group.number, (), offset)
+                for group in self.groups.values()
+                if group.window.start < offset
+            ],
+            ShareReply(),
+        )
+
+    def _decide_tick(self, now_ms: int) -> ShareDecision:
+        records: list[ShareRecord] = []
+        letters: list[DeadLetter] = []
+        for number in self._due(now_ms):
+            group = self._by_number[number]
+            runs, more = group.decide_expired(now_ms)
+            records += _changed(group, runs)
+            letters += more
+        records.append(TimePassed(now_ms))
+        return Decision(records, ShareReply(), effects=[*letters])
+
+    def _due(self, now_ms: int) -> list[int]:
+        heap, due, places = self._deadlines, set[int](), [0]
+        while places:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= now_ms:
+                at_ms, number = heap[place]
+                if self._armed_ms.get(number) == at_ms:
+                    due.add(number)
+                places += (2 * place + 1, 2 * place + 2)
+        return sorted(due)
+
+    def _outstanding(self) -> list[DeadLetter]:
+        """Copies that a crash may have kept from the dead letter topic."""
+        return [
+            DeadLetter(group.group_id, run.first, run.last, run.count, AFTER_RESTART)
+            for group in self.groups.values()
+            for run in group.window
+            if run.state == ARCHIVING
+        ]
+
+    def _describe(self, command: DescribeCommand) -> DescribeReply:
+        reply = DescribeReply()
+        wanted = self.groups if command.group_ids is None else command.group_ids
+        for group_id in sorted(wanted):
+            group = self.groups.get(group_id)
+            if group is not None:
+                reply.groups.append(_describe(group))
+        return reply
+
+    def next_deadline_ms(self) -> int | None:
+        """See Machine."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    # --- changing ----------------------------------------------------------------------------
+
+    def apply(self, record: ShareRecord) -> None:
+        """See Machine."""
+        if isinstance(record, TimePassed):
+            self._pass_time(record.now_ms)
+            return
+        if isinstance(record, GroupOpened):
+            self._open(record)
+            return
+        group = self._by_number.get(record.number)
+        if group is None:
+            self.skipped_count += 1
+            return
+        match record:
+            case Locked():
+                group.lock(record)
+            case GroupChanged():
+                group.change(record)
+            case RowsLearned(_, rows, rows_end):
+                group.learn(rows, rows_end)
+            case Configured(_, config):
+                group.configure(config)
+            case GroupRemoved():
+                del self.groups[group.group_id]
+                del self._by_number[group.number]
+                self._armed_ms.pop(group.number, None)
+                return
+            case _:
+                assert_never(record)
+        self._arm(group)
+
+    def _open(self, opened: GroupOpened) -> None:
+        former = self.groups.pop(opened.group_id, None)
+        if former is not None:
+            del self._by_number[former.number]
+        group = ShareGroup(opened.number, opened.group_id, opened.start)
+        self.groups[opened.group_id] = self._by_number[opened.number] = group
+        self._next_number = max(self._next_number, opened.number + 1)
+
+    def _arm(self, group: ShareGroup) -> None:
+        deadline_ms = group.next_deadline_ms()
+        if deadline_ms is None:
+            return
+        armed_ms = self._armed_ms.get(group.number)
+        if armed_ms is None or deadline_ms < armed_ms:
+            self._armed_ms[group.number] = deadline_ms
+            heappush(self._deadlines, (deadline_ms, group.number))
+
+    def _pass_time(self, now_ms: int) -> None:
+        passed: dict[int, None] = {}
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            at_ms, number = heappop(self._deadlines)
+            if self._armed_ms.get(number) == at_ms:
+                del self._armed_ms[number]
+                passed[number] = None
+        for number in passed:
+            group = self._by_number[number]
+            group.pass_time(now_ms)
+            self._arm(group)
+
+    # --- bytes -------------------------------------------------------------------------------
+
+    def encode(self, record: ShareRecord) -> tuple[bytes, bytes | None] | None:
+        """See Machine."""
+        if isinstance(record, GroupChanged | GroupOpened | GroupRemoved):
+            return encode(record)
+        return None
+
+    def decode(self, key: bytes | None, value: bytes | None) -> ShareRecord | None:
+        """See Machine. What cannot be read is counted and skipped."""
+        record: ShareRecord | None = None
+        if key:
+            try:
+                record = decode(key, value)
+            except RecordInvalid:
+                record = None
+        if record is None:
+            self.skipped_count += 1
+        return record
+
+    def decode_pending(
+        self, transaction: InTransaction, key: bytes | None, value: bytes | None
+    ) -> ShareRecord | None:
+        """See Machine: nothing in a journal belongs to a transaction."""
+        self.skipped_count += 1
+        return None
+
+    def ended(self, ended: TransactionEnded) -> ShareRecord | None:
+        """See Machine."""
+        return None
+
+    def state_records(self) -> list[ShareRecord]:
+        """See Machine."""
+        records: list[ShareRecord] = []
+        for group in self.groups.values():
+            records.append(GroupOpened(group.number, group.group_id, group.window.start))
+            state = group.stored_state()
+            if state.runs:
+                records.append(state)
+        return records
+
+
+def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDecision:
+    match command:
+        case PeekCommand(_, readable_end, records_max):
+            return Decision([], group.peek(readable_end, records_max))
+        case AcquireCommand():
+            return _decide_acquire(group, command, now_ms)
+        case LearnCommand(_, rows, rows_end):
+            known = tuple(rows)
+            runs, letters = group.decide_rows(known, rows_end, now_ms)
+            learned = RowsLearned(group.number, known, rows_end)
+            return Decision([*_changed(group, runs), learned], ShareReply(), effects=[*letters])
+        case SkipCommand(_, ranges):
+            return Decision(_changed(group, group.decide_skip(ranges)), ShareReply())
+        case SettleCommand():
+            errors, runs, locks, letters = group.decide_settle(command, now_ms)
+            records: list[ShareRecord] = [*_changed(group, runs), *locks]
+            return Decision(records, SettleReply(None, errors), effects=[*letters])
+        case ReleaseMemberCommand(_, member_id):
+            runs, letters = group.decide_member_gone(member_id, now_ms)
+            return Decision(_changed(group, runs), ShareReply(), effects=[*letters])
+        case MoveStartCommand(_, start):
+            if start < 0:
+                return Decision([], ShareReply(RequestInvalid(f"offset {start} cannot be")))
+            moved = GroupChanged(group.number, (), start, is_reset=True)
+            return Decision([moved], ShareReply())
+        case DeadLetteredCommand(_, first, last):
+            runs = [
+                StoredRun(low, high, ARCHIVED, run.count)
+                for low, high, run in group.window.between(first, last)
+                if run.state == ARCHIVING
+            ]
+            return Decision(_changed(group, runs), ShareReply())
+        case RemoveGroupCommand():
+            return Decision([GroupRemoved(group.number)], ShareReply())
+        case _:
+            assert_never(command)
+
+
+def _changed(group: ShareGroup, runs: Sequence[StoredRun]) -> list[ShareRecord]:
+    return [GroupChanged(group.number, tuple(runs))] if runs else []
+
+
+def _decide_acquire(group: ShareGroup, command: AcquireCommand, now_ms: int) -> ShareDecision:
+    if command.records_max <= 0:
+        return Decision([], AcquireReply(RequestInvalid("at least one record must be asked for")))
+    locked = group.decide_acquire(command, now_ms)
+    reply = AcquireReply(None, _joined(locked))
+    return Decision([*locked], reply)
+
+
+def _joined(locked: Sequence[Locked]) -> list[Acquired]:
+    """Neighbours of one delivery count as one range."""
+    acquired: list[Acquired] = []
+    for _, first, last, deliveries, _, _ in locked:
+        if acquired and acquired[-1].last + 1 == first and acquired[-1].deliveries == deliveries:
+            acquired[-1] = acquired[-1]._replace(last=last)
+        else:
+            acquired.append(Acquired(first, last, deliveries))
+    return acquired
+
+
+def _describe(group: ShareGroup) -> ShareDescription:
+    window = group.window
+    archiving = sum(run.last - run.first + 1 for run in window if run.state == ARCHIVING)
+    ends = [run.at_ms for run in window if run.at_ms > 0 and run.owner]
+    return ShareDescription(
+        group.group_id,
+        window.start,
+        window.end,
+        window.acquired_records,
+        window.finished_records,
+        archiving,
+        min(ends, default=-1),
+    )

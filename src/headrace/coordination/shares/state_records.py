@@ -1,0 +1,149 @@
+"""What the journal of a partition's share groups holds, and its bytes (`docs/FORMAT.md`).
+
+Invariants: a journal belongs to one data partition. A group is opened once, under a number that is
+never used again; everything else names it by that number, so a record costs few bytes. Delivery
+states that a crash may forget (acquired) are not written. Integers are unsigned LEB128.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.coordination.shares.window import ARCHIVED, AVAILABLE
+from headrace.errors import RecordInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VERSION: Final = 0
+"""First byte of each value. Do not change: stored."""
+OPENED: Final = b"\x00"
+CHANGED: Final = b"\x01"
+"""First byte of each key; the group's number follows. Do not change: stored."""
+STATE_MASK: Final = 0x07
+HAS_TIME: Final = 0x08
+
+
+class StoredRun(NamedTuple):
+    """[first, last] of one state; `at_ms`: before then it is not delivered again."""
+
+    first: int
+    last: int
+    state: int
+    deliveries: int
+    at_ms: int = 0
+
+
+class GroupOpened(NamedTuple):
+    """The group's start offset on this partition, and its number in the journal."""
+
+    number: int
+    group_id: str
+    start: int
+
+
+class GroupChanged(NamedTuple):
+    """Runs that changed. `start`: everything before it is finished, -1: unchanged.
+
+    `is_reset`: whatever was known before is void (an administrator moved the start)."""
+
+    number: int
+    runs: Sequence[StoredRun]
+    start: int = -1
+    is_reset: bool = False
+
+
+class GroupRemoved(NamedTuple):
+    """The group is forgotten on this partition."""
+
+    number: int
+
+
+StoredRecord = GroupOpened | GroupChanged | GroupRemoved
+
+
+def put_varint(out: bytearray, value: int) -> None:
+    """Append `value` >= 0."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def get_varint(data: bytes, at: int) -> tuple[int, int]:
+    """(the value at `at`, where the next one begins). Raises IndexError, RecordInvalid."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise RecordInvalid("a varint of more than 64 bits")
+
+
+def encode(record: StoredRecord) -> tuple[bytes, bytes | None]:
+    """The (key, value) of a record."""
+    key = bytearray(OPENED if isinstance(record, GroupOpened | GroupRemoved) else CHANGED)
+    put_varint(key, record.number)
+    if isinstance(record, GroupRemoved):
+        return bytes(key), None
+    value = bytearray([VERSION])
+    if isinstance(record, GroupOpened):
+        put_varint(value, record.start)
+        value += record.group_id.encode()
+        return bytes(key), bytes(value)
+    value.append(record.is_reset)
+    put_varint(value, record.start + 1)
+    reached = 0
+    for first, last, state, deliveries, at_ms in record.runs:
+        assert first >= reached, "runs ascend"
+        put_varint(value, first - reached)
+        put_varint(value, last - first)
+        value.append(state | (HAS_TIME if at_ms else 0))
+        put_varint(value, deliveries)
+        if at_ms:
+            put_varint(value, at_ms)
+        reached = last + 1
+    return bytes(key), bytes(value)
+
+
+def decode(key: bytes, value: bytes | None) -> StoredRecord | None:
+    """The reverse of `encode`; None for what a newer version wrote. Raises RecordInvalid."""
+    try:
+        return _decode(key, value)
+    except (IndexError, UnicodeDecodeError) as error:
+        raise RecordInvalid(f"a record of a share journal is damaged: {error}") from error
+
+
+def _decode(key: bytes, value: bytes | None) -> StoredRecord | None:
+    number, _ = get_varint(key, 1)
+    if key[:1] == OPENED and value is None:
+        return GroupRemoved(number)
+    if value is None or value[0] != VERSION:
+        return None
+    if key[:1] == OPENED:
+        start, at = get_varint(value, 1)
+        return GroupOpened(number, value[at:].decode(), start)
+    if key[:1] != CHANGED:
+        return None
+    start, at = get_varint(value, 2)
+    runs: list[StoredRun] = []
+    reached = 0
+    while at < len(value):
+        gap, at = get_varint(value, at)
+        size, at = get_varint(value, at)
+        flags = value[at]
+        count, at = get_varint(value, at + 1)
+        at_ms = 0
+        if flags & HAS_TIME:
+            at_ms, at = get_varint(value, at)
+        state = flags & STATE_MASK
+        if not AVAILABLE <= state <= ARCHIVED:
+            raise RecordInvalid(f"the unknown delivery state {state}")
+        first = reached + gap
+        reached = first + size + 1
+        runs.append(StoredRun(first, reached - 1, state, count, at_ms))
+    return GroupChanged(number, tuple(runs), start - 1, bool(value[1]))

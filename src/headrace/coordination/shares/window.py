@@ -1,0 +1,212 @@
+"""The delivery states of the records between a share partition's start and end offset.
+
+Invariants: runs of equal state are adjacent, do not overlap and cover [start, end) exactly; the
+first run is never terminal, since the start offset moves past what is finished. Nothing here knows
+groups, members' sessions, keys or time beyond the numbers it is given.
+How it works: two parallel lists, ordered by first offset, hold the runs; a change of a range splits
+at its two ends and merges with its neighbours, so a batch that is acknowledged as one costs one
+run whatever its size. A bisection finds an offset.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+AVAILABLE: Final = 0
+"""May be delivered, from `at_ms` on. The numbers are Kafka's. Do not change: stored."""
+ACQUIRED: Final = 1
+"""Delivered to `owner`, whose lock ends at `at_ms`."""
+ACKNOWLEDGED: Final = 2
+ARCHIVING: Final = 3
+"""Given up; a copy is on its way to the dead letter topic."""
+ARCHIVED: Final = 4
+TERMINAL: Final = (ACKNOWLEDGED, ARCHIVED)
+
+STATE_NAMES: Final = ("available", "acquired", "acknowledged", "archiving", "archived")
+
+
+class Run:
+    """Consecutive offsets in one state.
+
+    `at_ms`: end of the lock (acquired) or earliest next delivery (available; 0: at once).
+    """
+
+    __slots__ = ("at_ms", "count", "first", "last", "owner", "state")
+
+    def __init__(
+        self, first: int, last: int, state: int, count: int, owner: str = "", at_ms: int = 0
+    ) -> None:
+        self.first = first
+        self.last = last
+        self.state = state
+        self.count = count
+        self.owner = owner
+        self.at_ms = at_ms
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether its records are finished."""
+        return self.state == ACKNOWLEDGED or self.state == ARCHIVED
+
+    def continues(self, other: Run) -> bool:
+        """Whether `other`, which follows, is in the same state in all that matters."""
+        if self.is_terminal and other.is_terminal:
+            return True  # why it is finished matters to no one: the start moves past both
+        return (
+            self.state == other.state
+            and self.count == other.count
+            and self.at_ms == other.at_ms
+            and self.owner == other.owner
+        )
+
+    def __repr__(self) -> str:
+        """For failing tests."""
+        return f"{self.first}-{self.last} {STATE_NAMES[self.state]} x{self.count} @{self.at_ms}"
+
+
+class Window:
+    """The runs of one share partition."""
+
+    __slots__ = ("_firsts", "_runs", "acquired_records", "end", "finished_records", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        """The first offset that is not finished, or the end."""
+        self.end = start
+        """The first offset that was never handed out."""
+        self.acquired_records = 0
+        self.finished_records = 0
+        """Terminal records between start and end, which hold up nothing but the window."""
+        self._firsts: list[int] = []
+        self._runs: list[Run] = []
+
+    def __iter__(self) -> Iterator[Run]:
+        """All runs, in order of offset."""
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        """The number of runs: what memory and scans depend on."""
+        return len(self._runs)
+
+    @property
+    def span(self) -> int:
+        """Offsets between start and end, the finished ones included."""
+        return self.end - self.start
+
+    def run_at(self, offset: int) -> Run | None:
+        """The run that holds `offset`."""
+        if not self.start <= offset < self.end:
+            return None
+        return self._runs[bisect_right(self._firsts, offset) - 1]
+
+    def between(self, first: int, last: int) -> list[tuple[int, int, Run]]:
+        """(first, last, run) of each piece of a run inside [first, last], clipped to it."""
+        pieces: list[tuple[int, int, Run]] = []
+        if last < max(first, self.start) or first >= self.end:
+            return pieces
+        at = max(bisect_right(self._firsts, first) - 1, 0)
+        while at < len(self._runs):
+            run = self._runs[at]
+            if run.first > last:
+                break
+            pieces.append((max(run.first, first), min(run.last, last), run))
+            at += 1
+        return pieces
+
+    # --- changes -----------------------------------------------------------------------------
+
+    def set(
+        self, first: int, last: int, state: int, count: int, owner: str = "", at_ms: int = 0
+    ) -> None:
+        """Put [first, last] into one state; it may lie before the start, reach past the end, or
+        leave a hole at the end, which becomes available. The start moves if it can."""
+        first = max(first, self.start)
+        if last < first:
+            return
+        if first > self.end:
+            self._append(Run(self.end, first - 1, AVAILABLE, 0))
+        if last >= self.end:
+            if first < self.end:
+                self._replace(first, self.end - 1, state, count, owner, at_ms)
+            self._append(Run(max(first, self.end), last, state, count, owner, at_ms))
+        else:
+            self._replace(first, last, state, count, owner, at_ms)
+        self._advance()
+
+    def skip_to(self, offset: int) -> None:
+        """Drop everything before `offset`: it is deleted, or skipped on purpose."""
+        if offset <= self.start:
+            return
+        if offset >= self.end:
+            self._firsts.clear()
+            self._runs.clear()
+            self.acquired_records = self.finished_records = 0
+            self.start = self.end = offset
+            return
+        self._replace(self.start, offset - 1, ARCHIVED, 0, "", 0)
+        self._advance()
+
+    def _append(self, run: Run) -> None:
+        self._count(run, 1)
+        self.end = run.last + 1
+        if self._runs and self._runs[-1].continues(run):
+            self._runs[-1].last = run.last
+        else:
+            self._firsts.append(run.first)
+            self._runs.append(run)
+
+    def _replace(
+        self, first: int, last: int, state: int, count: int, owner: str, at_ms: int
+    ) -> None:
+        low = self._boundary(first)
+        high = self._boundary(last + 1)
+        for run in self._runs[low:high]:
+            self._count(run, -1)
+        run = Run(first, last, state, count, owner, at_ms)
+        self._count(run, 1)
+        if low > 0 and self._runs[low - 1].continues(run):
+            low -= 1
+            run.first = self._runs[low].first
+        if high < len(self._runs) and run.continues(self._runs[high]):
+            run.last = self._runs[high].last
+            high += 1
+        self._firsts[low:high] = [run.first]
+        self._runs[low:high] = [run]
+
+    def _boundary(self, offset: int) -> int:
+        """The index of the run that begins at `offset`, after cutting the one that holds it."""
+        if offset >= self.end:
+            return len(self._runs)
+        at = bisect_right(self._firsts, offset) - 1
+        run = self._runs[at]
+        if run.first == offset:
+            return at
+        rest = Run(offset, run.last, run.state, run.count, run.owner, run.at_ms)
+        run.last = offset - 1
+        self._firsts.insert(at + 1, offset)
+        self._runs.insert(at + 1, rest)
+        return at + 1
+
+    def _advance(self) -> None:
+        """Move the start past what is finished."""
+        finished = 0
+        for run in self._runs:
+            if not run.is_terminal:
+                break
+            finished += 1
+            self._count(run, -1)
+        if finished:
+            del self._firsts[:finished]
+            del self._runs[:finished]
+            self.start = self._firsts[0] if self._firsts else self.end
+
+    def _count(self, run: Run, sign: int) -> None:
+        records = sign * (run.last - run.first + 1)
+        if run.state == ACQUIRED:
+            self.acquired_records += records
+        elif run.is_terminal:
+            self.finished_records += records

@@ -1,0 +1,367 @@
+"""ShareFetch and ShareAcknowledge: records of share groups, one by one (KIP-932).
+
+Invariants: what may be delivered is decided in `broker/share_partitions`; here requests become
+settlements and receives, and their results become answers. Acknowledgements of a request are taken
+before its records are fetched, so what they release can be fetched again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.broker.group_config import group_value
+from headrace.broker.share_partitions import Received, ReceiveRequest
+from headrace.broker.share_sessions import CLOSE_EPOCH, OPEN_EPOCH, PartitionKey, ShareSession
+from headrace.coordination.shares.commands import GAP, RENEW, Settlement
+from headrace.errors import (
+    GroupIdInvalid,
+    GroupUnknown,
+    HeadraceError,
+    RecordStateInvalid,
+    RequestInvalid,
+    ShareSessionEpochInvalid,
+)
+from headrace.kafka import apis
+from headrace.kafka.error_codes import code_of, message_of
+from headrace.kafka.handlers.groups import milliseconds
+from headrace.kafka.handlers.leaders import leader_hint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.broker.node import Node
+    from headrace.broker.topic import Topic
+    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.wire.leader_hints import LeaderHint
+    from headrace.kafka.wire.schema import Answer
+
+STRICT_MODE = 1
+"""ShareAcquireMode RECORD_LIMIT (v2)."""
+WAIT_MS_MAX = 5 * 60_000
+RECORDS_MAX = 100_000
+BYTES_MAX = 50 * 1024 * 1024
+BATCH_TYPES_MAX = 100_000
+
+Acknowledgements = dict[PartitionKey, "list[Settlement] | HeadraceError"]
+
+
+class _Outcome(NamedTuple):
+    """What one partition's part of an answer says."""
+
+    error: HeadraceError | None = None
+    acknowledge_error: HeadraceError | None = None
+    received: Received | None = None
+
+
+# --- requests --------------------------------------------------------------------------------
+
+
+def _settlements(batches: Any, *, is_renewing: bool) -> list[Settlement]:
+    """Kafka's acknowledgement batches: one type for a whole range, or one for each offset.
+
+    Raises RequestInvalid.
+    """
+    found: list[Settlement] = []
+    for batch in batches:
+        first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
+        count = last - first + 1
+        if first < 0 or count < 1 or not types or len(types) > BATCH_TYPES_MAX:
+            raise RequestInvalid(f"an acknowledgement of {first} to {last} cannot be")
+        if len(types) not in {1, count}:
+            raise RequestInvalid(f"{len(types)} types of acknowledgement for {count} offsets")
+        if any(not GAP <= kind <= RENEW for kind in types):
+            raise RequestInvalid("an unknown type of acknowledgement")
+        if RENEW in types and not is_renewing:
+            raise RequestInvalid("locks are renewed by a request that says so (IsRenewAck)")
+        if found and first <= found[-1].last:
+            raise RequestInvalid("acknowledgements of one partition do not ascend")
+        if len(types) == 1:
+            found.append(Settlement(first, last, types[0]))
+            continue
+        for offset, kind in enumerate(types, start=first):
+            if found and found[-1].last == offset - 1 and found[-1].kind == kind and offset > first:
+                found[-1] = found[-1]._replace(last=offset)
+            else:
+                found.append(Settlement(offset, offset, kind))
+    return found
+
+
+def _acknowledgements(request: Any, version: int) -> Acknowledgements:
+    is_renewing = version >= 2 and request.is_renew_ack
+    found: Acknowledgements = {}
+    for topic in request.topics:
+        for part in topic.partitions:
+            if part.acknowledgement_batches:
+                key = (topic.topic_id, part.partition_index)
+                try:
+                    found[key] = _settlements(part.acknowledgement_batches, is_renewing=is_renewing)
+                except RequestInvalid as error:
+                    found[key] = error
+    return found
+
+
+def _keys(topics: Any) -> list[PartitionKey]:
+    return [(topic.topic_id, part.partition_index) for topic in topics for part in topic.partitions]
+
+
+def _check_names(request: Any) -> None:
+    if not request.group_id:
+        raise GroupIdInvalid("a share group has an id")
+    if not request.member_id:
+        raise RequestInvalid("a member of a share group has an id")
+
+
+# --- work ------------------------------------------------------------------------------------
+
+
+def _partition(node: Node, key: PartitionKey) -> tuple[Topic, int]:
+    topic = node.topics.get_by_id(key[0])
+    topic.require_partition(key[1])
+    return topic, key[1]
+
+
+async def _acknowledge(
+    node: Node, session: ShareSession, wanted: Acknowledgements
+) -> dict[PartitionKey, HeadraceError | None]:
+    """One error or None for each partition; a partition's settlements count as a whole."""
+
+    async def one(key: PartitionKey) -> HeadraceError | None:
+        settlements = wanted[key]
+        if isinstance(settlements, HeadraceError):
+            return settlements
+        try:
+            topic, number = _partition(node, key)
+            errors = await node.shares.settle(
+                topic, number, session.group_id, session.member_id, settlements, is_atomic=True
+            )
+        except GroupUnknown:
+            return RecordStateInvalid("nothing of this partition was delivered to the group")
+        except HeadraceError as error:
+            return error
+        return next((error for error in errors if error is not None), None)
+
+    keys = list(wanted)
+    return dict(zip(keys, await asyncio.gather(*map(one, keys)), strict=True))
+
+
+async def _receive_all(
+    node: Node, session: ShareSession, request: Any, *, is_strict: bool
+) -> tuple[dict[PartitionKey, _Outcome], list[tuple[PartitionKey, int]]]:
+    """(what each partition gave, (partition, when to look again) of those that gave nothing)."""
+    outcomes: dict[PartitionKey, _Outcome] = {}
+    waiting: list[tuple[PartitionKey, int]] = []
+    records_left = min(max(request.max_records, 1), RECORDS_MAX)
+    bytes_left = min(max(request.max_bytes, 1), BYTES_MAX)
+    for key in list(session.partitions):
+        if records_left <= 0 or bytes_left <= 0:
+            break
+        asked = ReceiveRequest(
+            session.group_id, session.member_id, records_left, bytes_left, is_strict=is_strict
+        )
+        try:
+            topic, number = _partition(node, key)
+            received = await node.shares.receive(topic, number, asked)
+        except HeadraceError as error:
+            outcomes[key] = _Outcome(error)
+            continue
+        if not received.acquired:
+            waiting.append((key, received.retry_at_ms))
+            continue
+        outcomes[key] = _Outcome(received=received)
+        records_left -= sum(item.last - item.first + 1 for item in received.acquired)
+        bytes_left -= sum(map(len, received.batches))
+        session.served(key)
+    return outcomes, waiting
+
+
+async def _wait_for_any(
+    node: Node, waiting: Sequence[tuple[PartitionKey, int]], timeout_s: float
+) -> None:
+    waits: list[asyncio.Task[None]] = []
+    for key, retry_at_ms in waiting:
+        topic, number = _partition(node, key)
+        waits.append(
+            node.tasks.start(
+                node.shares.wait(topic, number, retry_at_ms, timeout_s), "a share fetch waits"
+            )
+        )
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waits:
+            task.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def _fetch(
+    node: Node, session: ShareSession, request: Any, version: int
+) -> dict[PartitionKey, _Outcome]:
+    """What there is, or what comes before the request's time is over."""
+    loop = asyncio.get_running_loop()
+    wait_ms = min(max(milliseconds(request.max_wait), 0), WAIT_MS_MAX)
+    deadline = loop.time() + wait_ms / 1000
+    is_strict = version >= 2 and request.share_acquire_mode == STRICT_MODE
+    while True:
+        outcomes, waiting = await _receive_all(node, session, request, is_strict=is_strict)
+        left_s = deadline - loop.time()
+        if outcomes or not waiting or left_s <= 0:
+            return outcomes
+        try:
+            await _wait_for_any(node, waiting, left_s)
+        except HeadraceError:  # a partition went meanwhile: the next look says which
+            continue
+
+
+def _check_renewal(request: Any) -> None:
+    asked = (milliseconds(request.max_wait), request.min_bytes, request.max_bytes)
+    if any(asked) or request.max_records:
+        raise RequestInvalid("a request that renews locks fetches nothing: its limits are 0")
+
+
+async def _share_fetch(node: Node, request: Any, context: Context) -> dict[PartitionKey, _Outcome]:
+    """Raises what refuses the request as a whole."""
+    _check_names(request)
+    epoch, wanted = request.share_session_epoch, _acknowledgements(request, context.version)
+    groups = node.share_groups
+    if epoch == OPEN_EPOCH:
+        if wanted:
+            raise RequestInvalid("a request that opens a share session acknowledges nothing")
+        session, former = groups.sessions.open(
+            request.group_id, request.member_id, context.connection
+        )
+        if former is not None:
+            await groups.release(former)
+    else:
+        session = groups.sessions.resume(request.group_id, request.member_id, epoch)
+    is_renewing = context.version >= 2 and request.is_renew_ack
+    if is_renewing:
+        _check_renewal(request)
+    forgotten = [(t.topic_id, n) for t in request.forgotten_topics_data for n in t.partitions]
+    session.update(_keys(request.topics), forgotten)
+    errors = await _acknowledge(node, session, wanted)
+    outcomes: dict[PartitionKey, _Outcome] = {}
+    if epoch == CLOSE_EPOCH:
+        groups.sessions.close(request.group_id, request.member_id)
+        await groups.release(session)
+    elif not is_renewing:
+        outcomes = await _fetch(node, session, request, context.version)
+    for key, error in errors.items():
+        outcomes[key] = outcomes.get(key, _Outcome())._replace(acknowledge_error=error)
+    return outcomes
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+def _hint(node: Node, key: PartitionKey, error: HeadraceError | None) -> LeaderHint | None:
+    return None if error is None else leader_hint(node, key[0].bytes, key[1], error, is_id=True)
+
+
+def _endpoints(hints: Sequence[LeaderHint | None]) -> list[dict[str, Any]]:
+    known = {hint.broker_id: hint for hint in hints if hint is not None}
+    return [
+        {"node_id": hint.broker_id, "host": hint.host, "port": hint.port, "rack": hint.rack}
+        for hint in known.values()
+    ]
+
+
+def _grouped(parts: Mapping[PartitionKey, dict[str, Any]]) -> list[dict[str, Any]]:
+    topics: dict[Any, list[dict[str, Any]]] = {}
+    for (topic_id, _number), part in parts.items():
+        topics.setdefault(topic_id, []).append(part)
+    return [{"topic_id": topic_id, "partitions": items} for topic_id, items in topics.items()]
+
+
+def _leader(hint: LeaderHint | None) -> dict[str, int]:
+    if hint is None:
+        return {"leader_id": -1, "leader_epoch": -1}
+    return {"leader_id": hint.broker_id, "leader_epoch": hint.leader_epoch}
+
+
+def _lock_ms(node: Node, group_id: str | None) -> int:
+    overrides = node.group_configs.overrides(group_id or "")
+    return int(group_value(overrides, "share.record.lock.duration.ms"))
+
+
+async def share_fetch(node: Node, request: Any, context: Context) -> Answer:
+    """ShareFetch."""
+    try:
+        outcomes = await _share_fetch(node, request, context)
+    except HeadraceError as error:
+        return _refused(error)
+    hints = {key: _hint(node, key, outcome.error) for key, outcome in outcomes.items()}
+    parts = {
+        key: {
+            "partition_index": key[1],
+            "error_code": code_of(outcome.error),
+            "error_message": message_of(outcome.error),
+            "acknowledge_error_code": code_of(outcome.acknowledge_error),
+            "acknowledge_error_message": message_of(outcome.acknowledge_error),
+            "current_leader": _leader(hints[key]),
+            "records": b"".join(outcome.received.batches) if outcome.received else b"",
+            "acquired_records": [
+                {"first_offset": first, "last_offset": last, "delivery_count": deliveries}
+                for first, last, deliveries in (
+                    outcome.received.acquired if outcome.received else ()
+                )
+            ],
+        }
+        for key, outcome in outcomes.items()
+    }
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "acquisition_lock_timeout": _lock_ms(node, request.group_id),
+        "responses": _grouped(parts),
+        "node_endpoints": _endpoints(list(hints.values())),
+    }
+
+
+async def share_acknowledge(node: Node, request: Any, context: Context) -> Answer:
+    """ShareAcknowledge: settle without fetching."""
+    try:
+        _check_names(request)
+        epoch = request.share_session_epoch
+        if epoch == OPEN_EPOCH:
+            raise ShareSessionEpochInvalid("acknowledgements belong to a session that is open")
+        session = node.share_groups.sessions.resume(request.group_id, request.member_id, epoch)
+        errors = await _acknowledge(node, session, _acknowledgements(request, context.version))
+        if epoch == CLOSE_EPOCH:
+            node.share_groups.sessions.close(request.group_id, request.member_id)
+            await node.share_groups.release(session)
+    except HeadraceError as error:
+        return _refused(error)
+    hints = {key: _hint(node, key, error) for key, error in errors.items()}
+    parts = {
+        key: {
+            "partition_index": key[1],
+            "error_code": code_of(error),
+            "error_message": message_of(error),
+            "current_leader": _leader(hints[key]),
+        }
+        for key, error in errors.items()
+    }
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "acquisition_lock_timeout": _lock_ms(node, request.group_id),
+        "responses": _grouped(parts),
+        "node_endpoints": _endpoints(list(hints.values())),
+    }
+
+
+def _refused(error: HeadraceError) -> Answer:
+    return {
+        "error_code": code_of(error),
+        "error_message": message_of(error),
+        "acquisition_lock_timeout": 0,
+        "responses": [],
+        "node_endpoints": [],
+    }
+
+
+HANDLERS = {
+    apis.SHARE_FETCH: share_fetch,
+    apis.SHARE_ACKNOWLEDGE: share_acknowledge,
+}

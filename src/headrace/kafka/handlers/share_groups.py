@@ -1,0 +1,128 @@
+"""ShareGroupHeartbeat and ShareGroupDescribe: who belongs to a share group (KIP-932)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.coordination.shares.membership import (
+    ASSIGNOR_NAME,
+    JOIN_EPOCH,
+    Assignment,
+    ShareHeartbeat,
+    ShareMember,
+)
+from headrace.errors import GroupUnknown, HeadraceError
+from headrace.kafka import apis
+from headrace.kafka.error_codes import code_of, message_of
+from headrace.kafka.handlers.groups import GROUP_OPERATIONS, NOT_ASKED, ensure_offsets_topic
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from headrace.broker.node import Node
+    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.wire.schema import Answer
+
+
+def _by_topic(assignment: Assignment) -> dict[UUID, list[int]]:
+    found: dict[UUID, list[int]] = {}
+    for topic_id, number in assignment:
+        found.setdefault(topic_id, []).append(number)
+    return found
+
+
+async def share_group_heartbeat(node: Node, request: Any, context: Context) -> Answer:
+    """ShareGroupHeartbeat: join (epoch 0), stay, or leave (-1)."""
+    await ensure_offsets_topic(node)
+    beat = ShareHeartbeat(
+        request.group_id,
+        request.member_id,
+        request.member_epoch,
+        request.subscribed_topic_names,
+        request.rack_id,
+        context.client_id,
+        f"/{context.client_host}",
+    )
+    try:
+        answer = node.share_groups.heartbeat(beat)
+    except HeadraceError as error:
+        return {
+            "error_code": code_of(error),
+            "error_message": message_of(error),
+            "member_id": request.member_id,
+            "member_epoch": JOIN_EPOCH,
+            "heartbeat_interval": 0,
+            "assignment": None,
+        }
+    assignment = answer.reply.assignment
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "member_id": request.member_id,
+        "member_epoch": answer.reply.member_epoch,
+        "heartbeat_interval": answer.interval_ms,
+        "assignment": None
+        if assignment is None
+        else {
+            "topic_partitions": [
+                {"topic_id": topic_id, "partitions": numbers}
+                for topic_id, numbers in _by_topic(assignment).items()
+            ]
+        },
+    }
+
+
+def _member(node: Node, member: ShareMember) -> dict[str, Any]:
+    topics = node.topics.by_id
+    return {
+        "member_id": member.member_id,
+        "rack_id": member.rack,
+        "member_epoch": member.epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": member.subscribed,
+        "assignment": {
+            "topic_partitions": [
+                {"topic_id": topic_id, "topic_name": topics[topic_id].name, "partitions": numbers}
+                for topic_id, numbers in _by_topic(member.assigned).items()
+                if topic_id in topics
+            ]
+        },
+    }
+
+
+async def share_group_describe(node: Node, request: Any, _context: Context) -> Answer:
+    """ShareGroupDescribe."""
+    groups: list[dict[str, Any]] = []
+    for group_id in request.group_ids:
+        error: HeadraceError | None = None
+        described: dict[str, Any] = {"group_epoch": 0, "members": [], "group_state": "Dead"}
+        try:
+            known = node.share_groups.members_of(group_id)
+            if not known.epoch and not await node.shares.has_group(group_id):
+                raise GroupUnknown(f"there is no share group {group_id[:100]!r}")
+            described["group_epoch"] = known.epoch
+            described["group_state"] = "Stable" if known.members else "Empty"
+            described["members"] = [_member(node, member) for member in known.members.values()]
+        except HeadraceError as refused:
+            error = refused
+        groups.append(
+            {
+                "error_code": code_of(error),
+                "error_message": message_of(error),
+                "group_id": group_id,
+                "assignment_epoch": described["group_epoch"],
+                "assignor_name": ASSIGNOR_NAME,
+                "authorized_operations": GROUP_OPERATIONS
+                if request.include_authorized_operations
+                else NOT_ASKED,
+                **described,
+            }
+        )
+    return {"groups": groups}
+
+
+HANDLERS = {
+    apis.SHARE_GROUP_HEARTBEAT: share_group_heartbeat,
+    apis.SHARE_GROUP_DESCRIBE: share_group_describe,
+}

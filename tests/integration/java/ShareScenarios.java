@@ -1,0 +1,208 @@
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.TreeMap;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.admin.*;
+import org.apache.kafka.clients.consumer.*;
+import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.serialization.*;
+
+/** What Kafka's KafkaShareConsumer is promised. Each scenario throws where a promise is broken. */
+public final class ShareScenarios {
+    static String bootstrap;
+
+    public static void main(String[] args) throws Exception {
+        bootstrap = args[0];
+        String[] rest = Arrays.copyOfRange(args, 2, args.length);
+        ShareScenarios.class.getDeclaredMethod(args[1], String[].class).invoke(null, (Object) rest);
+    }
+
+    static void check(boolean isTrue, String what) {
+        if (!isTrue) {
+            throw new AssertionError(what);
+        }
+    }
+
+    static KafkaShareConsumer<String, String> consumer(String group, String... settings) {
+        Properties properties = new Properties();
+        properties.put("bootstrap.servers", bootstrap);
+        properties.put("group.id", group);
+        for (int i = 0; i < settings.length; i += 2) {
+            properties.put(settings[i], settings[i + 1]);
+        }
+        return new KafkaShareConsumer<>(
+            properties, new StringDeserializer(), new StringDeserializer());
+    }
+
+    static void configure(String group, String... settings) throws Exception {
+        List<AlterConfigOp> ops = new ArrayList<>();
+        for (int i = 0; i < settings.length; i += 2) {
+            ops.add(new AlterConfigOp(
+                new ConfigEntry(settings[i], settings[i + 1]), AlterConfigOp.OpType.SET));
+        }
+        ConfigResource resource = new ConfigResource(ConfigResource.Type.GROUP, group);
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+            admin.incrementalAlterConfigs(Map.of(resource, ops)).all().get(30, TimeUnit.SECONDS);
+            Config config = admin.describeConfigs(List.of(resource)).all()
+                .get(30, TimeUnit.SECONDS).get(resource);
+            check(config.get(settings[0]).value().equals(settings[1]), "a setting was kept");
+        }
+    }
+
+    static void write(String topic, int partitions, int count, int keys) throws Exception {
+        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "linger.ms", "5");
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+            admin.createTopics(List.of(new NewTopic(topic, partitions, (short) -1))).all()
+                .get(30, TimeUnit.SECONDS);
+        }
+        try (KafkaProducer<String, String> producer = new KafkaProducer<>(
+                settings, new StringSerializer(), new StringSerializer())) {
+            List<Future<RecordMetadata>> sent = new ArrayList<>();
+            for (int i = 0; i < count; i++) {
+                String key = keys > 0 ? "k" + i % keys : null;
+                sent.add(producer.send(new ProducerRecord<>(
+                    topic, keys > 0 ? null : Integer.valueOf(i % partitions), key, "v" + i)));
+            }
+            for (Future<RecordMetadata> future : sent) {
+                future.get(30, TimeUnit.SECONDS);
+            }
+        }
+    }
+
+    /** Two consumers of one group get every record once between them. */
+    static void sharing(String... args) throws Exception {
+        String topic = args[0];
+        int count = 2_000;
+        write(topic, 3, count, 0);
+        configure(topic + "-g", "share.auto.offset.reset", "earliest");
+        Map<String, Integer> seen = new HashMap<>();
+        try (KafkaShareConsumer<String, String> a = consumer(topic + "-g");
+                KafkaShareConsumer<String, String> b = consumer(topic + "-g")) {
+            a.subscribe(List.of(topic));
+            b.subscribe(List.of(topic));
+            long end = System.nanoTime() + 60_000_000_000L;
+            while (seen.size() < count && System.nanoTime() < end) {
+                for (KafkaShareConsumer<String, String> c : List.of(a, b)) {
+                    for (ConsumerRecord<String, String> r : c.poll(Duration.ofMillis(200))) {
+                        seen.merge(r.value(), 1, Integer::sum);
+                        check(r.deliveryCount().orElse((short) 0) == 1, "a first delivery");
+                    }
+                }
+            }
+        }
+        check(seen.size() == count, seen.size() + " of " + count + " records came");
+        check(seen.values().stream().allMatch(n -> n == 1), "no record came twice");
+    }
+
+    /** Accept, release and reject, one record at a time. */
+    static void settling(String... args) throws Exception {
+        String topic = args[0];
+        write(topic, 1, 9, 0);
+        configure(topic + "-g", "share.auto.offset.reset", "earliest",
+            "share.delivery.count.limit", "3");
+        Map<String, Integer> deliveries = new TreeMap<>();
+        try (KafkaShareConsumer<String, String> c = consumer(
+                topic + "-g", "share.acknowledgement.mode", "explicit")) {
+            c.subscribe(List.of(topic));
+            long end = System.nanoTime() + 30_000_000_000L;
+            int quiet = 0;
+            while (System.nanoTime() < end && quiet < 5) {
+                ConsumerRecords<String, String> records = c.poll(Duration.ofMillis(300));
+                quiet = records.isEmpty() && !deliveries.isEmpty() ? quiet + 1 : 0;
+                for (ConsumerRecord<String, String> r : records) {
+                    deliveries.merge(r.value(), 1, Integer::sum);
+                    int n = Integer.parseInt(r.value().substring(1));
+                    c.acknowledge(r, n % 3 == 0 ? AcknowledgeType.ACCEPT
+                        : n % 3 == 1 ? AcknowledgeType.RELEASE : AcknowledgeType.REJECT);
+                }
+                c.commitSync().values().forEach(e -> check(e.isEmpty(), "an acknowledgement: " + e));
+            }
+        }
+        for (int n = 0; n < 9; n++) {
+            int expected = n % 3 == 1 ? 3 : 1;
+            check(deliveries.getOrDefault("v" + n, 0) == expected,
+                "v" + n + " came " + deliveries.get("v" + n) + " times, not " + expected);
+        }
+    }
+
+    /** In key order: no two records of a key in flight, each key's order kept over redelivery. */
+    static void ordered(String... args) throws Exception {
+        String topic = args[0];
+        int count = 300, keys = 10;
+        write(topic, 2, count, keys);
+        configure(topic + "-g", "share.auto.offset.reset", "earliest",
+            "headrace.share.key.order", "true");
+        Map<String, List<Integer>> done = new HashMap<>();
+        int total = 0;
+        try (KafkaShareConsumer<String, String> a = consumer(
+                    topic + "-g", "share.acknowledgement.mode", "explicit");
+                KafkaShareConsumer<String, String> b = consumer(
+                    topic + "-g", "share.acknowledgement.mode", "explicit")) {
+            a.subscribe(List.of(topic));
+            b.subscribe(List.of(topic));
+            long end = System.nanoTime() + 60_000_000_000L;
+            int turn = 0;
+            while (total < count && System.nanoTime() < end) {
+                for (KafkaShareConsumer<String, String> c : List.of(a, b)) {
+                    Map<String, Integer> inPoll = new HashMap<>();
+                    for (ConsumerRecord<String, String> r : c.poll(Duration.ofMillis(200))) {
+                        check(inPoll.merge(r.key(), 1, Integer::sum) == 1,
+                            "two records of key " + r.key() + " at once");
+                        boolean isReleased = r.deliveryCount().orElse((short) 1) == 1
+                            && turn++ % 5 == 0;
+                        c.acknowledge(r, isReleased
+                            ? AcknowledgeType.RELEASE : AcknowledgeType.ACCEPT);
+                        if (!isReleased) {
+                            done.computeIfAbsent(r.key(), k -> new ArrayList<>())
+                                .add(Integer.parseInt(r.value().substring(1)));
+                            total++;
+                        }
+                    }
+                    c.commitSync();
+                }
+            }
+        }
+        check(total == count, total + " of " + count + " records were accepted");
+        for (List<Integer> order : done.values()) {
+            List<Integer> sorted = new ArrayList<>(order);
+            sorted.sort(null);
+            check(order.equals(sorted), "a key's order: " + order);
+        }
+    }
+
+    /** A consumer that leaves without acknowledging gives back what it had. */
+    static void leaving(String... args) throws Exception {
+        String topic = args[0];
+        write(topic, 1, 20, 0);
+        configure(topic + "-g", "share.auto.offset.reset", "earliest");
+        int first = 0;
+        try (KafkaShareConsumer<String, String> c = consumer(
+                topic + "-g", "share.acknowledgement.mode", "explicit")) {
+            c.subscribe(List.of(topic));
+            long end = System.nanoTime() + 30_000_000_000L;
+            while (first == 0 && System.nanoTime() < end) {
+                first = c.poll(Duration.ofMillis(500)).count();
+            }
+        }
+        check(first == 20, "all records were delivered: " + first);
+        int again = 0;
+        try (KafkaShareConsumer<String, String> c = consumer(topic + "-g")) {
+            c.subscribe(List.of(topic));
+            long end = System.nanoTime() + 20_000_000_000L;
+            while (again < 20 && System.nanoTime() < end) {
+                for (ConsumerRecord<String, String> r : c.poll(Duration.ofMillis(500))) {
+                    check(r.deliveryCount().orElse((short) 0) == 2, "the deliveries are counted");
+                    again++;
+                }
+            }
+        }
+        check(again == 20, again + " of 20 records came back before their locks ended");
+    }
+}

@@ -1,0 +1,112 @@
+"""A share group on one partition, record by record: what `coordination.shares` must agree with.
+
+Slow and plain on purpose: one small object for each offset, no index, no ranges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+AVAILABLE, ACQUIRED, FINISHED, ARCHIVING = "available", "acquired", "finished", "archiving"
+
+
+@dataclass
+class ModelRecord:
+    key: int
+    state: str = AVAILABLE
+    deliveries: int = 0
+    owner: str = ""
+    at_ms: int = 0
+    stored_deliveries: int = 0
+    """What a crash leaves of `deliveries`."""
+
+
+@dataclass
+class ShareModel:
+    config: object
+    start: int
+    keys: dict[int, int]
+    records: dict[int, ModelRecord] = field(default_factory=dict)
+    delivered: list[tuple[int, str, int]] = field(default_factory=list)
+
+    def record(self, offset: int) -> ModelRecord:
+        if offset not in self.records:
+            self.records[offset] = ModelRecord(self.keys.get(offset, offset))
+        return self.records[offset]
+
+    def held(self, member: str, now_ms: int) -> list[int]:
+        return [
+            offset
+            for offset, record in sorted(self.records.items())
+            if record.state == ACQUIRED and record.owner == member and record.at_ms > now_ms
+        ]
+
+    def acquire(self, first, last, deliveries, member, until_ms, now_ms):
+        for offset in range(first, last + 1):
+            record = self.record(offset)
+            assert record.state == AVAILABLE, f"{offset} is {record.state}"
+            assert record.at_ms <= now_ms, f"{offset} came before its time"
+            assert deliveries == record.deliveries + 1, f"{offset}: a delivery was not counted"
+            if self.config.is_ordered:
+                self.check_order(offset, record)
+            record.state, record.owner, record.at_ms = ACQUIRED, member, until_ms
+            record.deliveries = deliveries
+
+    def check_order(self, offset: int, record: ModelRecord) -> None:
+        for other_offset in range(self.start, offset):
+            other = self.record(other_offset)
+            if other.key == record.key:
+                assert other.state in {FINISHED, ARCHIVING}, (
+                    f"{offset} overtook {other_offset} of the same key ({other.state})"
+                )
+
+    def release(self, offset: int, now_ms: int, delay_ms: int = -1) -> None:
+        record = self.records[offset]
+        record.owner = ""
+        if record.deliveries >= self.config.delivery_count_max:
+            self.give_up(offset)
+            return
+        wait_ms = delay_ms if delay_ms >= 0 else self.config.retry_after_ms(record.deliveries)
+        record.state, record.at_ms = AVAILABLE, now_ms + wait_ms if wait_ms else 0
+        record.stored_deliveries = record.deliveries
+
+    def give_up(self, offset: int) -> None:
+        record = self.records[offset]
+        record.owner, record.at_ms = "", 0
+        record.state = ARCHIVING if self.config.has_dead_letters else FINISHED
+        record.stored_deliveries = record.deliveries
+
+    def finish(self, offset: int) -> None:
+        record = self.records[offset]
+        record.state, record.owner, record.at_ms = FINISHED, "", 0
+
+    def expire(self, now_ms: int) -> None:
+        for offset, record in self.records.items():
+            if record.state == ACQUIRED and record.at_ms <= now_ms:
+                self.release(offset, now_ms)
+
+    def crash(self) -> None:
+        """What was acquired is available again; its delivery was never counted as ended."""
+        for record in self.records.values():
+            if record.state == ACQUIRED:
+                record.state, record.owner, record.at_ms = AVAILABLE, "", 0
+                record.deliveries = record.stored_deliveries
+
+    def move_log_start(self, offset: int) -> None:
+        for number in range(self.start, offset):
+            self.record(number)
+            self.finish(number)
+
+    def deliverable(self, end: int, now_ms: int) -> set[int]:
+        """What could be delivered now of the records before `end`."""
+        found: set[int] = set()
+        busy: set[int] = set()
+        for offset in range(self.start, end):
+            record = self.record(offset)
+            if record.state in {FINISHED, ARCHIVING}:
+                continue
+            is_free = record.state == AVAILABLE and record.at_ms <= now_ms
+            if is_free and not (self.config.is_ordered and record.key in busy):
+                found.add(offset)
+            busy.add(record.key)
+        return found

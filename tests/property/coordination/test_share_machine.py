@@ -1,0 +1,275 @@
+"""Random histories of share groups against the plain model, by offset and by key, with crashes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.property.coordination.share_model import ACQUIRED, ARCHIVING, FINISHED, ShareModel
+
+from headrace.coordination.shares.commands import (
+    ACCEPT,
+    GAP,
+    REJECT,
+    RELEASE,
+    RENEW,
+    AcquireCommand,
+    DeadLetteredCommand,
+    DescribeCommand,
+    LearnCommand,
+    LogStartCommand,
+    OpenCommand,
+    PeekCommand,
+    ReleaseMemberCommand,
+    Row,
+    SettleCommand,
+    Settlement,
+    ShareLoadedCommand,
+    ShareTickCommand,
+)
+from headrace.coordination.shares.config import ShareConfig
+from headrace.coordination.shares.share_machine import ShareMachine
+
+GROUP = "g"
+MEMBERS = ("a", "b", "c")
+HISTORIES = 400
+STEPS = 60
+
+
+class Rig:
+    """A machine with its journal, and the model beside it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.config = ShareConfig(
+            lock_ms=rng.choice([50, 1_000]),
+            delivery_count_max=rng.choice([2, 3, 5, 50]),
+            unfinished_max=rng.choice([5, 20, 2_000]),
+            is_ordered=rng.random() < 0.5,
+            backoff_ms=rng.choice([(), (10,), (10, 100)]),
+            has_dead_letters=rng.random() < 0.5,
+        )
+        self.now_ms = 1_000
+        self.log_end = 0
+        self.log_start = 0
+        self.keys = {offset: rng.randrange(4) for offset in range(10_000)}
+        self.journal: list[tuple[bytes, bytes | None]] = []
+        self.model = ShareModel(self.config, 0, self.keys)
+        self.letters: list[tuple[int, int]] = []
+        self.machine = ShareMachine()
+        self.ask(OpenCommand(GROUP, 0, self.config))
+
+    def ask(self, command):
+        decision = self.machine.decide(command, self.now_ms)
+        for record in decision.records:
+            pair = self.machine.encode(record)
+            if pair is not None:
+                self.journal.append(pair)
+        for record in decision.records:
+            self.machine.apply(record)
+        self.letters += [(letter.first, letter.last) for letter in decision.effects]
+        return decision.reply
+
+    # --- steps -------------------------------------------------------------------------------
+
+    def produce(self) -> None:
+        self.log_end += self.rng.randrange(1, 30)
+
+    def pass_time(self) -> None:
+        self.now_ms += self.rng.choice([1, 9, 10, 60, 1_000])
+        self.tick_if_due()
+        self.model.expire(self.now_ms)
+
+    def tick_if_due(self) -> None:
+        deadline_ms = self.machine.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms <= self.now_ms:
+            self.ask(ShareTickCommand())
+
+    def acquire(self) -> None:
+        records_max = self.rng.choice([1, 2, 10, 500])
+        member = self.rng.choice(MEMBERS)
+        peeked = self.ask(PeekCommand(GROUP, self.log_end, records_max))
+        assert peeked.error is None
+        if peeked.rows_from >= 0:
+            rows_end = min(self.log_end, peeked.rows_from + self.rng.randrange(1, 40))
+            rows = [Row(n, self.keys[n]) for n in range(peeked.rows_from, rows_end)]
+            self.ask(LearnCommand(GROUP, rows, rows_end))
+            self.tick_if_due()  # a wait may have ended before its record was known again
+            peeked = self.ask(PeekCommand(GROUP, self.log_end, records_max))
+        within = sorted(peeked.ranges)
+        is_strict = self.rng.random() < 0.5
+        reply = self.ask(AcquireCommand(GROUP, member, within, records_max, is_strict))
+        assert reply.error is None
+        until_ms = self.now_ms + self.config.lock_ms
+        for first, last, deliveries in reply.acquired:
+            self.model.acquire(first, last, deliveries, member, until_ms, self.now_ms)
+        acquired = sum(last - first + 1 for first, last, _ in reply.acquired)
+        assert acquired <= records_max or not is_strict
+        if not acquired:
+            self.check_that_nothing_was_there()
+
+    def check_that_nothing_was_there(self) -> None:
+        group = self.machine.groups[GROUP]
+        keyed = group.keyed
+        end = group.window.end if keyed is None else keyed.rows_end
+        assert not self.model.deliverable(end, self.now_ms), "a record that may come does not"
+        if keyed is None and end < self.log_end:
+            assert not group.room(), "there is room, and new records do not come"
+
+    def settle(self) -> None:
+        member = self.rng.choice(MEMBERS)
+        held = self.model.held(member, self.now_ms)
+        if not held:
+            return
+        chosen = sorted(self.rng.sample(held, self.rng.randrange(1, len(held) + 1)))
+        settlements = [self.settlement(offset) for offset in chosen]
+        if self.rng.random() < 0.3:  # as a range where they are one
+            first = held[0]
+            last = first
+            while last + 1 in held:
+                last += 1
+            settlements = [self.settlement(first, last)]
+        reply = self.ask(SettleCommand(GROUP, member, settlements))
+        assert reply.errors == [None] * len(settlements)
+        for settlement in settlements:
+            for offset in range(settlement.first, settlement.last + 1):
+                self.apply_to_model(offset, settlement)
+
+    def settlement(self, first: int, last: int | None = None) -> Settlement:
+        kind = self.rng.choice([GAP, ACCEPT, ACCEPT, ACCEPT, RELEASE, REJECT, RENEW])
+        delay_ms = self.rng.choice([-1, 0, 25]) if kind == RELEASE else -1
+        return Settlement(first, first if last is None else last, kind, delay_ms)
+
+    def apply_to_model(self, offset: int, settlement: Settlement) -> None:
+        model = self.model
+        match settlement.kind:
+            case 0 | 1:
+                model.finish(offset)
+            case 2:
+                model.release(offset, self.now_ms, settlement.delay_ms)
+            case 3:
+                model.give_up(offset)
+            case 4:
+                model.records[offset].at_ms = self.now_ms + self.config.lock_ms
+
+    def settle_what_is_not_held(self) -> None:
+        offset = self.rng.randrange(self.log_end + 2)
+        member = self.rng.choice(MEMBERS)
+        record = self.model.records.get(offset)
+        window = self.machine.groups[GROUP].window
+        if offset in self.model.held(member, self.now_ms) or offset < window.start:
+            return
+        reply = self.ask(SettleCommand(GROUP, member, [Settlement(offset, offset, ACCEPT)]))
+        assert reply.errors[0] is not None, f"{offset} ({record}) was taken from {member}"
+
+    def leave(self) -> None:
+        member = self.rng.choice(MEMBERS)
+        self.ask(ReleaseMemberCommand(GROUP, member))
+        for offset, record in self.model.records.items():
+            if record.state == ACQUIRED and record.owner == member:
+                self.model.release(offset, self.now_ms)
+
+    def trim(self) -> None:
+        self.log_start = self.rng.randrange(self.log_start, self.log_end + 1)
+        self.ask(LogStartCommand(self.log_start))
+        self.model.move_log_start(self.log_start)
+
+    def copy_dead_letters(self) -> None:
+        for first, last in self.letters:
+            self.ask(DeadLetteredCommand(GROUP, first, last))
+            for offset in range(first, last + 1):
+                if self.model.record(offset).state == ARCHIVING:
+                    self.model.finish(offset)
+        self.letters.clear()
+
+    def crash(self) -> None:
+        if self.rng.random() < 0.5:  # a snapshot takes the journal's place
+            self.journal = [self.machine.encode(r) for r in self.machine.state_records()]
+        self.machine = ShareMachine()
+        for key, value in self.journal:
+            record = self.machine.decode(key, value)
+            assert record is not None
+            self.machine.apply(record)
+        self.letters.clear()
+        self.model.crash()
+        self.ask(ShareLoadedCommand())
+        self.ask(OpenCommand(GROUP, 0, self.config))
+        self.tick_if_due()
+
+    def step(self) -> None:
+        steps = [self.produce, self.pass_time, self.acquire, self.settle]
+        rare = [
+            self.settle_what_is_not_held,
+            self.leave,
+            self.trim,
+            self.copy_dead_letters,
+            self.crash,
+        ]
+        self.rng.choice(steps * 4 + rare)()
+        self.check()
+
+    def check(self) -> None:
+        """The window holds what the model does, and its figures are right."""
+        window = self.machine.groups[GROUP].window
+        reached = window.start
+        for run in window:
+            assert run.first == reached, "runs cover the window"
+            reached = run.last + 1
+            for offset in range(run.first, run.last + 1):
+                record = self.model.record(offset)
+                is_finished = record.state == FINISHED
+                assert run.is_terminal == is_finished, f"{offset}: {run} {record}"
+                if not is_finished:
+                    assert run.count == record.deliveries, f"{offset}: {run} {record}"
+                    assert (run.state == 1) == (record.state == ACQUIRED), f"{offset}: {run}"
+        assert reached == window.end
+        for offset in range(self.model.start, window.start):
+            assert self.model.record(offset).state == FINISHED, f"{offset} was passed over"
+        acquired = sum(r.state == ACQUIRED for r in self.model.records.values())
+        assert window.acquired_records == acquired
+        described = self.ask(DescribeCommand()).groups[0]
+        assert described.acquired_records == acquired
+
+
+def play(seed: int) -> None:
+    rig = Rig(seed)
+    for _ in range(STEPS):
+        rig.step()
+    finish(rig)
+
+
+def finish(rig: Rig) -> None:
+    """Whatever happened, patient consumers come to the end of the log."""
+    for _ in range(20_000):
+        rig.copy_dead_letters()
+        rig.acquire()
+        for member in MEMBERS:
+            held = rig.model.held(member, rig.now_ms)
+            settlements = [Settlement(offset, offset, ACCEPT) for offset in held]
+            if settlements:
+                assert rig.ask(SettleCommand(GROUP, member, settlements)).errors[0] is None
+            for offset in held:
+                rig.model.finish(offset)
+        rig.copy_dead_letters()
+        if rig.machine.groups[GROUP].window.start >= rig.log_end:
+            return
+        rig.pass_time()
+    raise AssertionError("the group did not come to the end of the log")
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_share_groups_do_what_the_model_does(block):
+    for seed in range(block * HISTORIES // 4, (block + 1) * HISTORIES // 4):
+        try:
+            play(seed)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.long
+def test_ten_thousand_histories_do_what_the_model_does():
+    for seed in range(100_000, 110_000):
+        try:
+            play(seed)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error

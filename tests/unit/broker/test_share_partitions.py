@@ -1,0 +1,258 @@
+"""Share groups on a broker in memory: receive, settle, retry, restart, deletion."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+import pytest
+from tests.unit.kafka.face_rig import batch, broker
+
+from headrace.broker.share_partitions import ReceiveRequest
+from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, Settlement
+from headrace.errors import RecordStateInvalid, TopicUnknown
+from headrace.log.reading import read
+from headrace.metadata.facts import partitions_prefix
+from headrace.records.batch import read_header
+from headrace.records.codec import Record, encode_batch, iterate_records
+
+GROUP = "workers"
+
+
+def in_a_loop(test):
+    @functools.wraps(test)
+    def run():
+        asyncio.run(test())
+
+    return run
+
+
+def ask(member="a", records_max=500, **options):
+    return ReceiveRequest(GROUP, member, records_max, 1_000_000, **options)
+
+
+async def topic_with(rig, *batches, **configs):
+    await rig.node.group_configs.change(
+        GROUP, lambda _: {"share.auto.offset.reset": "earliest", **configs}
+    )
+    topic = await make_topic(rig, "jobs")
+    for data in batches:
+        await append(topic, data)
+    return topic
+
+
+async def make_topic(rig, name):
+    await rig.node.topics.create(name, 1, 1, {})
+    return rig.node.topics.get(name)
+
+
+async def append(topic, data):
+    log = topic.partitions[0]
+    await log.wait_loaded()
+    while (appended := log.append(data, read_header(data))) is None:
+        await log.ready.wait()
+    await appended.completion.wait()
+
+
+def values(received):
+    wanted = {n for first, last, _ in received.acquired for n in range(first, last + 1)}
+    records = [record for data in received.batches for record in iterate_records(data)]
+    return [record.value for record in records if record.offset in wanted]
+
+
+def everything(received, kind=ACCEPT):
+    return [Settlement(first, last, kind) for first, last, _ in received.acquired]
+
+
+async def settle(rig, topic, settlements, member="a"):
+    shares = rig.node.shares
+    return await shares.settle(topic, 0, GROUP, member, settlements, is_atomic=True)
+
+
+@in_a_loop
+async def test_two_members_share_a_partition_and_each_record_is_delivered_once():
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1", b"2"), batch(b"3", b"4"))
+        first = await rig.node.shares.receive(topic, 0, ask("a", 2))
+        second = await rig.node.shares.receive(topic, 0, ask("b", 2))
+        third = await rig.node.shares.receive(topic, 0, ask("c", 2))
+        assert (values(first), values(second)) == ([b"1", b"2"], [b"3", b"4"])
+        assert not third.acquired
+        assert await settle(rig, topic, everything(first)) == [None]
+        with_wrong_member = await settle(rig, topic, everything(second))
+        assert isinstance(with_wrong_member[0], RecordStateInvalid)
+
+
+@in_a_loop
+async def test_a_record_that_is_released_comes_again_and_its_deliveries_are_counted():
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1", b"2", b"3"))
+        received = await rig.node.shares.receive(topic, 0, ask())
+        await settle(rig, topic, [Settlement(0, 0, ACCEPT), Settlement(1, 1, RELEASE)])
+        again = await rig.node.shares.receive(topic, 0, ask("b"))
+        assert values(received) == [b"1", b"2", b"3"]
+        assert [tuple(item) for item in again.acquired] == [(1, 1, 2)]
+
+
+@in_a_loop
+async def test_progress_survives_a_restart_and_what_was_in_flight_comes_again():
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1", b"2", b"3", b"4"))
+        await rig.node.shares.receive(topic, 0, ask())
+        await settle(rig, topic, [Settlement(0, 1, ACCEPT), Settlement(3, 3, REJECT)])
+        rig.node.shares.resign(topic, 0)
+        again = await rig.node.shares.receive(topic, 0, ask("b"))
+        assert values(again) == [b"3"]
+
+
+@in_a_loop
+async def test_records_of_one_key_come_one_at_a_time_and_other_keys_go_on():
+    records = [Record(i, 1, b"k%d" % (i % 2), b"%d" % i, []) for i in range(4)]
+    async with broker() as rig:
+        topic = await topic_with(rig, encode_batch(records), **{"headrace.share.key.order": "true"})
+        received = await rig.node.shares.receive(topic, 0, ask())
+        assert values(received) == [b"0", b"1"]
+        assert not (await rig.node.shares.receive(topic, 0, ask("b"))).acquired
+        await settle(rig, topic, [Settlement(1, 1, ACCEPT)])
+        assert values(await rig.node.shares.receive(topic, 0, ask("b"))) == [b"3"]
+
+
+@in_a_loop
+async def test_who_waits_hears_of_new_records_and_of_released_ones():
+    async with broker() as rig:
+        topic = await topic_with(rig)
+        shares = rig.node.shares
+        empty = await shares.receive(topic, 0, ask())
+        waiting = asyncio.create_task(shares.wait(topic, 0, empty.retry_at_ms, 30))
+        await asyncio.sleep(0)
+        await append(topic, batch(b"1"))
+        await asyncio.wait_for(waiting, 5)
+        received = await shares.receive(topic, 0, ask())
+        waiting = asyncio.create_task(shares.wait(topic, 0, -1, 30))
+        await asyncio.sleep(0)
+        await settle(rig, topic, everything(received, RELEASE))
+        await asyncio.wait_for(waiting, 5)
+
+
+@in_a_loop
+async def test_a_lock_that_ends_makes_its_record_available_without_anything_new():
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1"))
+        shares = rig.node.shares
+        await shares.receive(topic, 0, ask("a", lock_ms=30))
+        async with asyncio.timeout(10):
+            while not (again := await shares.receive(topic, 0, ask("b"))).acquired:
+                await shares.wait(topic, 0, again.retry_at_ms, 30)
+        assert again.acquired[0].deliveries == 2
+
+
+@in_a_loop
+async def test_a_group_begins_at_the_end_unless_it_is_told_otherwise():
+    async with broker() as rig:
+        topic = await make_topic(rig, "jobs")
+        await append(topic, batch(b"old"))
+        shares = rig.node.shares
+        assert not (await shares.receive(topic, 0, ask())).acquired
+        await append(topic, batch(b"new"))
+        assert values(await shares.receive(topic, 0, ask())) == [b"new"]
+
+
+@in_a_loop
+async def test_nothing_of_a_journal_is_left_when_its_topic_is_deleted():
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1"))
+        await settle(rig, topic, everything(await rig.node.shares.receive(topic, 0, ask())))
+        await rig.node.topics.delete(topic)
+        async with asyncio.timeout(5):
+            while await rig.metadata.list(partitions_prefix(topic.id)):
+                await asyncio.sleep(0.001)
+        assert not [info for info in rig.store.list() if info.ledger]
+        with pytest.raises(TopicUnknown):
+            await rig.node.shares.receive(topic, 0, ask())
+
+
+async def end(topic, producer_id, *, is_commit):
+    appended = topic.partitions[0].append_marker(producer_id, 0, 0, is_commit=is_commit)
+    await appended.completion.wait()
+
+
+def transactional(producer_id, *values):
+    options = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+    records = [Record(i, 1, value, value, []) for i, value in enumerate(values)]
+    return encode_batch(records, is_transactional=True, **options)
+
+
+@pytest.mark.parametrize("is_ordered", ["false", "true"])
+def test_a_group_of_committed_records_gets_neither_open_nor_aborted_ones(is_ordered):
+    async def scenario():
+        async with broker() as rig:
+            topic = await topic_with(
+                rig,
+                transactional(1, b"aborted"),
+                transactional(2, b"committed"),
+                batch(b"plain"),
+                **{
+                    "share.isolation.level": "read_committed",
+                    "headrace.share.key.order": is_ordered,
+                },
+            )
+            assert not (await rig.node.shares.receive(topic, 0, ask())).acquired
+            await end(topic, 1, is_commit=False)
+            await end(topic, 2, is_commit=True)
+            await append(topic, transactional(3, b"open"))
+            received = await rig.node.shares.receive(topic, 0, ask())
+            assert values(received) == [b"committed", b"plain"]
+            await settle(rig, topic, everything(received))
+            assert not (await rig.node.shares.receive(topic, 0, ask())).acquired
+            described = await rig.node.shares.describe(topic, 0)
+            assert described[0].start == 5, "what nobody gets does not hold up the group"
+
+    asyncio.run(scenario())
+
+
+@in_a_loop
+async def test_what_is_given_up_is_copied_with_its_origin_before_it_is_finished():
+    async with broker() as rig:
+        topic = await topic_with(
+            rig,
+            batch(b"good", b"bad"),
+            **{"errors.deadletterqueue.topic.name": "jobs.dead"},
+        )
+        received = await rig.node.shares.receive(topic, 0, ask())
+        refused = Settlement(1, 1, REJECT, reason="cannot be parsed")
+        await settle(rig, topic, [Settlement(0, 0, ACCEPT), refused])
+        async with asyncio.timeout(10):
+            while (await rig.node.shares.describe(topic, 0))[0].start != 2:
+                await asyncio.sleep(0.001)
+        dead = rig.node.topics.get("jobs.dead").partitions[0]
+        (record,) = iterate_records(await read(dead, rig.store, 0, 10_000))
+        assert record.value == b"bad"
+        assert dict(record.headers) == {
+            "__dlq.errors.topic": b"jobs",
+            "__dlq.errors.partition": b"0",
+            "__dlq.errors.offset": b"1",
+            "__dlq.errors.group": GROUP.encode(),
+            "__dlq.errors.delivery.count": b"1",
+            "__dlq.errors.message": b"cannot be parsed",
+        }
+        assert received.acquired
+
+
+@in_a_loop
+async def test_a_dead_letter_whose_copy_a_crash_prevented_is_copied_after_the_restart():
+    async with broker() as rig:
+        topic = await topic_with(
+            rig, batch(b"bad"), **{"errors.deadletterqueue.topic.name": "jobs"}
+        )  # a topic that cannot be its own: the copy fails until another one is named
+        await rig.node.shares.receive(topic, 0, ask())
+        await settle(rig, topic, [Settlement(0, 0, REJECT)])
+        rig.node.shares.resign(topic, 0)
+        described = (await rig.node.shares.describe(topic, 0))[0]
+        assert (described.start, described.archiving_records) == (0, 1)
+        await rig.node.group_configs.change(
+            GROUP, lambda _: {"errors.deadletterqueue.topic.name": "jobs.dead"}
+        )
+        async with asyncio.timeout(10):
+            while (await rig.node.shares.describe(topic, 0))[0].start != 1:
+                await asyncio.sleep(0.01)
+        assert rig.node.topics.get("jobs.dead").partitions[0].high_watermark >= 1
