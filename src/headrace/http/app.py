@@ -23,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from headrace.errors import DataCorrupt
 from headrace.http.metrics import Metrics
 from headrace.http.openapi import DOCUMENT
+from headrace.http.queues import Queues
 
 CONNECTIONS_MAX = 128
 """From here on the oldest that waits for its client is closed for each new one: health checks come
@@ -99,6 +100,7 @@ class _App:
             Route("/readyz", self._readyz),
             Route("/metrics", self._serve_metrics),
             Route("/openapi.json", self._openapi),
+            *Queues(face.node, is_local=face.is_local).routes,
         ]
 
     async def _healthz(self, _request: Request) -> Response:

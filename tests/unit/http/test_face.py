@@ -76,7 +76,7 @@ def test_every_answer_is_marked_and_other_hosts_get_none(monkeypatch):
 
     async def scenario() -> None:
         served = _served(monkeypatch, render)
-        for path in [*DOCUMENT["paths"], "/nowhere"]:
+        for path in [*(p for p in DOCUMENT["paths"] if "{" not in p), "/nowhere"]:
             status, headers, _body = await _ask(served, path)
             assert status == (404 if path == "/nowhere" else 200)
             assert headers[b"x-content-type-options"] == b"nosniff"

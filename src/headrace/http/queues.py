@@ -1,0 +1,381 @@
+"""Queues over HTTP: receive records of a share group, and settle them.
+
+Invariants: the same engine as Kafka's share groups (`broker/share_partitions`), so both can consume
+one group. Each receive is a member of its own; a receipt names it, so it alone settles what it got.
+Nothing here is served beyond loopback while HTTP clients are not authenticated. Every input is
+checked and bounded; errors are problem details (RFC 9457) with `retriable` and `next_step`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headrace.broker.share_partitions import ReceiveRequest
+from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, RENEW, Settlement
+from headrace.errors import (
+    GroupIdInvalid,
+    GroupUnknown,
+    HeadraceError,
+    NotOwner,
+    RecordStateInvalid,
+    RequestInvalid,
+    Retriable,
+    TopicUnknown,
+)
+from headrace.records.codec import iterate_records
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+
+    from headrace.broker.node import Node
+    from headrace.broker.share_partitions import Received
+    from headrace.broker.topic import Topic
+    from headrace.coordination.shares.commands import ShareDescription
+    from headrace.records.codec import Record
+
+RECORDS_MAX: Final = 1_000
+WAIT_MS_MAX: Final = 60_000
+LOCK_MS_MAX: Final = 12 * 3_600_000
+BYTES_MAX: Final = 16 * 1024 * 1024
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+SETTLEMENTS_MAX: Final = 10_000
+GROUP_LENGTH_MAX: Final = 255
+REASON_LENGTH_MAX: Final = 1_000
+PROBLEM: Final = "application/problem+json"
+
+Json = dict[str, Any]
+
+
+class Receipt(NamedTuple):
+    """Names one delivery: who got which record."""
+
+    partition: int
+    offset: int
+    member: str
+
+    def text(self) -> str:
+        """As clients carry it; opaque to them."""
+        plain = f"{self.partition}.{self.offset}.{self.member}"
+        return base64.urlsafe_b64encode(plain.encode()).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: Any) -> Receipt:
+        """Raises RequestInvalid."""
+        try:
+            padded = text + "=" * (-len(text) % 4)
+            partition, offset, member = base64.urlsafe_b64decode(padded).decode().split(".")
+            if len(text) > 200 or not member.isalnum():
+                raise ValueError
+            return cls(int(partition), int(offset), member)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise RequestInvalid(
+                "a receipt is not one that `receive` gave: settle with receipts as they came"
+            ) from error
+
+
+class Queues:
+    """The routes of queues."""
+
+    def __init__(self, node: Node, *, is_local: bool) -> None:
+        self._node = node
+        self._is_local = is_local
+        path = "/v1/queues/{topic}/{group}"
+        self.routes = [
+            Route(path, self._guarded(self._describe), methods=["GET"]),
+            Route(f"{path}/receive", self._guarded(self._receive), methods=["POST"]),
+            Route(f"{path}/settle", self._guarded(self._settle), methods=["POST"]),
+        ]
+
+    def _guarded(
+        self, handle: Callable[[Request], Awaitable[Json]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            if not self._is_local:
+                return _problem(
+                    403,
+                    "queues are served on loopback alone, because HTTP clients are not"
+                    " authenticated",
+                    "use a Kafka client, or ask from the broker's own machine",
+                )
+            try:
+                return JSONResponse(await handle(request))
+            except HeadraceError as error:
+                return _refused(error)
+
+        return answer
+
+    # --- receive -----------------------------------------------------------------------------
+
+    async def _receive(self, request: Request) -> Json:
+        topic, group_id = self._names(request)
+        body = await _body(request)
+        records_max = _integer(body, "max", 10, 1, RECORDS_MAX)
+        wait_ms = _integer(body, "wait_ms", 0, 0, WAIT_MS_MAX)
+        lock_ms = _integer(body, "lock_ms", -1, -1, LOCK_MS_MAX)
+        member = self._node.randomness.uuid().hex[:16]
+        asked = ReceiveRequest(group_id, f"http-{member}", records_max, BYTES_MAX, True, lock_ms)
+        messages = await self._receive_all(topic, asked, member, wait_ms / 1000)
+        return {"topic": topic.name, "group": group_id, "messages": messages}
+
+    async def _receive_all(
+        self, topic: Topic, asked: ReceiveRequest, member: str, wait_s: float
+    ) -> list[Json]:
+        """Messages of the partitions that this broker serves, beginning with any of them."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        while True:
+            numbers = self._served(topic)
+            messages: list[Json] = []
+            waiting: list[tuple[int, int]] = []
+            for number in numbers:
+                left = asked.records_max - len(messages)
+                if left <= 0:
+                    break
+                part = ReceiveRequest(
+                    asked.group_id, asked.member_id, left, asked.bytes_max, True, asked.lock_ms
+                )
+                received = await self._node.shares.receive(topic, number, part)
+                messages += _messages(received, number, member)
+                if not received.acquired:
+                    waiting.append((number, received.retry_at_ms))
+            left_s = deadline - loop.time()
+            if messages or left_s <= 0:
+                return messages
+            await self._wait(topic, waiting, left_s)
+
+    def _served(self, topic: Topic) -> list[int]:
+        """The partitions to ask, each time beginning with another. Raises NotOwner."""
+        count = len(topic.partitions)
+        first = self._node.randomness.below(count)
+        numbers = [(first + turn) % count for turn in range(count)]
+        served = [n for n in numbers if self._node.ownership.is_mine(topic, n)]
+        if not served:
+            raise NotOwner(f"this broker serves no partition of {topic.name}: ask another one")
+        return served
+
+    async def _wait(self, topic: Topic, waiting: list[tuple[int, int]], timeout_s: float) -> None:
+        node = self._node
+        waits = [
+            node.tasks.start(node.shares.wait(topic, number, at_ms, timeout_s), "a receive waits")
+            for number, at_ms in waiting
+        ]
+        try:
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waits:
+                task.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    # --- settle ------------------------------------------------------------------------------
+
+    async def _settle(self, request: Request) -> Json:
+        topic, group_id = self._names(request)
+        wanted = _settlements(await _body(request))
+        by_member: dict[tuple[int, str], list[tuple[str, Settlement]]] = {}
+        for text, receipt, settlement in wanted:
+            key = (receipt.partition, receipt.member)
+            by_member.setdefault(key, []).append((text, settlement))
+        results: dict[str, HeadraceError | None] = {}
+        for (number, member), items in by_member.items():
+            items.sort(key=lambda item: item[1].first)
+            settlements = [settlement for _text, settlement in items]
+            try:
+                errors = await self._node.shares.settle(
+                    topic, number, group_id, f"http-{member}", settlements, is_atomic=False
+                )
+            except GroupUnknown:
+                unknown = RecordStateInvalid("nothing of this partition was delivered to the group")
+                errors = [unknown] * len(items)
+            except HeadraceError as error:
+                errors = [error] * len(items)
+            results.update((text, e) for (text, _), e in zip(items, errors, strict=True))
+        return {"results": [_result(text, results[text]) for text, _, _ in wanted]}
+
+    # --- describe ----------------------------------------------------------------------------
+
+    async def _describe(self, request: Request) -> Json:
+        topic, group_id = self._names(request)
+        partitions: list[Json] = []
+        for number in sorted(self._served(topic)):
+            log = topic.partitions[number]
+            described = await self._node.shares.describe(topic, number, [group_id])
+            partitions += [_described(number, found, log.high_watermark) for found in described]
+        return {"topic": topic.name, "group": group_id, "partitions": partitions}
+
+    def _names(self, request: Request) -> tuple[Topic, str]:
+        """Raises TopicUnknown, GroupIdInvalid."""
+        group_id = request.path_params["group"]
+        if not 0 < len(group_id) <= GROUP_LENGTH_MAX:
+            raise GroupIdInvalid(f"a group's id has 1 to {GROUP_LENGTH_MAX} characters")
+        return self._node.topics.get(request.path_params["topic"]), group_id
+
+
+# --- bodies ----------------------------------------------------------------------------------
+
+
+async def _body(request: Request) -> Json:
+    """The request's JSON object; none at all stands for an empty one. Raises RequestInvalid."""
+    parts = bytearray()
+    async for chunk in request.stream():
+        parts += chunk
+        if len(parts) > BODY_BYTES_MAX:
+            raise RequestInvalid(
+                f"a body has at most {BODY_BYTES_MAX} bytes: send several requests"
+            )
+    if not parts:
+        return {}
+    # A form of another site cannot send this type without the browser asking first.
+    if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+        raise RequestInvalid("send JSON, with Content-Type: application/json")
+    try:
+        body = json.loads(parts)
+    except (ValueError, RecursionError) as error:
+        raise RequestInvalid(f"the body is no JSON ({error})"[:200]) from error
+    if not isinstance(body, dict):
+        raise RequestInvalid("the body is no JSON object")
+    return body
+
+
+def _integer(body: Json, name: str, default: int, low: int, high: int) -> int:
+    value = body.get(name, default)
+    if isinstance(value, float) and value.is_integer():  # 1.0 is an integer in JSON Schema
+        value = int(value)
+    if type(value) is not int or not low <= value <= high:
+        raise RequestInvalid(f"{name!r} is an integer from {low} to {high}")
+    return value
+
+
+def _items(body: Json, name: str) -> list[Json]:
+    items = body.get(name, [])
+    if not isinstance(items, list) or len(items) > SETTLEMENTS_MAX:
+        raise RequestInvalid(f"{name!r} is a list of at most {SETTLEMENTS_MAX}")
+    found = [{"receipt": item} if isinstance(item, str) else item for item in items]
+    if not all(isinstance(item, dict) for item in found):
+        raise RequestInvalid(f"{name!r} holds receipts, or objects with one")
+    return found
+
+
+def _settlements(body: Json) -> list[tuple[str, Receipt, Settlement]]:
+    """(receipt as it came, what it says, what to do). Raises RequestInvalid."""
+    unknown = sorted(set(body) - {"ack", "nack", "extend", "dead_letter"})
+    if unknown:
+        raise RequestInvalid(f"unknown field {unknown[0][:50]!r}")
+    found: list[tuple[str, Receipt, Settlement]] = []
+    for name, kind in (
+        ("ack", ACCEPT),
+        ("nack", RELEASE),
+        ("extend", RENEW),
+        ("dead_letter", REJECT),
+    ):
+        for item in _items(body, name):
+            receipt = Receipt.parse(item.get("receipt"))
+            delay = "lock_ms" if kind == RENEW else "delay_ms"
+            delay_ms = _integer(item, delay, -1, -1, 365 * 24 * 3_600_000)
+            reason = item.get("reason", "")
+            if not isinstance(reason, str) or len(reason) > REASON_LENGTH_MAX:
+                raise RequestInvalid(f"'reason' is text of at most {REASON_LENGTH_MAX} characters")
+            settlement = Settlement(receipt.offset, receipt.offset, kind, delay_ms, reason)
+            found.append((item["receipt"], receipt, settlement))
+    if not found:
+        raise RequestInvalid("nothing to settle: name receipts in ack, nack, extend or dead_letter")
+    if len({text for text, _, _ in found}) < len(found):
+        raise RequestInvalid("a receipt is settled twice in one request")
+    return found
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+def _messages(received: Received, partition: int, member: str) -> list[Json]:
+    ranges = iter(received.acquired)
+    found: list[Json] = []
+    current = next(ranges, None)
+    for batch in received.batches:
+        for record in iterate_records(batch):
+            while current is not None and current.last < record.offset:
+                current = next(ranges, None)
+            if current is None:
+                return found
+            if record.offset >= current.first:
+                found.append(_message(record, partition, member, current.deliveries))
+    return found
+
+
+def _message(record: Record, partition: int, member: str, deliveries: int) -> Json:
+    message: Json = {
+        "receipt": Receipt(partition, record.offset, member).text(),
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "deliveries": deliveries,
+        "headers": [[name, _text(value)[0]] for name, value in record.headers],
+    }
+    for name, data in (("key", record.key), ("value", record.value)):
+        message[name], is_text = _text(data)
+        if not is_text:
+            message[f"{name}_encoding"] = "base64"
+    return message
+
+
+def _text(data: bytes | None) -> tuple[str | None, bool]:
+    """(as text, True), or (in base64, False) where it is no UTF-8."""
+    if data is None:
+        return None, True
+    try:
+        return data.decode(), True
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode(), False
+
+
+def _described(number: int, found: ShareDescription, high_watermark: int) -> Json:
+    return {
+        "partition": number,
+        "start_offset": found.start,
+        "end_offset": found.end,
+        "in_flight": found.acquired_records,
+        "waiting_for_dead_letter_copy": found.archiving_records,
+        "lag": high_watermark - found.start - found.finished_records,
+    }
+
+
+def _result(receipt: str, error: HeadraceError | None) -> Json:
+    if error is None:
+        return {"receipt": receipt, "ok": True}
+    return {
+        "receipt": receipt,
+        "ok": False,
+        "error": str(error),
+        "retriable": isinstance(error, Retriable),
+    }
+
+
+def _refused(error: HeadraceError) -> Response:
+    status, next_step = 503, "try again"
+    if isinstance(error, TopicUnknown):
+        status, next_step = 404, "create the topic, or check its name"
+    elif isinstance(error, NotOwner):
+        status, next_step = 421, "ask the broker that serves the topic's partitions"
+    elif isinstance(error, RequestInvalid | GroupIdInvalid):
+        status, next_step = 400, "change the request: the same one gets the same answer"
+    elif not isinstance(error, Retriable):
+        status, next_step = 409, "change the request: the same one gets the same answer"
+    return _problem(status, str(error), next_step, is_retriable=status == 503)
+
+
+def _problem(status: int, detail: str, next_step: str, *, is_retriable: bool = False) -> Response:
+    body = {
+        "type": "about:blank",
+        "status": status,
+        "detail": detail,
+        "retriable": is_retriable,
+        "next_step": next_step,
+    }
+    return JSONResponse(body, status, media_type=PROBLEM)
