@@ -396,11 +396,10 @@ class Node:
             for entry in (await self.metadata.list(OWNERS) if self._slots else ())
         }
         for entry in await self.metadata.list(PARTITIONS):
-        if gone is not None:
-            self.shares.forget_topic(gone.id)
-            partition = partition_of_key(entry.key)
-            chained.add(partition)
-            if self._slots and owners.get(partition) != self.config.broker_id:
+            topic_id, number = partition_of_key(entry.key)
+            chained.add((topic_id, number))
+            owner = owners.get((topic_id, partition_of_companion(number)))
+            if self._slots and owner != self.config.broker_id:
                 continue  # another broker's, in another folder
             if topic_id in self.topics.by_id:
                 used |= PartitionFact.decode(entry.value).local_ledgers

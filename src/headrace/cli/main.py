@@ -25,6 +25,7 @@ COMMANDS = {
     "produce": ("headrace.cli.produce", "Write records: lines, JSON, files."),
     "consume": ("headrace.cli.consume", "Read records: from, to, follow, in many formats."),
     "group": ("headrace.cli.group", "List, describe, reset and delete consumer groups."),
+    "dead": ("headrace.cli.dead", "List, show, send back and purge dead letters."),
     "info": ("headrace.cli.info", "Show the cluster: id, brokers, topics, versions."),
     "cluster": ("headrace.cli.cluster", "Run a small cluster's ZooKeeper and bookies here."),
     "demo": ("headrace.cli.demo", "Run the whole thing once on real data."),
@@ -34,7 +35,7 @@ COMMANDS = {
     "completion": ("headrace.cli.completion", "Print the completion script of your shell."),
 }
 
-OF_A_CLUSTER = {"topic", "produce", "consume", "group", "info", "pipeline"}
+OF_A_CLUSTER = {"topic", "produce", "consume", "group", "dead", "info", "pipeline"}
 """Commands that talk to brokers: which ones may be said behind them, too."""
 
 

@@ -1,0 +1,415 @@
+"""`headrace dead`: what share groups have given up; look at it, send it back, drop it.
+
+Invariants: a redrive moves records in transactions, together with its own progress, so each record
+is sent once however often the command is stopped and started again. It ends at the dead letter
+topic's end as it was when it began, so what fails again in the meantime is left for the next one.
+Records that a filter leaves out are appended to the dead letter topic again, in the same
+transaction. The order of a partition is kept, and so is that of each key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from headrace.cli.client import kafka
+from headrace.cli.completion import complete_topics
+from headrace.cli.failures import CONFLICT, CommandFailed, from_kafka
+from headrace.cli.output import print_json, print_table
+from headrace.cli.progress import counting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.cli.client import Client, Message
+    from headrace.cli.session import Session
+
+PREFIX: Final = "__dlq.errors."
+REDRIVES: Final = "headrace-redrives"
+"""Header that counts how often a record was sent back."""
+BATCH_RECORDS: Final = 500
+POLL_S: Final = 1.0
+QUIET_S_MAX: Final = 30.0
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+TOPIC = click.argument("topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics)
+
+
+class Letter(NamedTuple):
+    """What a dead letter says of itself; empty where it does not."""
+
+    topic: str
+    partition: str
+    offset: str
+    group: str
+    deliveries: str
+    message: str
+
+    @classmethod
+    def of(cls, message: Message) -> Letter:
+        """Read the headers of a record."""
+        headers = {name: (value or b"").decode("utf-8", "replace") for name, value in _all(message)}
+        names = ("topic", "partition", "offset", "group", "delivery.count", "message")
+        return cls(*(headers.get(PREFIX + name, "") for name in names))
+
+
+def _all(message: Message) -> list[tuple[str, bytes | None]]:
+    return list(message.headers() or [])
+
+
+@click.group()
+def dead() -> None:
+    """Dead letters: list, show, redrive, purge.
+
+    \b
+    Examples:
+      headrace dead list orders.dead
+      headrace dead show orders.dead --count 5
+      headrace dead redrive orders.dead --dry-run
+      headrace dead redrive orders.dead --rate 200
+    """
+
+
+@dead.command("list")
+@TOPIC
+@AS_JSON
+@click.pass_obj
+def list_(session: Session, /, topic: str, as_json: bool) -> None:
+    """Count dead letters by origin, group and reason."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for message in _scan(session, topic):
+        letter = Letter.of(message)
+        counts[letter.topic, letter.group, letter.message] += 1
+    rows = [(*key, count) for key, count in counts.most_common()]
+    if as_json:
+        names = ("origin", "group", "reason", "count")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    print_table(["origin", "group", "reason", "count"], rows)
+
+
+@dead.command()
+@TOPIC
+@click.option("--count", "-n", type=click.IntRange(min=1), default=10, show_default=True)
+@AS_JSON
+@click.pass_obj
+def show(session: Session, /, topic: str, count: int, as_json: bool) -> None:
+    """Show dead letters with where they come from and why."""
+    found: list[dict[str, Any]] = []
+    for message in _scan(session, topic):
+        found.append(
+            {
+                "partition": message.partition(),
+                "offset": message.offset(),
+                "key": _text(message.key()),
+                "value": _text(message.value()),
+                "origin": Letter.of(message)._asdict(),
+            }
+        )
+        if len(found) >= count:
+            break
+    if as_json:
+        print_json(found)
+        return
+    columns = ["dead letter", "origin", "group", "deliveries", "reason", "key", "value"]
+    print_table(columns, [_row(one) for one in found])
+
+
+def _row(shown: dict[str, Any]) -> list[str | None]:
+    origin = shown["origin"]
+    return [
+        f"{shown['partition']}:{shown['offset']}",
+        f"{origin['topic']}-{origin['partition']}:{origin['offset']}",
+        origin["group"],
+        origin["deliveries"],
+        origin["message"],
+        shown["key"],
+        shown["value"],
+    ]
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")[:200]
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def _assigned(session: Session, topic: str, group: str) -> tuple[Client, dict[int, int]]:
+    """(a consumer of the whole topic from the group's progress on, where each partition ends)."""
+    numbers = session.partitions_of(topic)
+    consumer = session.consumer(
+        {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    library = kafka()
+    parts = [library.TopicPartition(topic, number) for number in numbers]
+    try:
+        committed = consumer.committed(parts, timeout=session.timeout_s)
+        ends: dict[int, int] = {}
+        for part in committed:
+            low, high = consumer.get_watermark_offsets(part, timeout=session.timeout_s)
+            part.offset = max(part.offset, low)
+            if part.offset < high:
+                ends[part.partition] = high
+    except library.KafkaException as error:
+        consumer.close()
+        raise from_kafka(error.args[0], f"read {topic!r}") from None
+    consumer.assign([part for part in committed if part.partition in ends])
+    return consumer, ends
+
+
+def _messages(consumer: Client, ends: dict[int, int]) -> Iterator[list[Message]]:
+    """Bundles of records up to `ends`; raises CommandFailed where nothing comes for long."""
+    library = kafka()
+    quiet_since_s = time.monotonic()
+    open_ = dict(ends)
+    while open_:
+        bundle = [m for m in consumer.consume(BATCH_RECORDS, POLL_S) if _is_record(m)]
+        parts = [library.TopicPartition(_topic_of(consumer), number) for number in open_]
+        if bundle:
+            quiet_since_s = time.monotonic()
+            yield [m for m in bundle if m.offset() < ends[m.partition()]]
+        # Positions pass markers, which are no messages.
+        for part in consumer.position(parts):
+            if part.offset >= open_[part.partition]:
+                del open_[part.partition]
+        if time.monotonic() - quiet_since_s > QUIET_S_MAX:
+            raise CommandFailed(
+                f"nothing came for {QUIET_S_MAX:g} s before the topic's end: the rest was left",
+                "See whether its partitions are served: headrace topic describe",
+            )
+
+
+def _topic_of(consumer: Client) -> str:
+    return str(consumer.assignment()[0].topic)
+
+
+def _is_record(message: Message) -> bool:
+    error = message.error()
+    if error is None:
+        return True
+    if error.retriable():
+        return False
+    raise from_kafka(error, "read dead letters")
+
+
+def _scan(session: Session, topic: str) -> Iterator[Message]:
+    """All dead letters that were not sent back yet."""
+    consumer, ends = _assigned(session, topic, _group_of(topic))
+    try:
+        if ends:
+            for bundle in _messages(consumer, ends):
+                yield from bundle
+    finally:
+        consumer.close()
+
+
+def _group_of(topic: str) -> str:
+    """The group that keeps a redrive's progress."""
+    return f"headrace-redrive.{topic}"
+
+
+# --- redrive ---------------------------------------------------------------------------------
+
+
+@dead.command()
+@TOPIC
+@click.option("--to", "target", metavar="TOPIC", help="Default: where each record comes from.")
+@click.option("--group", metavar="GROUP", help="Only what this group gave up.")
+@click.option("--reason", metavar="TEXT", help="Only where the reason contains TEXT.")
+@click.option("--rate", type=click.FloatRange(min=0.1), help="Records a second at most.")
+@click.option("--dry-run", is_flag=True, help="Count what would be sent; change nothing.")
+@AS_JSON
+@click.pass_obj
+def redrive(session: Session, /, topic: str, **options: Any) -> None:
+    """Send dead letters back, each once, in order. Can be stopped and started again.
+
+    Records that --group or --reason leave out stay in the dead letter topic, at its end.
+    """
+    sent: Counter[str] = Counter()
+    kept = 0
+    if options["dry_run"]:
+        for message in _scan(session, topic):
+            target = _target(message, options)
+            sent[target or ""] += 1
+        kept = sent.pop("", 0)
+    else:
+        sent, kept = _redrive(session, topic, options)
+    total = sum(sent.values())
+    if options["as_json"]:
+        print_json({"dry_run": options["dry_run"], "sent": dict(sent), "kept": kept})
+        return
+    if sent:
+        print_table(["topic", "records"], sorted(sent.items()))
+    would = "would be" if options["dry_run"] else "were"
+    click.echo(f"{total:,} dead letters {would} sent back, {kept:,} kept")
+
+
+def _redrive(session: Session, topic: str, options: dict[str, Any]) -> tuple[Counter[str], int]:
+    consumer, ends = _assigned(session, topic, _group_of(topic))
+    sent: Counter[str] = Counter()
+    kept = 0
+    try:
+        if not ends:
+            return sent, kept
+        producer = session.producer(
+            {
+                "transactional.id": _group_of(topic),
+                "transaction.timeout.ms": 60_000,
+                "partitioner": "murmur2_random",
+            }
+        )
+        _begin(session, producer)
+        starts = {p.partition: p.offset for p in consumer.assignment()}
+        left = sum(ends[number] - max(start, 0) for number, start in starts.items())
+        with counting(f"redrive {topic}", left) as show_done:
+            for bundle in _messages(consumer, ends):
+                begun_s = time.monotonic()
+                targets = _send(session, consumer, producer, bundle, options)
+                sent.update(target for target in targets if target is not None)
+                kept += targets.count(None)
+                show_done(len(bundle))
+                if options["rate"]:
+                    rest_s = len(bundle) / options["rate"] - (time.monotonic() - begun_s)
+                    time.sleep(max(rest_s, 0.0))
+    finally:
+        consumer.close()
+    return sent, kept
+
+
+def _begin(session: Session, producer: Client) -> None:
+    try:
+        producer.init_transactions(session.timeout_s)
+    except kafka().KafkaException as error:
+        raise from_kafka(error.args[0], "begin a redrive") from None
+
+
+def _send(
+    session: Session,
+    consumer: Client,
+    producer: Client,
+    bundle: list[Message],
+    options: dict[str, Any],
+) -> list[str | None]:
+    """Send one bundle and its progress in one transaction; where each record went."""
+    library = kafka()
+    targets: list[str | None] = []
+    last: dict[tuple[str, int], int] = {}
+    try:
+        producer.begin_transaction()
+        for message in bundle:
+            target = _target(message, options)
+            targets.append(target)
+            if target is None:
+                _produce(producer, message.topic(), message, message.partition(), _all(message))
+            else:
+                origin = Letter.of(message)
+                number = int(origin.partition) if _is_origin(origin, target) else -1
+                _produce(producer, target, message, number, _stripped(message))
+            last[message.topic(), message.partition()] = message.offset() + 1
+        offsets = [library.TopicPartition(*key, offset) for key, offset in last.items()]
+        metadata = consumer.consumer_group_metadata()
+        producer.send_offsets_to_transaction(offsets, metadata, session.timeout_s)
+        producer.commit_transaction(session.timeout_s)
+    except library.KafkaException as error:
+        failed = error.args[0]
+        if not failed.fatal():
+            producer.abort_transaction(session.timeout_s)
+        if failed.name() in {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}:
+            raise CommandFailed(
+                "another redrive of this topic has taken over: this one has stopped",
+                "Wait for it, or start this one again",
+                CONFLICT,
+            ) from None
+        raise from_kafka(failed, "send dead letters back") from None
+    return targets
+
+
+def _produce(
+    producer: Client,
+    topic: str,
+    message: Message,
+    number: int,
+    headers: list[tuple[str, bytes | None]],
+) -> None:
+    options = {"partition": number} if number >= 0 else {}
+    while True:
+        try:
+            producer.produce(
+                topic,
+                value=message.value(),
+                key=message.key(),
+                headers=headers,
+                timestamp=max(message.timestamp()[1], 0),
+                **options,
+            )
+        except BufferError:  # its queue is full
+            producer.poll(POLL_S)
+            continue
+        producer.poll(0)
+        return
+
+
+def _target(message: Message, options: dict[str, Any]) -> str | None:
+    """Where a dead letter goes; None: it is kept. Raises CommandFailed where it does not say."""
+    letter = Letter.of(message)
+    if options["group"] is not None and letter.group != options["group"]:
+        return None
+    if options["reason"] is not None and options["reason"] not in letter.message:
+        return None
+    target: str = options["target"] or letter.topic
+    if not target:
+        raise CommandFailed(
+            f"the record at {message.topic()}-{message.partition()}:{message.offset()} does not say"
+            " where it comes from; nothing after it was sent",
+            "Name a topic: --to TOPIC",
+        )
+    return target
+
+
+def _is_origin(letter: Letter, target: str) -> bool:
+    return letter.topic == target and letter.partition.isdigit()
+
+
+def _stripped(message: Message) -> list[tuple[str, bytes | None]]:
+    """The record's own headers, and how often it was sent back by now."""
+    count = 1
+    kept: list[tuple[str, bytes | None]] = []
+    for name, value in _all(message):
+        if name == REDRIVES and value is not None and value.isdigit():
+            count = int(value) + 1
+        elif not name.startswith(PREFIX):
+            kept.append((name, value))
+    return [*kept, (REDRIVES, str(count).encode())]
+
+
+# --- purge -----------------------------------------------------------------------------------
+
+
+@dead.command()
+@TOPIC
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@AS_JSON
+@click.pass_obj
+def purge(session: Session, /, topic: str, yes: bool, as_json: bool) -> None:
+    """Delete all dead letters that are there now."""
+    numbers = session.partitions_of(topic)
+    if not yes:
+        click.confirm(f"Delete all records of {topic}?", abort=True, err=True)
+    library = kafka()
+    ends = [library.TopicPartition(topic, number, library.OFFSET_END) for number in numbers]
+    futures = session.admin().delete_records(ends, request_timeout=session.timeout_s)
+    for part, future in futures.items():
+        session.answer(future, f"delete records of {topic}-{part.partition}")
+    if as_json:
+        print_json({"topic": topic, "partitions": numbers})
+    else:
+        click.echo(f"purged {topic}")
