@@ -1,0 +1,101 @@
+"""Dead letters on the command line, on a real broker: list, show, redrive, purge."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from confluent_kafka import Consumer
+from tests.integration.test_cli import User
+from tests.integration.test_http_queues import Queue
+
+
+@pytest.fixture
+def headrace(broker):
+    """The command line, as a user types it; what it printed."""
+
+    def types(*arguments: str) -> str:
+        ran = User(broker.kafka).types(*arguments)
+        assert ran.code == 0, ran.err
+        return ran.out
+
+    return types
+
+
+@pytest.fixture
+def letters(broker, name):
+    """A queue whose four messages were given up, two of them as unreadable."""
+    topic = f"{name}.dead"
+    queue = Queue(broker, name, name, **{"errors.deadletterqueue.topic.name": topic})
+    queue.send("1", "2", "3", "4")
+    messages = []
+    while len(messages) < 4:
+        messages += queue.receive(max=10, wait_ms=20_000)
+    reasons = {"1": "unreadable", "2": "unreadable", "3": "refused", "4": "refused"}
+    refused = [{"receipt": m["receipt"], "reason": reasons[m["value"]]} for m in messages]
+    assert all(result["ok"] for result in queue.settle(dead_letter=refused))
+    reader = Queue(broker, f"{name}.probe", f"{name}-probe")
+    reader.path = f"/v1/queues/{topic}/{name}-probe"
+    copies = []
+    while len(copies) < 4:
+        copies += reader.receive(max=10, wait_ms=20_000)
+    return queue, topic
+
+
+def values(broker, topic):
+    """What the topic holds now, committed alone."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.kafka,
+            "group.id": f"{topic}-all",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.subscribe([topic])
+    found, ends = [], set()
+    while len(ends) < 3:
+        message = consumer.poll(20)
+        assert message is not None, "the consumer got neither a record nor an end"
+        if message.error():
+            ends.add(message.partition())
+        else:
+            found.append((message.value().decode(), dict(message.headers() or [])))
+    consumer.close()
+    return found
+
+
+def test_dead_letters_are_listed_by_cause_and_shown(letters, headrace):
+    _queue, topic = letters
+    listed = json.loads(headrace("dead", "list", topic, "--json"))
+    assert {(row["reason"], row["count"]) for row in listed} == {("unreadable", 2), ("refused", 2)}
+    shown = json.loads(headrace("dead", "show", topic, "--count", "2", "--json"))
+    assert len(shown) == 2
+    assert shown[0]["origin"]["deliveries"] == "1"
+
+
+def test_a_redrive_sends_each_dead_letter_back_once(letters, headrace, broker):
+    queue, topic = letters
+    planned = json.loads(headrace("dead", "redrive", topic, "--dry-run", "--json"))
+    assert planned == {"dry_run": True, "sent": {queue.topic: 4}, "kept": 0}
+    done = json.loads(headrace("dead", "redrive", topic, "--json"))
+    again = json.loads(headrace("dead", "redrive", topic, "--json"))
+    assert (done["sent"], again["sent"]) == ({queue.topic: 4}, {})
+    back = [value for value, headers in values(broker, queue.topic) if headers]
+    assert sorted(back) == ["1", "2", "3", "4"]
+
+
+def test_a_redrive_by_reason_keeps_the_others(letters, headrace, broker):
+    queue, topic = letters
+    done = json.loads(headrace("dead", "redrive", topic, "--reason", "refused", "--json"))
+    assert (done["sent"], done["kept"]) == ({queue.topic: 2}, 2)
+    rest = json.loads(headrace("dead", "redrive", topic, "--json"))
+    assert rest["sent"] == {queue.topic: 2}
+    back = [value for value, headers in values(broker, queue.topic) if headers]
+    assert sorted(back) == ["1", "2", "3", "4"]
+
+
+def test_a_purge_asks_first_and_leaves_nothing(letters, headrace):
+    _queue, topic = letters
+    headrace("dead", "purge", topic, "--yes")
+    assert json.loads(headrace("dead", "list", topic, "--json")) == []
