@@ -159,12 +159,14 @@ class Raw:
         return False
 
 
-def batch(*values: bytes, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
+def batch(
+    *values: bytes, producer: tuple[int, int, int] = (-1, -1, -1), is_transactional: bool = False
+) -> bytes:
     """A record batch v2; `producer` is (id, epoch, base sequence)."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
-        is_transactional=0,
+        is_transactional=int(is_transactional),
         producer_id=producer[0],
         producer_epoch=producer[1],
         base_sequence=producer[2],

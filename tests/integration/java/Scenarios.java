@@ -161,7 +161,8 @@ public final class Scenarios {
     }
 
     static void consume(String[] args) throws Exception {
-        try (KafkaConsumer<byte[], byte[]> consumer = consumer(null)) {
+        String isolation = args.length > 2 ? args[2] : "read_uncommitted";
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(null, "isolation.level", isolation)) {
             TopicPartition at = new TopicPartition(args[0], 0);
             consumer.assign(List.of(at));
             consumer.seekToBeginning(List.of(at));
