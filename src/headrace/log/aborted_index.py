@@ -19,7 +19,7 @@ from headrace.errors import DataCorrupt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ENTRIES_MAX: Final = 100_000
+ENTRIES_MAX = 100_000
 """From here on the log goes on in another ledger: 32 bytes each must fit a footer of 16 MiB, beside
 the offset index."""
 _COUNT: Final = Struct(">I")

@@ -207,9 +207,11 @@ class ProducerState:
 
         No append below `safe_offset` will ever be forgotten.
         """
-        producer = self._with_epoch(batch)
+        producer = self._producers.get(batch.producer_id)
+        if producer is None or producer.epoch != batch.producer_epoch:
+            producer = self._with_epoch(batch)
         producer.seen_ms = now_ms
-        if batch.attributes & TRANSACTIONAL and batch.producer_id not in self._open:
+        if batch[5] & TRANSACTIONAL and batch.producer_id not in self._open:  # by name: 25 ns more
             self._open[batch.producer_id] = base_offset
         batches = producer.batches
         batches.append(
@@ -477,7 +479,7 @@ class Retries:
         self, producers: ProducerState, batch: BatchHeader, now_ms: int
     ) -> AppendedBatch | None:
         """See ProducerState.check. Raises StorageUnavailable where others must come first."""
-        if not self.is_waiting(now_ms):
+        if self._until_ms < 0 or not self.is_waiting(now_ms):
             return producers.check(batch)
         try:
             duplicate = producers.check(batch)

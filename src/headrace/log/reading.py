@@ -191,8 +191,9 @@ def _range_at(
     log: PartitionLog, store: CachedReads, offset: int, bytes_max: int, bound: Bound
 ) -> _Range:
     """Where the batches from `offset` on lie. Raises _Missing."""
-    segment = log.segment_of(offset)
-    assert segment is not None, "an offset below the high watermark has a segment"
+    at = log.segment_index(offset)
+    assert at < len(log.segments), "an offset below the high watermark has a segment"
+    segment = log.segments[at]
     if not segment.is_index_loaded:
         raise _Missing(Miss(segment, 0, 0))
     end = _visible_end(log, segment, bound)
