@@ -48,6 +48,8 @@ class Facts(NamedTuple):
     """Those that are marked as deleted, too: their name is not free yet."""
     chains: Mapping[PartitionKey, PartitionFact]
     owners: Mapping[PartitionKey, OwnerFact]
+    partition_counts: Mapping[UUID, int]
+    """Of the topics that were there before the chains were read: these must have theirs."""
 
     @property
     def living(self) -> Mapping[PartitionKey, PartitionFact]:
@@ -97,7 +99,7 @@ def audit(facts: Facts, unnamed: Iterable[LedgerRecord]) -> Audit:
     for topic in facts.topics.values():
         if topic.is_deleted:
             continue
-        for number in range(topic.partition_count):
+        for number in range(facts.partition_counts.get(topic.id, 0)):
             key = (topic.id, number)
             owner = facts.owners.get(key)
             # An owner after the first one writes its epoch into the chain before it serves.

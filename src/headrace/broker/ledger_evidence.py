@@ -82,6 +82,7 @@ class SharedLedgers(ReadsLedgers, Protocol):
 
 async def read_facts(metadata: MetadataStore) -> Facts:
     """The facts as they are stored. Raises MetadataUnavailable, DataCorrupt, FormatUnsupported."""
+    before = [TopicFact.decode(entry.value) for entry in await metadata.list(TOPICS)]
     chains = {
         partition_of_key(entry.key): PartitionFact.decode(entry.value)
         for entry in await metadata.list(PARTITIONS)
@@ -90,9 +91,11 @@ async def read_facts(metadata: MetadataStore) -> Facts:
         partition_of_key(entry.key): OwnerFact.decode(entry.value)
         for entry in await metadata.list(OWNERS)
     }
-    # Last: a topic is written with its chains or after them, and deleted before them.
+    # Before and after: a topic that is made meanwhile may have chains that were not read, and one
+    # whose chains were read is not deleted.
     topics = [TopicFact.decode(entry.value) for entry in await metadata.list(TOPICS)]
-    return Facts({topic.id: topic for topic in topics}, chains, owners)
+    counts = {topic.id: topic.partition_count for topic in before}
+    return Facts({topic.id: topic for topic in topics}, chains, owners, counts)
 
 
 async def unnamed_in(

@@ -53,6 +53,7 @@ from headrace.metadata.facts import (
     BrokerFact,
     OwnerFact,
     PartitionFact,
+    copy_cluster_id,
     ensure_cluster_id,
     owner_key,
     partition_of_companion,
@@ -201,6 +202,7 @@ class Node:
                 if self.config.broker_id == self._slots[0]:
                     await adopt_partitions(self.metadata, self.topics, self._slots[0])
                 await self._collect_orphans()
+        await self._copy_cluster_id()
         self.tasks.spawn(self.topics.finish_deletions(), "deletions that were cut short")
         self.tasks.spawn(self._keep_house(), "housekeeping")
         if self.evidence is not None:
@@ -348,6 +350,12 @@ class Node:
                 # The hash of a key depends on it: what is stored wins over what is configured.
                 shards.use_partition_count(topic.fact.partition_count)
         self.ownership.topics_changed()
+
+    async def _copy_cluster_id(self) -> None:
+        try:
+            await copy_cluster_id(self.metadata, self.cluster_id)
+        except HeadraceError as error:  # the id itself is there
+            log.warning("no copy of the cluster's id is kept: %s", error)
 
     def _resigned(self, topic: Topic, partition: int) -> None:
         """This broker is about to serve a partition no longer."""

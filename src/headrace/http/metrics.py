@@ -214,6 +214,12 @@ class Metrics(Collector):
             damaged,
         )
         yield from (end, start, size, local)
+        sweep = self._node.sweep
+        if sweep is not None:
+            found = sweep.found
+            count = len(found.missing) + len(found.proved) + len(found.lost_topics)
+            text = "Chains and topics that were lost, by this broker's last sweep, if it sweeps."
+            yield _gauge("headrace_facts_lost", text, count)
 
     def _cluster(self) -> Iterable[Metric]:
         node, replication = self._node, self._node.replication

@@ -25,6 +25,7 @@ lose what a newer one added. A change that old brokers must not overlook raises 
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -423,29 +424,36 @@ async def ensure_cluster_id(store: MetadataStore, randomness: Randomness) -> str
     """
     for _ in range(_ATTEMPTS_MAX):
         entry = await store.get(CLUSTER_ID)
+        if entry is not None:
+            return ClusterFact.decode(entry.value).id
         counter = await _ProducerIdCounter.read(store)
-        text = None if entry is None else ClusterFact.decode(entry.value).id
-        if text is None:
-            text = counter.unknown.get(_CLUSTER_COPY)
-            if text is None and await store.list(TOPICS):
-                raise FactMissing(
-                    f"{CLUSTER_ID} is missing from the metadata store, and there are topics: a new"
-                    " id would make every ledger another cluster's, so nothing is served; restore"
-                    " it from a back-up, or from the label `cluster` of any ledger",
-                    key=CLUSTER_ID,
-                )
+        text = counter.unknown.get(_CLUSTER_COPY)
+        if text is None and await store.list(TOPICS):
+            raise FactMissing(
+                f"{CLUSTER_ID} is missing, and there are topics: a new id would make every ledger"
+                " another cluster's; restore it, from a back-up or a ledger's label `cluster`",
+                key=CLUSTER_ID,
+            )
         if text is None:
             text = base64.urlsafe_b64encode(randomness.uuid().bytes).rstrip(b"=").decode()
         try:
-            if entry is None:
-                await store.put(CLUSTER_ID, ClusterFact(text).encode(), ABSENT)
-            if _CLUSTER_COPY not in counter.unknown:
-                counter.unknown[_CLUSTER_COPY] = text
-                await counter.put(store, counter.first)
+            await store.put(CLUSTER_ID, ClusterFact(text).encode(), ABSENT)
         except VersionConflict:
             continue
         return text
     raise MetadataUnavailable("the cluster id keeps changing: look at the metadata store")
+
+
+async def copy_cluster_id(store: MetadataStore, cluster_id: str) -> None:
+    """Keep a copy of the cluster's id, when no fact was refused. Raises MetadataUnavailable."""
+    for _ in range(_ATTEMPTS_MAX):
+        counter = await _ProducerIdCounter.read(store)
+        if _CLUSTER_COPY in counter.unknown:
+            return
+        counter.unknown[_CLUSTER_COPY] = cluster_id
+        with suppress(VersionConflict):
+            await counter.put(store, counter.first)
+    raise MetadataUnavailable("the producer ids' counter keeps changing: try again")
 
 
 @dataclass(slots=True)

@@ -20,10 +20,8 @@ from headrace.metadata.facts import (
     BROKERS,
     CLUSTER_ID,
     DRAINING,
-    OWNERS,
     PARTITIONS,
     PINS,
-    TOPICS,
     BrokerFact,
     ClusterFact,
     OwnerFact,
@@ -154,25 +152,25 @@ class ClusterAdmin:
     async def picture(self) -> Picture:
         """Read everything. Raises MetadataUnavailable."""
         metadata = self._metadata
-        prefixes = (BROKERS, DRAINING, TOPICS, OWNERS, PINS, LOADS)
-        brokers, draining, topics, owners, pins, loads = await asyncio.gather(
+        prefixes = (BROKERS, DRAINING, PINS, LOADS)
+        brokers, draining, pins, loads = await asyncio.gather(
             *(metadata.list(prefix) for prefix in prefixes)
         )
+        facts = await read_facts(metadata)
+        lost = audit(facts, ())
         moved = await metadata.get(MOVES)
         moves = MovesFact() if moved is None else MovesFact.decode(moved.value)
         available = f"{self._settings.ledgers_root}/available"
         bookies = sorted(set(await self._zookeeper.children(available) or ()) - {"readonly"})
         read_only = await self._zookeeper.children(f"{available}/readonly") or ()
         cookies = await self._zookeeper.children(f"{self._settings.ledgers_root}/cookies") or ()
-        facts = [TopicFact.decode(entry.value) for entry in topics]
         cluster = await metadata.get(CLUSTER_ID)
-        lost = audit(await read_facts(metadata), ())
         return Picture(
             "" if cluster is None else ClusterFact.decode(cluster.value).id,
             {fact.id: fact for fact in (BrokerFact.decode(entry.value) for entry in brokers)},
             {int(entry.key.removeprefix(DRAINING)) for entry in draining},
-            {fact.id: fact for fact in facts if not fact.is_deleted},
-            {partition_of_key(entry.key): OwnerFact.decode(entry.value) for entry in owners},
+            {topic.id: topic for topic in facts.topics.values() if not topic.is_deleted},
+            dict(facts.owners),
             {partition_of_key(entry.key): PinFact.decode(entry.value).broker for entry in pins},
             {int(entry.key.removeprefix(LOADS)): LoadFact.decode(entry.value) for entry in loads},
             {key: move.broker for key, move in moves.by_partition.items()},

@@ -11,14 +11,18 @@ from tests.unit.broker.test_shared_ownership import Cluster, append_at, run, unt
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.chain_repair import ChainRepairer
+from headrace.broker.fact_audit import audit
+from headrace.broker.ledger_evidence import read_facts
 from headrace.broker.node import Node
 from headrace.broker.producer_ids import ProducerIds
 from headrace.errors import ChainMissing, FactMissing
 from headrace.metadata.facts import (
     CLUSTER_ID,
+    PARTITIONS,
     PRODUCER_IDS_NEXT,
     PartitionFact,
     PinFact,
+    copy_cluster_id,
     draining_key,
     ensure_cluster_id,
     owner_key,
@@ -400,6 +404,7 @@ def test_a_cluster_id_that_is_lost_comes_back_from_its_copy_and_is_never_made_an
     async def main() -> None:
         store = MemoryMetadataStore()
         made = await ensure_cluster_id(store, SystemRandomness())
+        await copy_cluster_id(store, made)
         await ProducerIds(store, SystemClock()).take()
         await store.delete(CLUSTER_ID, ANY)
         assert await ensure_cluster_id(store, SystemRandomness()) == made
@@ -437,3 +442,23 @@ def test_a_broker_that_is_alone_keeps_what_a_lost_chain_named() -> None:
         await node.close()
 
     asyncio.run(main())
+
+
+def test_a_topic_that_is_made_while_facts_are_read_has_lost_nothing(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        store = MemoryMetadataStore(cluster.metadata)
+        listed = store.list
+
+        async def slowly(prefix: str) -> object:
+            found = await listed(prefix)
+            if prefix == PARTITIONS:
+                await node.topics.create("t", 3)
+            return found
+
+        monkeypatch.setattr(store, "list", slowly)
+        assert audit(await read_facts(store), ()).missing == {}
+        assert "t" in node.topics.by_name
+        await store.close()
+
+    run(scenario)
