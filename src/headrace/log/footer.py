@@ -23,8 +23,8 @@ _HEAD = Struct(">BqqII")
 _SECTIONED_HEAD = Struct(">BqqB")
 _SECTION = Struct(">HHI")
 REQUIRED = 1
-INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS = 1, 2, 3, 4, 5
-_KNOWN = frozenset({INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS})
+INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS, COMPACTED = 1, 2, 3, 4, 5, 6
+_KNOWN = frozenset({INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS, COMPACTED})
 
 
 class Footer(NamedTuple):
@@ -35,6 +35,8 @@ class Footer(NamedTuple):
     offset_index: OffsetIndex
     producers: ProducerState
     aborted: AbortedIndex | None = None
+    is_compacted: bool = False
+    """Whether offsets are missing between its batches."""
 
 
 def encode_footer(footer: Footer) -> bytes:
@@ -47,6 +49,8 @@ def encode_footer(footer: Footer) -> bytes:
         sections.append((OPEN, REQUIRED, producers.encode_open()))
     if producers.has_coordinators:
         sections.append((COORDINATORS, 0, producers.encode_coordinators()))
+    if footer.is_compacted:
+        sections.append((COMPACTED, REQUIRED, b""))
     size = _SECTIONED_HEAD.size + sum(_SECTION.size + len(data) for _, _, data in sections)
     left = FOOTER_BYTES_MAX - size - _SECTION.size
     sections.append((PRODUCERS, REQUIRED, producers.encode(left)))
@@ -84,7 +88,8 @@ def decode_footer(data: bytes) -> Footer:
         producers.decode_open(sections[OPEN])
     aborted = AbortedIndex.decode(sections[ABORTED]) if ABORTED in sections else None
     index = OffsetIndex.decode(sections[INDEX])
-    return Footer(end_offset, first_append_ms, index, producers, aborted)
+    is_compacted = COMPACTED in sections
+    return Footer(end_offset, first_append_ms, index, producers, aborted, is_compacted)
 
 
 def _sections(data: bytes, count: int) -> dict[int, bytes]:

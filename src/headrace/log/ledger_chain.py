@@ -234,6 +234,25 @@ class LedgerChain:
         await self._store(replace(self.fact, ledgers=links))
         return True
 
+    async def replace(self, old: Sequence[LedgerId], link: LedgerLink) -> None:
+        """Put one ledger in the place of others, of which it holds what compaction has left.
+
+        Both begin and end at the same offsets. Where this raises, either may be what is stored, so
+        the bytes of neither may go.
+        """
+        links = self.fact.ledgers
+        at = next(i for i, one in enumerate(links) if one.ledger == old[0])
+        replaced = links[at : at + len(old)]
+        assert [one.ledger for one in replaced] == list(old), "ledgers that follow each other"
+        assert replaced[0].base_offset == link.base_offset, "no offset is lost before it"
+        assert replaced[-1].end_offset == link.end_offset, "no offset is lost after it"
+        ledgers = [*links[:at], link, *links[at + len(old) :]]
+        await self._store(replace(self.fact, ledgers=ledgers))
+
+    async def cleaned(self, offset: int) -> None:
+        """Write down that one record of each key is left before `offset`."""
+        await self._store(replace(self.fact, cleaned_offset=offset))
+
     async def trim(
         self, log_start_offset: int, gone: set[LedgerId], base_offsets: Mapping[LedgerId, int]
     ) -> None:

@@ -26,14 +26,15 @@ class LoadedIndexes:
 
     def note(self, segment: Segment) -> None:
         """The index of `segment` was read just now: others may have to go for it."""
-        self._forget(segment)
+        self.forget(segment)
         count = segment.index_entry_count
         self._entries[segment] = count
         self.entry_count += count
         while self.entry_count > self._entries_max and len(self._entries) > 1:
             oldest = next(iter(self._entries))
-            self._forget(oldest)
+            self.forget(oldest)
             oldest.unload_index()
 
-    def _forget(self, segment: Segment) -> None:
+    def forget(self, segment: Segment) -> None:
+        """Count the index of `segment` no longer."""
         self.entry_count -= self._entries.pop(segment, 0)

@@ -34,6 +34,14 @@ class LogConfig:
     is_deleted_by_retention: bool = True
     is_compacted: bool = False
     """Whether every record needs a key, by which later ones replace it."""
+    compaction_lag_min_ms: int = 0
+    """How old a ledger's newest record is before it is compacted."""
+    compaction_lag_max_ms: int = 2**63 - 1
+    """How old an uncompacted ledger gets before it is compacted, however few they are."""
+    delete_retention_ms: int = 24 * 3600 * 1000
+    """How long tombstones and transaction markers stay after they were first compacted."""
+    dirty_ratio_min: float = 0.5
+    """Which part of the bytes must be uncompacted for a round to begin."""
     compression: str = "producer"
     is_remote_enabled: bool = False
     """Whether sealed ledgers go to object storage."""

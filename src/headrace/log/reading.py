@@ -253,7 +253,8 @@ def _batch_at_position(
     return size, header.last_offset + 1
 
 
-async def _load_index(log: PartitionLog, store: LedgerStore, segment: Segment) -> None:
+async def load_index(log: PartitionLog, store: LedgerStore, segment: Segment) -> None:
+    """Read the index of a closed ledger, unless it is in memory. Raises what storage raises."""
     if not segment.is_index_loaded:
         segments = list(log.segments)
         at = segments.index(segment) if segment in segments else 0
@@ -282,7 +283,7 @@ class _Held:
     async def fetch(self, miss: Miss) -> None:
         """Wait for what a read lacked."""
         if miss.size == 0:
-            await _load_index(self._log, self._store, miss.segment)
+            await load_index(self._log, self._store, miss.segment)
             return
         ledger, position = miss.segment.ledger, miss.position
         self._held[ledger, position] = await self._store.read(ledger, position, miss.size)
@@ -316,7 +317,7 @@ async def _aborted(
     log: PartitionLog, store: LedgerStore, offset: int, end_offset: int
 ) -> list[tuple[int, int]]:
     while isinstance(found := aborted_now(log, offset, end_offset), Miss):
-        await _load_index(log, store, found.segment)
+        await load_index(log, store, found.segment)
     return found
 
 
@@ -358,7 +359,7 @@ async def offset_of_time(
     for segment in list(log.segments):
         if segment.max_timestamp_ms < timestamp_ms or segment.end_offset <= log.log_start_offset:
             continue
-        await _load_index(log, store, segment)
+        await load_index(log, store, segment)
         position = segment.index.position_of_time(timestamp_ms)
         if position is None:
             continue

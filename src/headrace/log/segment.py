@@ -59,6 +59,7 @@ class Segment:
         "first_open_offset",
         "footer",
         "index",
+        "is_compacted",
         "is_index_loaded",
         "is_local",
         "is_offloaded",
@@ -88,6 +89,8 @@ class Segment:
         """Whether storage has sealed it."""
         self.footer: bytes | None = None
         """What it is to be sealed with, where that was tried and failed: an attempt may count."""
+        self.is_compacted = False
+        """Whether offsets are missing between its batches; known with the index."""
         self.is_offloaded = False
         """Whether object storage holds a copy, and the chain says so."""
         self.is_local = True
@@ -135,6 +138,8 @@ class Segment:
             for at, header in iterate_headers(data):
                 if not self.base_offset <= header.base_offset < self.end_offset:
                     raise self.corrupt(position + at, f"offset {header.base_offset} is foreign")
+                if expected is not None and self.is_compacted:
+                    expected = self._next_compacted(header, position + at, expected)
                 self._check_placement(header, position + at, expected)
                 expected = header.last_offset + 1
                 if not is_intact(data, at, header):
@@ -147,6 +152,11 @@ class Segment:
             self.proved_to = max(self.proved_to, end)
         else:
             self.proved_from, self.proved_to = position, end
+
+    def _next_compacted(self, header: BatchHeader, position: int, least: int) -> int:
+        """The base offset that a batch of a compacted ledger must have, as far as it is known."""
+        indexed = self.index.offset_at(position)
+        return max(header.base_offset, least) if indexed is None else indexed
 
     def _check_placement(self, header: BatchHeader, position: int, expected: int | None) -> None:
         """Check what lies before the part of a batch that its CRC covers."""
@@ -291,7 +301,14 @@ class Segment:
         """What it is sealed with; `producers` as they are at its end."""
         self.first_open_offset = producers.first_open(NO_TRANSACTION)
         return encode_footer(
-            Footer(self.end_offset, self.first_append_ms, self.index, producers, self.aborted)
+            Footer(
+                self.end_offset,
+                self.first_append_ms,
+                self.index,
+                producers,
+                self.aborted,
+                self.is_compacted,
+            )
         )
 
     def unload_index(self) -> None:
@@ -328,6 +345,7 @@ class Segment:
             self.first_append_ms = footer.first_append_ms
             self.max_timestamp_ms = footer.offset_index.max_timestamp_ms
             self.aborted, producers = footer.aborted, footer.producers
+            self.is_compacted = footer.is_compacted
             self.first_open_offset = producers.first_open(NO_TRANSACTION)
         else:
             # Aside: readers of this segment go by its end while its bytes are read.

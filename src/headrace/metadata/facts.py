@@ -261,6 +261,8 @@ class PartitionFact(StoredFact):
     ledgers: list[LedgerLink] = field(default_factory=list)
     companions: int | None = None
     """A bit for each kind of log that was begun beside this one: its chain must be there."""
+    cleaned_offset: int | None = None
+    """Before it, compaction has left one record of each key; None: it never ran."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     def has_companion(self, kind: CompanionKind) -> bool:
@@ -281,6 +283,7 @@ class PartitionFact(StoredFact):
             reader.integer("leader_epoch", 0),
             [LedgerLink.read(item) for item in reader.objects("ledgers", "ledger link")],
             reader.integer_or_none("companions", 0),
+            reader.integer_or_none("cleaned_offset", 0),
             reader.rest(),
         )
         for before, after in zip(fact.ledgers, fact.ledgers[1:], strict=False):

@@ -38,6 +38,8 @@ COMPRESSION_MASK: Final = 0x07
 TIMESTAMP_TYPE_LOG_APPEND: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+"""The first timestamp is a delete horizon (KIP-534): see `records.rewriting`."""
 
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1

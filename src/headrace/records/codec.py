@@ -127,7 +127,7 @@ def check_count(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYT
             if length < 128 and not length & 1:
                 at += length >> 1
             else:
-                length, at = _read_varint(data, at - 1)
+                length, at = read_varint(data, at - 1)
                 at += length
             if length < RECORD_SIZE_MIN - 1:
                 raise BatchCorrupt(f"a record of {length} bytes")
@@ -152,11 +152,11 @@ def keyless_records(
     at, size = 0, len(data)
     try:
         for index in range(header.record_count):
-            length, at = _read_varint(data, at)
+            length, at = read_varint(data, at)
             end = at + length
-            _, at = _read_varint(data, at + 1, _VARLONG_BITS_MAX)  # past attributes and timestamp
-            _, at = _read_varint(data, at)
-            key_size, at = _read_varint(data, at)
+            _, at = read_varint(data, at + 1, _VARLONG_BITS_MAX)  # past attributes and timestamp
+            _, at = read_varint(data, at)
+            key_size, at = read_varint(data, at)
             if key_size < 0:
                 found.append(index)
             if not at + max(key_size, 0) <= end <= size:
@@ -177,7 +177,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
     delta_before = -1
     at = 0
     for _ in range(header.record_count):
-        length, at = _read_varint(data, at)
+        length, at = read_varint(data, at)
         end = at + length
         at += 1  # attributes: none are defined
         byte = data[at]
@@ -185,10 +185,10 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
             at += 1
             delta_ms = (byte >> 1) ^ -(byte & 1)
         else:
-            delta_ms, at = _read_varint(data, at, _VARLONG_BITS_MAX)
+            delta_ms, at = read_varint(data, at, _VARLONG_BITS_MAX)
         if not is_log_append:
             timestamp_ms = first_ms + delta_ms
-        delta, at = _read_varint(data, at)
+        delta, at = read_varint(data, at)
         key, at = _read_bytes(data, at)
         value, at = _read_bytes(data, at)
         headers: Headers = []
@@ -208,7 +208,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
     return records
 
 
-def _read_varint(data: bytes, at: int, bits_max: int = _VARINT_BITS_MAX) -> tuple[int, int]:
+def read_varint(data: bytes, at: int, bits_max: int = _VARINT_BITS_MAX) -> tuple[int, int]:
     """The zigzag number at `at` and where it ends."""
     byte = data[at]
     at += 1
@@ -236,7 +236,7 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
         at += 1
         size = (byte >> 1) ^ -(byte & 1)
     else:
-        size, at = _read_varint(data, at)
+        size, at = read_varint(data, at)
     if size < 0:
         if size < -1:
             raise BatchCorrupt(f"a key or value of {size} bytes")
@@ -249,7 +249,7 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 def _read_headers(data: bytes, at: int, headers: Headers) -> int:
     """Append a record's headers to `headers`; where they end."""
-    count, at = _read_varint(data, at)
+    count, at = read_varint(data, at)
     if not 0 <= count <= (len(data) - at) // 2:  # each takes two bytes at least
         raise BatchCorrupt(f"{count} headers in the {len(data) - at} bytes that are left")
     for _ in range(count):
@@ -306,7 +306,7 @@ def encode_batch(
         record_count=len(records),
     )
     plain = _encode_records(records, range(len(records)), first_ms)
-    return _assemble(header, compress(codec, plain))
+    return assemble_batch(header, compress(codec, plain))
 
 
 def retain_records(header: BatchHeader, records: Sequence[Record]) -> bytes:
@@ -318,13 +318,13 @@ def retain_records(header: BatchHeader, records: Sequence[Record]) -> bytes:
     codec = header.attributes & COMPRESSION_MASK
     header = header._replace(record_count=len(records))
     if not records:
-        return _assemble(header._replace(attributes=header.attributes - codec), b"")
+        return assemble_batch(header._replace(attributes=header.attributes - codec), b"")
     if not header.attributes & TIMESTAMP_TYPE_LOG_APPEND:
         newest_ms = max(record.timestamp_ms for record in records)
         header = header._replace(max_timestamp_ms=newest_ms)
     deltas = [record.offset - header.base_offset for record in records]
     plain = _encode_records(records, deltas, header.first_timestamp_ms)
-    return _assemble(header, compress(codec, plain))
+    return assemble_batch(header, compress(codec, plain))
 
 
 def recompress(
@@ -338,7 +338,7 @@ def recompress(
     old = header.attributes & COMPRESSION_MASK
     stream = memoryview(batch)[HEADER_SIZE : header.size]
     payload = compress(codec, decompress(old, stream, decompressed_bytes_max))
-    return _assemble(header._replace(attributes=header.attributes - old + codec), payload)
+    return assemble_batch(header._replace(attributes=header.attributes - old + codec), payload)
 
 
 def log_append_time(batch: Buffer, now_ms: int) -> bytes:
@@ -352,7 +352,8 @@ def log_append_time(batch: Buffer, now_ms: int) -> bytes:
     return _seal(patched)
 
 
-def _assemble(header: BatchHeader, payload: bytes) -> bytes:
+def assemble_batch(header: BatchHeader, payload: bytes) -> bytes:
+    """The batch of `header` around a compressed payload, with its length and CRC."""
     length = HEADER_SIZE - LOG_OVERHEAD + len(payload)
     return _seal(bytearray(HEADER.pack(*header._replace(length=length, crc=0)) + payload))
 
@@ -369,22 +370,22 @@ def _encode_records(records: Sequence[Record], deltas: Sequence[int], first_ms: 
         key, value = record.key, record.value
         fields = [
             b"\0",
-            _varint(record.timestamp_ms - first_ms),
-            _varint(delta),
-            _NULL if key is None else _varint(len(key)) + key,
-            _NULL if value is None else _varint(len(value)) + value,
-            _varint(len(record.headers)),
+            write_varint(record.timestamp_ms - first_ms),
+            write_varint(delta),
+            _NULL if key is None else write_varint(len(key)) + key,
+            _NULL if value is None else write_varint(len(value)) + value,
+            write_varint(len(record.headers)),
         ]
         for name, content in record.headers:
             text = name.encode()
-            fields += (_varint(len(text)), text)
-            fields.append(_NULL if content is None else _varint(len(content)) + content)
+            fields += (write_varint(len(text)), text)
+            fields.append(_NULL if content is None else write_varint(len(content)) + content)
         body = b"".join(fields)
-        parts += (_varint(len(body)), body)
+        parts += (write_varint(len(body)), body)
     return b"".join(parts)
 
 
-def _write_varint(number: int) -> bytes:
+def _encode_varint(number: int) -> bytes:
     zigzag = number << 1 if number >= 0 else ~(number << 1)
     assert zigzag < 1 << 64, number
     encoded = bytearray()
@@ -395,10 +396,10 @@ def _write_varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-_SMALL_NUMBERS = tuple(_write_varint(number) for number in range(512))
-_NULL = _write_varint(-1)
+_SMALL_NUMBERS = tuple(_encode_varint(number) for number in range(512))
+_NULL = _encode_varint(-1)
 
 
-def _varint(number: int) -> bytes:
+def write_varint(number: int) -> bytes:
     """The zigzag varint of `number`."""
-    return _SMALL_NUMBERS[number] if 0 <= number < 512 else _write_varint(number)
+    return _SMALL_NUMBERS[number] if 0 <= number < 512 else _encode_varint(number)

@@ -10,12 +10,12 @@ from headrace.errors import BatchCorrupt, UnsupportedForMessageFormat
 from headrace.records.batch import CONTROL, HEADER, check_batch, read_header
 from headrace.records.codec import (
     Record,
-    _write_varint,
     decode_batch,
     encode_batch,
     iterate_records,
     log_append_time,
     retain_records,
+    write_varint,
 )
 
 BOUND = 1 << 20
@@ -41,8 +41,8 @@ def decode(data: bytes) -> list[Record]:
 
 def record(*fields: bytes | int) -> bytes:
     """A record of these fields (numbers become varints) behind its right length."""
-    body = b"".join(f if isinstance(f, bytes) else _write_varint(f) for f in fields)
-    return _write_varint(len(body)) + body
+    body = b"".join(f if isinstance(f, bytes) else write_varint(f) for f in fields)
+    return write_varint(len(body)) + body
 
 
 PLAIN = record(b"\0", 0, 0, 1, b"k", 1, b"v", 0)

@@ -1,0 +1,434 @@
+"""Compacts the sealed ledgers of one partition: reads them, writes new ones, swaps them in.
+
+Invariants: what to keep is `compaction`'s business. Only ledgers that the chain calls sealed, and
+that end at or before the last stable offset, are compacted, the oldest first. A new ledger is
+whole, sealed and read back before one compare-and-set of the chain puts it in the place of the old
+ones; so a crash at any point leaves the old ledgers in the chain or the new one, and the others
+are orphans, which are collected as after any crash. Where the compare-and-set fails, it is not
+known which of them the stored chain names, so neither is deleted. Readers go over at once; the
+caller deletes the old ledgers later, so reads that are under way end.
+
+Ledgers of one leader epoch that follow each other become one, up to `segment.bytes` of old bytes.
+A new ledger's footer has the producers of the last old one, so idempotence loses nothing, whichever
+batches were removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from headrace.errors import BatchCorrupt, HeadraceError, StorageUnavailable
+from headrace.log.aborted_index import ENTRIES_MAX, AbortedIndex
+from headrace.log.compaction import KEYS_MAX, AbortedRanges, Compaction, KeyMap, check_left
+from headrace.log.reading import load_index
+from headrace.log.segment import SCAN_BYTES, Segment, producers_behind
+from headrace.log.tiering import discard
+from headrace.metadata.facts import LedgerLink
+from headrace.records.batch import HEADER_SIZE, iterate_headers, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from headrace.log.environment import Environment
+    from headrace.log.partition_log import PartitionLog
+    from headrace.records.batch import BatchHeader, Buffer
+    from headrace.storage.ledger import LedgerId
+
+WRITE_BYTES: Final = 1024 * 1024
+
+
+class Pace(Protocol):
+    """How fast a round may go."""
+
+    async def spend(self, size: int) -> None:
+        """Wait until `size` bytes more may be read or written."""
+        ...
+
+
+class NoPace:
+    """As fast as it goes, with a turn of the loop for others now and then."""
+
+    async def spend(self, size: int) -> None:
+        """See Pace."""
+        await asyncio.sleep(0)
+
+
+class Dirt(NamedTuple):
+    """How much of a partition compaction has not seen."""
+
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+    """Whether a record waits for longer than `max.compaction.lag.ms`."""
+
+    @property
+    def ratio(self) -> float:
+        """The dirty part of all that may be compacted."""
+        return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
+
+
+class Round(NamedTuple):
+    """What one round has done."""
+
+    read_bytes: int
+    written_bytes: int
+    removed_records: int
+    replaced: Sequence[LedgerId]
+    """Ledgers that the chain no longer names: for the caller to delete, when no read needs them.
+    Where brokers share the ledgers, the sweep does it."""
+    is_complete: bool
+    """False if the partition changed hands, was trimmed or deleted meanwhile: nothing is wrong."""
+
+
+def cleanable(log: PartitionLog, now_ms: int) -> list[Segment]:
+    """The ledgers that a round may compact, from the start of the log."""
+    sealed = {link.ledger for link in log.upkeep.chain.fact.ledgers if link.is_sealed}
+    lag_ms = log.config.compaction_lag_min_ms
+    found: list[Segment] = []
+    for segment in log.segments:
+        if (
+            segment.ledger not in sealed
+            or segment.end_offset > log.visibility.last_stable_offset
+            or (lag_ms > 0 and segment.newest_ms > now_ms - lag_ms)
+        ):
+            break
+        found.append(segment)
+    return found
+
+
+def dirt(log: PartitionLog, now_ms: int) -> Dirt:
+    """See Dirt."""
+    cleaned = log.upkeep.chain.fact.cleaned_offset or 0
+    segments = cleanable(log, now_ms)
+    dirty = [segment for segment in segments if segment.end_offset > cleaned]
+    size, dirty_size = (sum(s.end_position for s in some) for some in (segments, dirty))
+    oldest_ms = dirty[0].first_append_ms if dirty else now_ms
+    is_overdue = bool(dirty_size) and now_ms - oldest_ms > log.config.compaction_lag_max_ms
+    return Dirt(size - dirty_size, dirty_size, is_overdue)
+
+
+def is_due(log: PartitionLog, now_ms: int) -> bool:
+    """Whether a round is worth its while, as the topic's configuration has it."""
+    if not (log.config.is_compacted and log.is_loaded and _is_served(log)):
+        return False
+    found = dirt(log, now_ms)
+    return found.dirty_bytes > 0 and (found.ratio > log.config.dirty_ratio_min or found.is_overdue)
+
+
+def _is_served(log: PartitionLog) -> bool:
+    return log.is_loaded and log.failure is None and not log.is_deleted
+
+
+class _Stopped(Exception):
+    """No error: the partition is not what it was when the round began."""
+
+
+class Cleaner:
+    """One round over one partition."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        environment: Environment,
+        pace: Pace | None = None,
+        *,
+        keys_max: int = KEYS_MAX,
+        build_ms_max: int = 15 * 60 * 1000,
+    ) -> None:
+        """`build_ms_max`: how long a new ledger may stay out of the chain, where a sweep deletes
+        what no chain names."""
+        self._log = log
+        self._environment = environment
+        self._store = environment.store
+        self._pace = pace or NoPace()
+        self._keys_max = keys_max
+        self._build_ns_max = build_ms_max * 1_000_000
+        self._read_bytes = 0
+        self._written_bytes = 0
+        self._replaced: list[LedgerId] = []
+
+    async def run(self) -> Round:
+        """Compact once. Raises what storage and metadata raise, DataCorrupt; then nothing is lost,
+        and the next round begins anew. `replaced` holds, as in Round, what went before that."""
+        removed, is_complete = 0, True
+        now_ms = self._environment.clock.now_ms()
+        try:
+            compaction = await self._compact(cleanable(self._log, now_ms), now_ms)
+            removed = 0 if compaction is None else compaction.removed_records
+        except _Stopped:
+            is_complete = False
+        return Round(self._read_bytes, self._written_bytes, removed, self._replaced, is_complete)
+
+    @property
+    def replaced(self) -> Sequence[LedgerId]:
+        """Ledgers that the chain no longer names by now, also after an error."""
+        return self._replaced
+
+    async def _compact(self, segments: list[Segment], now_ms: int) -> Compaction | None:
+        log = self._log
+        cleaned = log.upkeep.chain.fact.cleaned_offset or 0
+        dirty = [segment for segment in segments if segment.end_offset > cleaned]
+        if not dirty:
+            return None
+        aborted = AbortedRanges(
+            await self._aborted(segments[0].base_offset, segments[-1].end_offset)
+        )
+        keys = await self._map(dirty, max(cleaned, log.log_start_offset), aborted)
+        compaction = Compaction(keys, aborted, now_ms, log.config.delete_retention_ms)
+        for group in self._groups([s for s in segments if s.base_offset < keys.end_offset]):
+            await self._replace(group, compaction)
+
+        async def note() -> None:
+            if keys.end_offset > cleaned and _is_served(log):
+                await log.upkeep.chain.cleaned(keys.end_offset)
+
+        await log.upkeep.do(note(), "note of a compaction")
+        return compaction
+
+    # --- reading -----------------------------------------------------------------------------
+
+    async def _aborted(self, offset: int, end_offset: int) -> list[tuple[int, int, int]]:
+        """(producer id, first offset, offset of the marker) of what is aborted in a range.
+
+        The range lies before the last stable offset, so each transaction in it has its marker.
+        """
+        found: list[tuple[int, int, int]] = []
+        for segment in list(self._log.segments):
+            if segment.end_offset <= offset:
+                continue
+            await load_index(self._log, self._store, segment)
+            index = segment.aborted
+            if index is not None:
+                columns = zip(
+                    index.producer_ids, index.first_offsets, index.marker_offsets, strict=True
+                )
+                found += [entry for entry in columns if entry[1] < end_offset]
+            if segment.first_open_offset >= end_offset and segment.end_offset >= end_offset:
+                break
+        return found
+
+    async def _map(self, dirty: list[Segment], offset: int, aborted: AbortedRanges) -> KeyMap:
+        keys = KeyMap(aborted, self._keys_max)
+        for segment in dirty:
+            async for data, at, header in self._batches(segment):
+                if header.last_offset < offset:
+                    keys.end_offset = header.last_offset + 1
+                elif keys.is_full:
+                    return keys
+                else:
+                    keys.add(data, at, header)
+            keys.end_offset = segment.end_offset
+        return keys
+
+    async def _batches(self, segment: Segment) -> AsyncIterator[tuple[Buffer, int, BatchHeader]]:
+        """All batches of a sealed ledger, of which CRC and place are checked."""
+        await load_index(self._log, self._store, segment)
+        # Aside: what readers have had checked stays as it is.
+        aside = Segment(segment.ledger, segment.base_offset, segment.leader_epoch)
+        aside.end_offset, aside.index = segment.end_offset, segment.index
+        aside.is_compacted = segment.is_compacted
+        position, end, want, offset = 0, segment.end_position, SCAN_BYTES, segment.base_offset
+        while position < end:
+            if not _is_served(self._log):
+                raise _Stopped
+            size = min(want, end - position)
+            await self._pace.spend(size)
+            data = await self._store.read(segment.ledger, position, size)
+            if len(data) < size:
+                raise segment.corrupt(position + len(data), "the ledger ends there, too early")
+            aside.prove(data, position)
+            consumed = 0
+            for at, header in iterate_headers(data):
+                if header.base_offset < offset:
+                    raise segment.corrupt(position + at, f"offset {header.base_offset} comes late")
+                offset, consumed = header.last_offset + 1, at + header.size
+                try:
+                    yield data, at, header
+                except BatchCorrupt as error:
+                    raise segment.corrupt(position + at, str(error)) from error
+            if not consumed:
+                if want >= end - position:
+                    raise segment.corrupt(position, "a batch reaches past the end")
+                want = max(want * 2, read_header(data).size if size >= HEADER_SIZE else 0)
+                continue
+            position, want = position + consumed, SCAN_BYTES
+            self._read_bytes += consumed
+        if offset != segment.end_offset:
+            raise segment.corrupt(position, f"it ends at offset {offset}, too early")
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def _groups(self, segments: list[Segment]) -> list[list[Segment]]:
+        """What becomes one ledger each."""
+        groups: list[list[Segment]] = []
+        size = entries = 0
+        for segment in segments:
+            more = len(segment.aborted) if segment.aborted is not None else 0
+            before = groups[-1][-1] if groups else None
+            if (
+                before is None
+                or before.leader_epoch != segment.leader_epoch
+                or before.end_offset != segment.base_offset
+                or size + segment.end_position > self._log.config.segment_bytes
+                or entries + more > ENTRIES_MAX
+            ):
+                groups.append([])
+                size = entries = 0
+            groups[-1].append(segment)
+            size, entries = size + segment.end_position, entries + more
+        return [group for group in groups if any(segment.end_position for segment in group)]
+
+    async def _replace(self, group: list[Segment], compaction: Compaction) -> None:
+        """Write what is left of these ledgers to a new one, and put that in their place."""
+        log, store = self._log, self._store
+        begin_ns = self._environment.clock.now_ns()
+        # No label `partition`: only a chain says that it belongs to one.
+        labels = {
+            "compacted": log.name.encode(),
+            "topic": log.upkeep.chain.topic_id.hex.encode(),
+            "epoch": b"%d" % log.leader_epoch,
+        }
+        ledger = await store.create(labels, log.config.copies)
+        new = Segment(ledger, group[0].base_offset, group[0].leader_epoch)
+        new.is_compacted = True
+        try:
+            is_changed = await self._write(group, new, compaction)
+            if is_changed or len(group) > 1:
+                await self._finish(group, new, compaction)
+            if self._environment.clock.now_ns() - begin_ns > self._build_ns_max:
+                raise StorageUnavailable(
+                    f"{log.name}: a compacted ledger took too long to write: the round is dropped"
+                )
+        except BaseException:
+            # Never in a chain, so it can go; if it stays, it is an orphan.
+            self._environment.tasks.spawn(self._drop(ledger), "drop of a compacted ledger")
+            raise
+        if not is_changed and len(group) == 1:
+            await self._drop(ledger)
+            return
+        await self._swap(group, new)
+
+    async def _drop(self, ledger: LedgerId) -> None:
+        try:
+            await self._store.delete(ledger)
+        except HeadraceError:
+            pass  # an orphan: collected later
+
+    async def _write(self, group: list[Segment], new: Segment, compaction: Compaction) -> bool:
+        """Append what is left; whether anything is not as it was."""
+        end_offset, is_changed = group[-1].end_offset, False
+        left: list[Buffer] = []
+        size = 0
+        for segment in group:
+            async for data, at, header in self._batches(segment):
+                is_edge = header.base_offset == new.base_offset or (
+                    header.last_offset + 1 == end_offset
+                )
+                kept = compaction.rewrite(data, at, header, is_edge=is_edge)
+                if kept is None:
+                    is_changed = True
+                    continue
+                after = read_header(kept)
+                check_left(kept, header, after)
+                is_changed = is_changed or after != header
+                position = new.end_position + size
+                new.index.add(after.base_offset, position, after.max_timestamp_ms)
+                new.end_offset = after.last_offset + 1
+                left.append(kept)
+                size += len(kept)
+                if size >= WRITE_BYTES:
+                    await self._append(new, left, size)
+                    left, size = [], 0
+        if size:
+            await self._append(new, left, size)
+        if new.end_offset != end_offset:
+            raise new.corrupt(new.end_position, f"it would end at {new.end_offset}")
+        return is_changed
+
+    async def _append(self, new: Segment, parts: list[Buffer], size: int) -> None:
+        await self._pace.spend(size)
+        position, completion = self._store.append(new.ledger, parts, size, None)
+        assert position == new.end_position, "a new ledger has one writer"
+        await completion.wait()
+        new.end_position += size
+        self._written_bytes += size
+
+    async def _finish(self, group: list[Segment], new: Segment, compaction: Compaction) -> None:
+        """Seal the new ledger, and read back that it is whole."""
+        log, store = self._log, self._store
+        new.max_timestamp_ms = new.safe_max_timestamp_ms = new.index.max_timestamp_ms
+        new.first_append_ms = next((s.first_append_ms for s in group if s.first_append_ms >= 0), -1)
+        for segment in group:
+            await load_index(log, store, segment)
+            if segment.aborted is not None:
+                new.abort_all(_without(segment.aborted, compaction.dropped_markers))
+        if not self._is_unchanged(group):
+            raise _Stopped
+        before = log.segments[: log.segments.index(group[-1]) + 1]
+        producers = await producers_behind(before, store, self._environment.clock.now_ms())
+        footer = new.encode_footer(producers)
+        await store.seal(new.ledger, footer)
+        info = await store.recover(new.ledger)
+        if not info.is_sealed or info.end != new.end_position or info.footer != footer:
+            raise new.corrupt(info.end, "it was not stored as it was written")
+        new.is_sealed = True
+        new.proved_from, new.proved_to = 0, new.end_position
+
+    def _is_unchanged(self, group: list[Segment]) -> bool:
+        segments = self._log.segments
+        if not _is_served(self._log) or group[0] not in segments:
+            return False
+        at = segments.index(group[0])
+        return segments[at : at + len(group)] == group
+
+    async def _swap(self, group: list[Segment], new: Segment) -> None:
+        log, environment = self._log, self._environment
+        link = LedgerLink(
+            new.ledger,
+            new.base_offset,
+            new.leader_epoch,
+            new.first_append_ms,
+            new.end_position,
+            new.end_offset,
+            new.max_timestamp_ms,
+        )
+        is_swapped: bool | None = None
+
+        async def swap() -> None:
+            nonlocal is_swapped
+            if not self._is_unchanged(group):
+                is_swapped = False
+                return
+            await log.upkeep.chain.replace([segment.ledger for segment in group], link)
+            at = log.segments.index(group[0])
+            log.segments[at : at + len(group)] = [new]
+            is_swapped = True
+
+        # Another step may have failed before it began (None), or it failed: see the module.
+        await log.upkeep.do(swap(), "swap of compacted ledgers")
+        if is_swapped is False:
+            await self._drop(new.ledger)
+        if not is_swapped:
+            raise _Stopped
+        if log.indexes is not None:
+            for segment in group:
+                log.indexes.forget(segment)
+            log.indexes.note(new)
+        if environment.is_shared:
+            discard(group, environment.tier, self._store)
+        self._replaced += [segment.ledger for segment in group]
+
+
+def _without(index: AbortedIndex, dropped_markers: set[int]) -> AbortedIndex:
+    left = AbortedIndex()
+    for entry in zip(
+        index.producer_ids,
+        index.first_offsets,
+        index.marker_offsets,
+        index.stable_offsets,
+        strict=True,
+    ):
+        if entry[2] not in dropped_markers:
+            left.add(*entry)
+    return left

@@ -1,0 +1,198 @@
+"""Log compaction of one partition, without I/O: which records stay, batch by batch.
+
+Invariants: pure; knows batches, not ledgers or stores. A round has two passes. The first takes the
+records of committed transactions, and those outside transactions, into the key map: the latest
+offset of each key in the dirty range. The second sees every batch from the start of the log to the
+end of the map, in order. A record stays if it is the latest of its key, and has a value or is a
+tombstone whose delete horizon has not come. Records of aborted transactions never enter the map, so
+they replace nothing, and do not stay.
+
+A tombstone, or a marker of a transaction of which no batch is left, gets its delete horizon in the
+first round that keeps it, and is removed by a round at or after that time. So a reader that began
+before it has `delete.retention.ms` to read it. A marker stays while a batch of its transaction
+does: without an abort marker, `read_committed` clients would leave out what follows it.
+
+What begins at or after the end of the map is not judged. The caller keeps the first and the last
+batch of a ledger (`is_edge`), if need be without records, so a ledger says itself where its offsets
+begin and end, and every offset has a batch at or after it in its ledger.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import BatchCorrupt
+from headrace.records.batch import CONTROL, TRANSACTIONAL
+from headrace.records.marker import read_marker
+from headrace.records.rewriting import (
+    delete_horizon_ms,
+    empty_batch,
+    raw_records,
+    rewrite_batch,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.records.batch import BatchHeader, Buffer
+    from headrace.records.rewriting import RawRecord
+
+DIGEST_BYTES: Final = 16
+KEYS_MAX: Final = 1_000_000
+"""Of the key map: about 180 bytes each."""
+
+
+class AbortedRanges:
+    """Which offsets of which producers belong to aborted transactions."""
+
+    def __init__(self, transactions: Iterable[tuple[int, int, int]] = ()) -> None:
+        """`transactions`: (producer id, first offset, offset of the marker)."""
+        self._first: dict[int, list[int]] = {}
+        self._markers: dict[int, list[int]] = {}
+        for producer_id, first, marker in sorted(transactions):
+            self._first.setdefault(producer_id, []).append(first)
+            self._markers.setdefault(producer_id, []).append(marker)
+
+    def has(self, header: BatchHeader) -> bool:
+        """Whether a batch of records belongs to an aborted transaction."""
+        if not header.attributes & TRANSACTIONAL:
+            return False
+        first = self._first.get(header.producer_id)
+        if first is None:
+            return False
+        at = bisect_right(first, header.base_offset) - 1
+        return at >= 0 and self._markers[header.producer_id][at] > header.base_offset
+
+
+class KeyMap:
+    """The latest offset of each key in the dirty range."""
+
+    def __init__(self, aborted: AbortedRanges, keys_max: int = KEYS_MAX) -> None:
+        self._aborted = aborted
+        self._keys_max = keys_max
+        self._offsets: dict[bytes, int] = {}
+        self.end_offset = 0
+        """What begins at or after it is not in the map."""
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next batch has to wait for the next round."""
+        return len(self._offsets) >= self._keys_max
+
+    def add(self, data: Buffer, position: int, header: BatchHeader) -> None:
+        """Take in the next batch of the dirty range. Raises BatchCorrupt."""
+        assert header.base_offset >= self.end_offset, "batches come in order"
+        if not header.attributes & CONTROL and not self._aborted.has(header):
+            offsets, base_offset = self._offsets, header.base_offset
+            for record in raw_records(data, position, header)[1]:
+                if record.key is not None:
+                    offsets[_digest(record.key)] = base_offset + record.offset_delta
+        self.end_offset = header.last_offset + 1
+
+    def latest(self, key: bytes) -> int:
+        """The latest offset of `key` in the dirty range, -1 if it does not occur there."""
+        return self._offsets.get(_digest(key), -1)
+
+
+def _digest(key: bytes) -> bytes:
+    """The key itself if it is shorter than a digest, so that neither can be taken for the other."""
+    return key if len(key) < DIGEST_BYTES else blake2b(key, digest_size=DIGEST_BYTES).digest()
+
+
+class Compaction:
+    """The second pass of one round."""
+
+    def __init__(
+        self, keys: KeyMap, aborted: AbortedRanges, now_ms: int, delete_retention_ms: int
+    ) -> None:
+        self._keys = keys
+        self._aborted = aborted
+        self._now_ms = now_ms
+        self._horizon_ms = min(now_ms + delete_retention_ms, 2**63 - 1)
+        self._with_data: set[int] = set()
+        """Producers of whose present transaction a batch was kept."""
+        self.dropped_markers: set[int] = set()
+        """Offsets of the transaction markers that were removed."""
+        self.removed_records = 0
+
+    def rewrite(
+        self, data: Buffer, position: int, header: BatchHeader, *, is_edge: bool
+    ) -> Buffer | None:
+        """What is left of the next batch: its own bytes, others, or None. Raises BatchCorrupt."""
+        stored = memoryview(data)[position : position + header.size]
+        if header.base_offset >= self._keys.end_offset:
+            left: Buffer | None = stored
+        elif header.attributes & CONTROL:
+            return self._rewrite_marker(stored, header, is_edge=is_edge)
+        elif self._aborted.has(header):
+            self.removed_records += header.record_count
+            left = None
+        else:
+            left = self._rewrite_records(stored, header)
+        if left is None and is_edge:
+            left = stored if not header.record_count else empty_batch(header)
+        if left is not None and header.attributes & TRANSACTIONAL:
+            if header.attributes & CONTROL:
+                self._with_data.discard(header.producer_id)
+            else:
+                self._with_data.add(header.producer_id)
+        return left
+
+    def _rewrite_records(self, stored: Buffer, header: BatchHeader) -> Buffer | None:
+        payload, records = raw_records(stored, 0, header)
+        horizon_ms = delete_horizon_ms(header)
+        is_due = horizon_ms is not None and self._now_ms >= horizon_ms
+        kept: list[RawRecord] = []
+        has_tombstone = False
+        for record in records:
+            key = record.key
+            if key is None or header.base_offset + record.offset_delta < self._keys.latest(key):
+                continue
+            if not record.has_value:
+                if is_due:
+                    continue
+                has_tombstone = True
+            kept.append(record)
+        self.removed_records += len(records) - len(kept)
+        if not kept:
+            return None
+        needs_horizon = has_tombstone and horizon_ms is None
+        if len(kept) == len(records) and not needs_horizon:
+            return stored
+        return rewrite_batch(header, payload, kept, self._horizon_ms if needs_horizon else None)
+
+    def _rewrite_marker(
+        self, stored: Buffer, header: BatchHeader, *, is_edge: bool
+    ) -> Buffer | None:
+        if not header.record_count or read_marker(stored) is None:
+            return stored  # a control record of another kind
+        if header.producer_id in self._with_data:
+            self._with_data.discard(header.producer_id)
+            return stored
+        horizon_ms = delete_horizon_ms(header)
+        if horizon_ms is None:
+            payload, records = raw_records(stored, 0, header)
+            return rewrite_batch(header, payload, records, self._horizon_ms)
+        if self._now_ms < horizon_ms or is_edge:
+            return stored
+        self.dropped_markers.add(header.base_offset)
+        self.removed_records += 1
+        return None
+
+
+def check_left(left: Buffer, header: BatchHeader, after: BatchHeader) -> None:
+    """Raises BatchCorrupt unless `after`, the header of what is left, takes the batch's place."""
+    if (
+        after.size != len(left)
+        or after.base_offset != header.base_offset
+        or after.last_offset != header.last_offset
+        or after.leader_epoch != header.leader_epoch
+        or after.producer_id != header.producer_id
+        or after.record_count > header.record_count
+    ):
+        raise BatchCorrupt(f"compaction made another batch of the one at {header.base_offset}")
