@@ -27,6 +27,13 @@ class BrokerConfig:
     """transactional.id.expiration.ms"""
     retention_check_interval_ms: int = 300_000
     """log.retention.check.interval.ms"""
+    compaction_interval_ms: int = 15_000
+    """log.cleaner.backoff.ms"""
+    compaction_bytes_per_s: int = 32 * 1024 * 1024
+    """log.cleaner.io.max.bytes.per.second (Kafka: unbounded), read and written; 0: unbounded."""
+    compaction_keys_max: int = 1_000_000
+    """Keys that one round tells apart, some 180 bytes each (Kafka: log.cleaner.dedupe.buffer.size);
+    further records wait for the next round."""
     request_bytes_max: int = 100 * 1024 * 1024
     """socket.request.max.bytes"""
     connections_idle_max_ms: int = 600_000

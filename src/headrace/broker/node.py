@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.balance import Balance
 from headrace.broker.cluster_view import adopt_partitions
+from headrace.broker.compactor import Compactor
 from headrace.broker.coordinator_shards import CoordinatorRegistry
 from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.follower import Follower
@@ -149,6 +150,10 @@ class Node:
         self.producer_ids = ProducerIds(metadata, clock)
         self._prepare_coordinators()
         self._prepare_shares(environment)
+        self.compactor = (
+            Compactor(self.topics, environment, config) if shared_ledgers is None else None
+        )
+        """None where brokers share the ledgers."""
 
     def _prepare_shares(self, environment: Environment) -> None:
         self.group_configs = ConfiguredGroups(self.metadata)
@@ -207,6 +212,8 @@ class Node:
         self.tasks.spawn(self._keep_house(), "housekeeping")
         if self.evidence is not None:
             self.tasks.spawn(self.evidence.look_at_start(), "ledgers and facts")
+        if self.compactor is not None:
+            self.tasks.spawn(self.compactor.run(), "compaction")
         if self.sweep is not None:
             self.tasks.spawn(self.sweep.run(), "sweep")
         if self.replication is not None:

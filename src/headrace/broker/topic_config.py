@@ -94,7 +94,11 @@ _COMPRESSIONS = ("producer", "uncompressed", *(n for n in CODEC_NAMES if n != "n
 
 _USED = (
     ConfigDefinition(
-        "cleanup.policy", LIST, "delete", "delete: drop old ledgers; compact: keep them.", _cleanup
+        "cleanup.policy",
+        LIST,
+        "delete",
+        "delete: drop old ledgers; compact: keep the latest record of each key; or both.",
+        _cleanup,
     ),
     ConfigDefinition(
         "compression.type",
@@ -102,6 +106,14 @@ _USED = (
         "producer",
         "The codec in which batches are stored; producer: as they come.",
         _one_of(*_COMPRESSIONS),
+    ),
+    ConfigDefinition(
+        "delete.retention.ms",
+        LONG,
+        "86400000",
+        "With compaction: how long tombstones and transaction markers stay after the first round"
+        " that has kept them.",
+        _integer(0, INT64_MAX),
     ),
     ConfigDefinition(
         "flush.ms",
@@ -137,6 +149,13 @@ _USED = (
         _integer(-2, INT64_MAX),
     ),
     ConfigDefinition(
+        "max.compaction.lag.ms",
+        LONG,
+        str(INT64_MAX),
+        "With compaction: a record is compacted after this time at the latest, however few are.",
+        _integer(1, INT64_MAX),
+    ),
+    ConfigDefinition(
         "max.message.bytes",
         INT,
         str(MIB + 12),
@@ -162,6 +181,20 @@ _USED = (
         LONG,
         "3600000",
         "How far in the future a timestamp may lie.",
+        _integer(0, INT64_MAX),
+    ),
+    ConfigDefinition(
+        "min.cleanable.dirty.ratio",
+        DOUBLE,
+        "0.5",
+        "With compaction: a round begins when more than this part of the bytes is uncompacted.",
+        _fraction,
+    ),
+    ConfigDefinition(
+        "min.compaction.lag.ms",
+        LONG,
+        "0",
+        "With compaction: a ledger stays as it is until its newest record is older than this.",
         _integer(0, INT64_MAX),
     ),
     ConfigDefinition(
@@ -211,13 +244,9 @@ _INERT = (
     _inert("compression.gzip.level", INT, "-1", _integer(-1, 9)),
     _inert("compression.lz4.level", INT, "9", _integer(1, 17)),
     _inert("compression.zstd.level", INT, "3", _integer(-131072, 22)),
-    _inert("delete.retention.ms", LONG, "86400000", _LONG),
     _inert("file.delete.delay.ms", LONG, "60000", _LONG),
     _inert("flush.messages", LONG, "1", _integer(1, INT64_MAX)),
     _inert("index.interval.bytes", INT, "4096", _integer(0, INT32_MAX)),
-    _inert("max.compaction.lag.ms", LONG, str(INT64_MAX), _integer(1, INT64_MAX)),
-    _inert("min.cleanable.dirty.ratio", DOUBLE, "0.5", _fraction),
-    _inert("min.compaction.lag.ms", LONG, "0", _LONG),
     _inert("min.insync.replicas", INT, "1", _integer(1, INT32_MAX)),
     _inert("preallocate", BOOLEAN, "false", _boolean),
     _inert("segment.index.bytes", INT, "10485760", _integer(4, INT32_MAX)),
@@ -305,9 +334,13 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         return configs.get(name, DEFINITIONS[name].default)
 
     flush_ms = int(value("flush.ms"))
+    is_compacted = "compact" in value("cleanup.policy")
+    lag_max_ms = int(value("max.compaction.lag.ms"))
+    segment_ms = int(value("segment.ms"))
     return LogConfig(
         segment_bytes=int(value("segment.bytes")),
-        segment_ms=int(value("segment.ms")),
+        # The open ledger is not compacted.
+        segment_ms=min(segment_ms, lag_max_ms) if is_compacted else segment_ms,
         retention_ms=int(value("retention.ms")),
         retention_bytes=int(value("retention.bytes")),
         max_message_bytes=int(value("max.message.bytes")),
@@ -316,7 +349,11 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
         timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
         is_deleted_by_retention="delete" in value("cleanup.policy"),
-        is_compacted="compact" in value("cleanup.policy"),
+        is_compacted=is_compacted,
+        compaction_lag_min_ms=int(value("min.compaction.lag.ms")),
+        compaction_lag_max_ms=lag_max_ms,
+        delete_retention_ms=int(value("delete.retention.ms")),
+        dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
         compression=value("compression.type"),
         is_remote_enabled=_is_remote(configs),
         local_retention_ms=int(value("local.retention.ms")),

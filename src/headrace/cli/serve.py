@@ -233,6 +233,7 @@ def _worker_options(settings: Settings, log_level: str) -> list[str]:
         "--auto-create-topics" if config.auto_create_topics else "--no-auto-create-topics",
         *("--partitions", str(config.partition_count_default), "--log-level", log_level),
         *("--retention-check-interval-ms", str(config.retention_check_interval_ms)),
+        *("--compaction-interval-ms", str(config.compaction_interval_ms)),
         *("--offload-mib-per-s", str(offload_mib)),
         *("--tiering-interval-ms", str(config.tiering_interval_ms)),
         *(("--objects", settings.objects_url) if settings.objects_url is not None else ()),
@@ -344,6 +345,13 @@ def _run(
     help="How often records that are no longer kept are looked for.",
 )
 @click.option(
+    "--compaction-interval-ms",
+    type=click.IntRange(100),
+    default=15_000,
+    show_default=True,
+    help="How often topics with cleanup.policy=compact are looked at.",
+)
+@click.option(
     "--objects",
     metavar="URL",
     default=None,
@@ -389,6 +397,7 @@ def serve(
     auto_create_topics: bool,
     partitions: int,
     retention_check_interval_ms: int,
+    compaction_interval_ms: int,
     objects: str | None,
     offload_mib_per_s: int,
     tiering_interval_ms: int,
@@ -422,6 +431,7 @@ def serve(
         auto_create_topics=auto_create_topics,
         partition_count_default=partitions,
         retention_check_interval_ms=retention_check_interval_ms,
+        compaction_interval_ms=compaction_interval_ms,
         tiering_interval_ms=tiering_interval_ms,
         **balance,
     )

@@ -113,6 +113,7 @@ class Metrics(Collector):
         yield from self._logs()
         yield from self._groups()
         yield from self._tiering()
+        yield from self._compaction()
         yield from self._cluster()
         yield _gauge("headrace_tasks", "Tasks on the broker's loop.", len(asyncio.all_tasks()))
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -287,6 +288,29 @@ class Metrics(Collector):
             ("failures", "Failed operations of object storage.", counters.failures),
         ):
             yield _counter(f"headrace_tier_{name}", text, value)
+
+    def _compaction(self) -> Iterable[Metric]:
+        compactor = self._node.compactor
+        if compactor is None:
+            return
+        yield _gauge(
+            "headrace_compaction_dirty_ratio",
+            "The largest part of a partition that compaction has not seen.",
+            compactor.dirty_ratio,
+        )
+        yield _gauge(
+            "headrace_compaction_last_round_seconds",
+            "When the last round ended, since 1970; 0 for never.",
+            compactor.last_round_ms / 1000,
+        )
+        for name, text, value in (
+            ("rounds", "Rounds of log compaction that ended well.", compactor.rounds),
+            ("failures", "Rounds that failed.", compactor.failures),
+            ("read_bytes", "Bytes read by compaction.", compactor.read_bytes),
+            ("written_bytes", "Bytes written by compaction.", compactor.written_bytes),
+            ("removed_records", "Records removed by compaction.", compactor.removed_records),
+        ):
+            yield _counter(f"headrace_compaction_{name}", text, value)
 
     def _groups(self) -> Iterable[Metric]:
         figures = self._node.groups.counters()

@@ -18,11 +18,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from headrace.errors import BatchCorrupt, HeadraceError, StorageUnavailable
+from headrace.errors import BatchCorrupt, HeadraceError, LedgerUnknown, StorageUnavailable
 from headrace.log.aborted_index import ENTRIES_MAX, AbortedIndex
 from headrace.log.compaction import KEYS_MAX, AbortedRanges, Compaction, KeyMap, check_left
 from headrace.log.reading import load_index
-from headrace.log.segment import SCAN_BYTES, Segment, producers_behind
+from headrace.log.segment import Segment, producers_behind
 from headrace.log.tiering import discard
 from headrace.metadata.facts import LedgerLink
 from headrace.records.batch import HEADER_SIZE, iterate_headers, read_header
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from headrace.records.batch import BatchHeader, Buffer
     from headrace.storage.ledger import LedgerId
 
+READ_BYTES: Final = 128 * 1024
+"""At once: what is read is taken apart without a pause, while clients wait."""
 WRITE_BYTES: Final = 1024 * 1024
 
 
@@ -153,10 +155,17 @@ class Cleaner:
         and the next round begins anew. `replaced` holds, as in Round, what went before that."""
         removed, is_complete = 0, True
         now_ms = self._environment.clock.now_ms()
+        segments = cleanable(self._log, now_ms)
         try:
-            compaction = await self._compact(cleanable(self._log, now_ms), now_ms)
+            compaction = await self._compact(segments, now_ms)
             removed = 0 if compaction is None else compaction.removed_records
         except _Stopped:
+            is_complete = False
+        except LedgerUnknown as error:
+            # A trim or a deletion removes the bytes at once.
+            named = {segment.ledger for segment in self._log.segments}
+            if error.fields.get("ledger") in named and _is_served(self._log):
+                raise
             is_complete = False
         return Round(self._read_bytes, self._written_bytes, removed, self._replaced, is_complete)
 
@@ -228,7 +237,7 @@ class Cleaner:
         aside = Segment(segment.ledger, segment.base_offset, segment.leader_epoch)
         aside.end_offset, aside.index = segment.end_offset, segment.index
         aside.is_compacted = segment.is_compacted
-        position, end, want, offset = 0, segment.end_position, SCAN_BYTES, segment.base_offset
+        position, end, want, offset = 0, segment.end_position, READ_BYTES, segment.base_offset
         while position < end:
             if not _is_served(self._log):
                 raise _Stopped
@@ -252,7 +261,7 @@ class Cleaner:
                     raise segment.corrupt(position, "a batch reaches past the end")
                 want = max(want * 2, read_header(data).size if size >= HEADER_SIZE else 0)
                 continue
-            position, want = position + consumed, SCAN_BYTES
+            position, want = position + consumed, READ_BYTES
             self._read_bytes += consumed
         if offset != segment.end_offset:
             raise segment.corrupt(position, f"it ends at offset {offset}, too early")

@@ -92,6 +92,7 @@ def _broker_configs(node: Node) -> list[dict[str, Any]]:
         ("default.replication.factor", 1, INT),
         ("offsets.topic.num.partitions", config.offsets_partition_count, INT),
         ("log.retention.check.interval.ms", config.retention_check_interval_ms, LONG),
+        ("log.cleaner.backoff.ms", config.compaction_interval_ms, LONG),
         ("log.cleanup.policy", "delete", LIST),
         ("socket.request.max.bytes", config.request_bytes_max, INT),
         ("fetch.max.bytes", config.fetch_bytes_max, INT),

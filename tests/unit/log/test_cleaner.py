@@ -1,0 +1,169 @@
+"""What a round of log compaction does beside appends, readers, damage and deletion."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from log_rig import Rig, rig, settle
+
+from headrace.errors import DataCorrupt
+from headrace.log.cleaner import Cleaner, cleanable, dirt, is_due
+from headrace.log.environment import Environment
+from headrace.log.footer import decode_footer
+from headrace.log.log_config import LogConfig
+from headrace.log.reading import TimedOffset, offset_of_time, read
+from headrace.records.batch import check_batch, read_header
+from headrace.records.codec import Record, decode_batch, encode_batch
+
+COMPACTED = LogConfig(is_compacted=True, is_deleted_by_retention=False)
+
+
+async def put(bench: Rig, key: bytes, value: bytes | None) -> int:
+    batch = encode_batch([Record(0, bench.clock.ms, key, value)])
+    while (appended := bench.log.append(batch, check_batch(batch))) is None:
+        await asyncio.sleep(0)
+    await appended.completion.wait()
+    return appended.base_offset
+
+
+def cleaner(bench: Rig, pace=None) -> Cleaner:
+    environment = Environment(bench.store, bench.metadata, bench.clock, bench.tasks)
+    return Cleaner(bench.log, environment, pace)
+
+
+async def values(bench: Rig) -> list[tuple[int, bytes | None]]:
+    found, offset = [], bench.log.log_start_offset
+    while offset < bench.log.high_watermark:
+        data = await read(bench.log, bench.store, offset, 1)
+        found += [(record.offset, record.value) for record in decode_batch(data)]
+        offset = check_end(data)
+    return found
+
+
+def check_end(data) -> int:
+    return read_header(data).last_offset + 1
+
+
+class AtFirstRead:
+    """Runs something before the first bytes of a round are read."""
+
+    def __init__(self, action) -> None:
+        self.action = action
+
+    async def spend(self, size: int) -> None:
+        action, self.action = self.action, None
+        if action is not None:
+            await action()
+
+
+async def filled(bench: Rig, count: int = 6) -> None:
+    for number in range(count):
+        await put(bench, b"key", b"%d" % number)
+    await bench.log.upkeep.roll_now()
+
+
+def test_a_removed_offset_gives_the_next_batch_and_the_end_stays():
+    async def run():
+        async with rig(COMPACTED) as bench:
+            await filled(bench)
+            done = await cleaner(bench).run()
+            assert done.is_complete
+            assert done.removed_records == 5
+            assert len(done.replaced) == 1
+            assert await values(bench) == [(5, b"5")]
+            for offset in range(1, 6):
+                data = await read(bench.log, bench.store, offset, 1)
+                assert check_end(data) == 6
+            footer = (await bench.store.recover(bench.log.segments[0].ledger)).footer
+            assert decode_footer(footer).is_compacted
+            found = await offset_of_time(bench.log, bench.store, 0)
+            assert found == TimedOffset(bench.clock.ms, 5)
+            await put(bench, b"other", b"x")
+            await bench.reload()
+            assert await values(bench) == [(5, b"5"), (6, b"x")]
+
+    asyncio.run(run())
+
+
+def test_appends_go_on_while_a_round_runs():
+    async def run():
+        async with rig(COMPACTED) as bench:
+            await filled(bench)
+            await cleaner(bench, AtFirstRead(lambda: put(bench, b"key", b"later"))).run()
+            assert await values(bench) == [(5, b"5"), (6, b"later")]
+
+    asyncio.run(run())
+
+
+def test_a_log_that_is_deleted_meanwhile_leaves_no_ledger():
+    async def run():
+        async with rig(COMPACTED) as bench:
+            await filled(bench)
+            done = await cleaner(bench, AtFirstRead(bench.log.upkeep.delete)).run()
+            assert not done.is_complete
+            await settle()
+            assert not bench.store.list()
+
+    asyncio.run(run())
+
+
+def test_a_trim_meanwhile_ends_the_round():
+    async def run():
+        async with rig(COMPACTED) as bench:
+            await filled(bench)
+            await put(bench, b"other", b"x")
+            done = await cleaner(bench, AtFirstRead(lambda: bench.log.upkeep.trim(6))).run()
+            assert not done.is_complete
+            assert await values(bench) == [(6, b"x")]
+            await bench.reload()
+            assert await values(bench) == [(6, b"x")]
+
+    asyncio.run(run())
+
+
+def test_damage_is_not_compacted_away():
+    async def run():
+        async with rig(COMPACTED) as bench:
+            await filled(bench)
+            ledgers = [segment.ledger for segment in bench.log.segments]
+            bench.store._find(ledgers[0]).data[70] ^= 1
+            with pytest.raises(DataCorrupt):
+                await cleaner(bench).run()
+            assert [segment.ledger for segment in bench.log.segments] == ledgers
+
+    asyncio.run(run())
+
+
+def test_a_base_offset_that_was_damaged_after_compaction_is_found():
+    async def run():
+        async with rig(COMPACTED) as bench:
+            await filled(bench)
+            await cleaner(bench).run()
+            await bench.reload()
+            segment = bench.log.segments[0]
+            bench.store._find(segment.ledger).data[7] ^= 1
+            with pytest.raises(DataCorrupt):
+                await read(bench.log, bench.store, 0, 1)
+
+    asyncio.run(run())
+
+
+def test_a_round_is_due_by_ratio_and_by_age_and_never_within_the_least_lag():
+    async def run():
+        config = LogConfig(is_compacted=True, dirty_ratio_min=0.5, compaction_lag_max_ms=1_000)
+        async with rig(config) as bench:
+            await filled(bench)
+            assert dirt(bench.log, bench.clock.ms).ratio == 1.0
+            assert is_due(bench.log, bench.clock.ms)
+            await cleaner(bench).run()
+            assert not is_due(bench.log, bench.clock.ms)
+            bench.config.dirty_ratio_min = 1.0
+            await filled(bench)
+            assert not is_due(bench.log, bench.clock.ms)
+            assert is_due(bench.log, bench.clock.ms + 1_001)
+            bench.config.compaction_lag_min_ms = 5_000
+            assert not cleanable(bench.log, bench.clock.ms + 4_999)
+            assert cleanable(bench.log, bench.clock.ms + 5_000)
+
+    asyncio.run(run())
