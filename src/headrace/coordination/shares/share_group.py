@@ -231,11 +231,13 @@ class ShareGroup:
         """The deliveries to `command.member_id`, in order of offset."""
         lock_ms = command.lock_ms if command.lock_ms >= 0 else self.config.lock_ms
         until_ms = now_ms + min(max(lock_ms, 1), LOCK_MS_MAX)
-        locked = [
-            Locked(self.number, first, last, count + 1, command.member_id, until_ms)
-            for first, last, count in self._taken(command)
-        ]
-        locked.sort()
+        locked: list[Locked] = []
+        for first, last, count in sorted(self._taken(command)):
+            if locked and locked[-1].last + 1 == first and locked[-1].deliveries == count + 1:
+                locked[-1] = locked[-1]._replace(last=last)  # heads of keys that are neighbours
+            else:
+                member = command.member_id
+                locked.append(Locked(self.number, first, last, count + 1, member, until_ms))
         return locked
 
     def _taken(self, command: AcquireCommand) -> Iterator[Piece]:

@@ -328,19 +328,9 @@ def _decide_acquire(group: ShareGroup, command: AcquireCommand, now_ms: int) -> 
     if command.records_max <= 0:
         return Decision([], AcquireReply(RequestInvalid("at least one record must be asked for")))
     locked = group.decide_acquire(command, now_ms)
-    reply = AcquireReply(None, _joined(locked))
+    acquired = [Acquired(one.first, one.last, one.deliveries) for one in locked]
+    reply = AcquireReply(None, acquired)
     return Decision([*locked], reply)
-
-
-def _joined(locked: Sequence[Locked]) -> list[Acquired]:
-    """Neighbours of one delivery count as one range."""
-    acquired: list[Acquired] = []
-    for _, first, last, deliveries, _, _ in locked:
-        if acquired and acquired[-1].last + 1 == first and acquired[-1].deliveries == deliveries:
-            acquired[-1] = acquired[-1]._replace(last=last)
-        else:
-            acquired.append(Acquired(first, last, deliveries))
-    return acquired
 
 
 def _describe(group: ShareGroup) -> ShareDescription:
