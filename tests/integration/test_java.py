@@ -24,6 +24,7 @@ TOOLS = "org.apache.kafka.tools"
         "groups",
         "staticMembers",
         "producing",
+        "transactions",
         "autoCreation",
     ],
 )

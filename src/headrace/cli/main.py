@@ -26,6 +26,7 @@ COMMANDS = {
     "consume": ("headrace.cli.consume", "Read records: from, to, follow, in many formats."),
     "group": ("headrace.cli.group", "List, describe, reset and delete consumer groups."),
     "dead": ("headrace.cli.dead", "List, show, send back and purge dead letters."),
+    "txn": ("headrace.cli.txn", "List and describe transactions; abort one that hangs."),
     "info": ("headrace.cli.info", "Show the cluster: id, brokers, topics, versions."),
     "cluster": ("headrace.cli.cluster", "Run a small cluster's ZooKeeper and bookies here."),
     "demo": ("headrace.cli.demo", "Run the whole thing once on real data."),
@@ -35,7 +36,7 @@ COMMANDS = {
     "completion": ("headrace.cli.completion", "Print the completion script of your shell."),
 }
 
-OF_A_CLUSTER = {"topic", "produce", "consume", "group", "dead", "info", "pipeline"}
+OF_A_CLUSTER = {"topic", "produce", "consume", "group", "txn", "dead", "info", "pipeline"}
 """Commands that talk to brokers: which ones may be said behind them, too."""
 
 

@@ -190,11 +190,8 @@ class PartitionLog:
         return self._append(batch, header, active, now_ms)
 
     def append_by_coordinator(self, batch: Buffer, header: BatchHeader) -> Appended | None:
-        """Append the batch that a coordinator writes into a producer's transaction.
-
-        It has no sequence: the coordinator answers each request once. None as for `append`. Raises
-        ProducerFenced on an older producer epoch, and what storage says.
-        """
+        """Append the batch that a coordinator writes into a producer's transaction: it has no
+        sequence. None as for `append`. Raises ProducerFenced, and what storage says."""
         active = self.active
         if self.ready is not None or active is None:
             self.check_failure()

@@ -645,12 +645,140 @@ public final class Scenarios {
                 producer.send(new ProducerRecord<>(compacted, "no key".getBytes()))));
             get(producer.send(new ProducerRecord<>(compacted, "k".getBytes(), "v".getBytes())));
         }
-        try (KafkaProducer<byte[], byte[]> producer = producer("transactional.id", "t-" + topic,
-                "max.block.ms", "3000")) {
-            refused(KafkaException.class, () -> {
-                producer.initTransactions();
-                return null;
-            });
+    }
+
+    static List<String> committed(String topic, int count) {
+        try (KafkaConsumer<byte[], byte[]> consumer =
+                 consumer(null, "isolation.level", "read_committed")) {
+            TopicPartition at = new TopicPartition(topic, 0);
+            consumer.assign(List.of(at));
+            consumer.seekToBeginning(List.of(at));
+            List<String> values = new ArrayList<>();
+            read(consumer, count).forEach(r -> values.add(new String(r.value())));
+            consumer.poll(Duration.ofMillis(500)).forEach(r -> values.add(new String(r.value())));
+            return values;
+        }
+    }
+
+    static KafkaProducer<byte[], byte[]> transactional(String id, String... settings) {
+        List<String> all = new ArrayList<>(List.of("transactional.id", id));
+        all.addAll(Arrays.asList(settings));
+        KafkaProducer<byte[], byte[]> producer = producer(all.toArray(new String[0]));
+        producer.initTransactions();
+        return producer;
+    }
+
+    /** Version 2 of transactions: partitions are added by the write, each end bumps the epoch. */
+    static void transactions(String[] args) throws Exception {
+        String topic = args[0];
+        String source = topic + "-source";
+        String id = "t-" + topic;
+        try (Admin admin = admin()) {
+            createTopic(admin, topic, 1);
+            createTopic(admin, source, 1);
+            same((short) 2, get(admin.describeFeatures().featureMetadata())
+                .finalizedFeatures().get("transaction.version").maxVersionLevel(), "version");
+        }
+        List<String> expected = new ArrayList<>();
+        try (KafkaProducer<byte[], byte[]> producer = transactional(id)) {
+            for (int i = 0; i < 6; i++) {
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>(topic, ("v" + i).getBytes()));
+                if (i % 3 == 1) {
+                    producer.abortTransaction();
+                } else {
+                    producer.commitTransaction();
+                    expected.add("v" + i);
+                }
+            }
+            producer.beginTransaction();
+            producer.abortTransaction();
+            producer.beginTransaction();
+            producer.commitTransaction();
+        }
+        same(expected, committed(topic, expected.size()), "what was committed");
+        copyInTransactions(source, topic, expected);
+        fencing(topic, id, expected);
+        hanging(topic, id);
+    }
+
+    static void copyInTransactions(String source, String topic, List<String> expected)
+            throws Exception {
+        String group = "g-" + topic;
+        write(source, 1, 20);
+        try (KafkaProducer<byte[], byte[]> producer = transactional("copy-" + topic);
+             KafkaConsumer<byte[], byte[]> consumer =
+                 consumer(group, "isolation.level", "read_committed", "max.poll.records", "7")) {
+            consumer.subscribe(List.of(source));
+            int copied = 0;
+            boolean isAborted = false;
+            while (copied < 20) {
+                ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofMillis(200));
+                if (records.isEmpty()) {
+                    continue;
+                }
+                producer.beginTransaction();
+                Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+                for (ConsumerRecord<byte[], byte[]> r : records) {
+                    producer.send(new ProducerRecord<>(topic, r.value()));
+                    offsets.put(new TopicPartition(source, 0),
+                        new OffsetAndMetadata(r.offset() + 1));
+                }
+                producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
+                if (!isAborted) {
+                    isAborted = true;
+                    producer.abortTransaction();
+                    consumer.seekToBeginning(consumer.assignment());
+                    continue;
+                }
+                producer.commitTransaction();
+                copied += records.count();
+                records.forEach(r -> expected.add(new String(r.value())));
+            }
+        }
+        same(expected, committed(topic, expected.size()), "the copy");
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(group)) {
+            TopicPartition at = new TopicPartition(source, 0);
+            same(20L, consumer.committed(Set.of(at)).get(at).offset(), "the group's offset");
+        }
+    }
+
+    static void fencing(String topic, String id, List<String> expected) throws Exception {
+        try (KafkaProducer<byte[], byte[]> first = transactional(id)) {
+            first.beginTransaction();
+            get(first.send(new ProducerRecord<>(topic, "of a zombie".getBytes())));
+            try (KafkaProducer<byte[], byte[]> second = transactional(id)) {
+                refused(KafkaException.class, () -> {
+                    first.commitTransaction();
+                    return null;
+                });
+                second.beginTransaction();
+                second.send(new ProducerRecord<>(topic, "of its successor".getBytes()));
+                second.commitTransaction();
+                expected.add("of its successor");
+            }
+        }
+        same(expected, committed(topic, expected.size()), "what the zombie could not spoil");
+    }
+
+    static void hanging(String topic, String id) throws Exception {
+        try (Admin admin = admin(); KafkaProducer<byte[], byte[]> producer = transactional(id)) {
+            producer.beginTransaction();
+            RecordMetadata sent = get(producer.send(new ProducerRecord<>(topic, "x".getBytes())));
+            TransactionDescription described =
+                get(admin.describeTransactions(List.of(id)).description(id));
+            same(TransactionState.ONGOING, described.state(), "the state");
+            same(Set.of(new TopicPartition(topic, 0)), described.topicPartitions(), "partitions");
+            check(get(admin.listTransactions(new ListTransactionsOptions()
+                    .filterStates(List.of(TransactionState.ONGOING))).all()).stream()
+                .anyMatch(found -> found.transactionalId().equals(id)), "it is listed");
+            ProducerState state = get(admin.describeProducers(List.of(new TopicPartition(topic, 0)))
+                .partitionResult(new TopicPartition(topic, 0))).activeProducers().stream()
+                .filter(found -> found.currentTransactionStartOffset().isPresent())
+                .findFirst().orElseThrow();
+            same(sent.offset(), state.currentTransactionStartOffset().getAsLong(), "its start");
+            same(described.producerId(), state.producerId(), "its producer");
+            producer.abortTransaction();
         }
     }
 

@@ -188,6 +188,21 @@ class TestEndTxn:
         third = producer_of(rig.end(following, commit=False, version=2))
         assert third[1] == following[1] + 1
 
+    @pytest.mark.parametrize("is_last", [True, False])
+    def test_what_comes_before_the_markers_are_written_waits_for_them(self, rig, is_last):
+        producer = exhausted(rig) if is_last else producer_of(rig.init())
+        rig.add(producer, 0, version=2)
+        following = producer_of(rig.end(producer, version=2))
+        assert (following[0] != producer[0]) == is_last
+        for error in (
+            rig.end(following, commit=False, version=2).error,
+            rig.add(following, 0, version=2),
+            rig.init("t", *following).error,
+        ):
+            assert isinstance(error, ConcurrentTransactions)
+        rig.written()
+        assert rig.end(following, commit=False, version=2).error is None
+
     def test_a_late_end_of_version_2_does_not_hit_the_next_transaction(self, rig):
         producer = producer_of(rig.init())
         rig.add(producer, 0, version=2)

@@ -126,7 +126,7 @@ def decide_init(
             now_ms,
         )
         return Decision([first], ProducerReply(None, first.producer_id, 0))
-    if not _may_go_on(record, command):
+    if not _may_go_on(record, command) and not _is_next(record, command):
         return refused(command, _fenced(record))
     if record.state in PREPARING:
         return refused(command, _unfinished())
@@ -176,6 +176,8 @@ def decide_add(
     """Partitions join the transaction before the first write to them, or are looked up."""
     if not command.transactional_id:
         return refused(command, RequestInvalid("a transactional id must not be empty"))
+    if record is not None and _is_next(record, command):
+        return refused(command, _unfinished())
     if record is None or record.producer_id != command.producer_id:
         return refused(command, _mapping(command.producer_id))
     if record.producer_epoch != command.producer_epoch:
@@ -236,6 +238,8 @@ def _end_v2(record: TransactionStored, command: EndTransactionCommand, now_ms: i
         and record.producer_epoch == 0
         and record.state in COMPLETE
     )
+    if _is_next(record, command):
+        return refused(command, _unfinished())
     if not is_id and not is_repeat:
         return refused(command, _mapping(command.producer_id))
     if is_repeat and record.state in PREPARING | COMPLETE:
@@ -323,6 +327,22 @@ def completed(record: TransactionStored, now_ms: int) -> TransactionStored:
     if record.next_producer_id != NO_PRODUCER_ID:
         changes["producer_id"], changes["producer_epoch"] = record.next_producer_id, 0
     return moved(record, state, now_ms, **changes)
+
+
+def _is_next(
+    record: TransactionStored,
+    command: InitProducerIdCommand | AddPartitionsCommand | EndTransactionCommand,
+) -> bool:
+    """Whether the producer goes on already, with what the end of its last transaction has told
+    it, while the markers of that one are still being written."""
+    if record.state not in PREPARING:
+        return False
+    if record.next_producer_id != NO_PRODUCER_ID:
+        return (command.producer_id, command.producer_epoch) == (record.next_producer_id, 0)
+    return (command.producer_id, command.producer_epoch) == (
+        record.producer_id,
+        record.producer_epoch,
+    )
 
 
 def _fenced(record: TransactionStored) -> HeadraceError:

@@ -1,0 +1,231 @@
+"""`headrace txn`: list, describe, abort-hanging.
+
+Invariants: asks brokers in Kafka's protocol by hand, since the client library has no calls for it.
+A transaction is aborted by hand only where the operator names its partition and first offset.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
+from headrace.cli.output import print_json, print_table
+from headrace.cli.raw_request import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace.cli.session import Session
+
+# do not change: protocol. (key, version)
+WRITE_TXN_MARKERS = 27, 1
+DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = (61, 0), (65, 0), (66, 0)
+NONE = 0
+_BODY_AT = 5
+"""After the correlation id and the header's tagged fields, of which there are none."""
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+COLUMNS = ("transactional_id", "producer_id", "state", "coordinator")
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def txn() -> None:
+    """List and describe transactions; abort one that hangs.
+
+    \b
+    Examples:
+      headrace txn list --state Ongoing
+      headrace txn describe copier-1 --json
+      headrace txn abort-hanging --topic orders --partition 3 --start-offset 1042
+    """
+
+
+def _ask(
+    session: Session,
+    address: str,
+    api: tuple[int, int],
+    body: dict[str, Any],
+    read: Callable[[bytes], Any] | None = None,
+) -> Any:
+    """One broker's answer, as `read` reads its body."""
+    from headrace.errors import RecordInvalid
+    from headrace.kafka.wire.primitives import FrameInvalid
+    from headrace.kafka.wire.schema import read_response, write_request
+
+    request = write_request(*api, body)
+    try:
+        answer = ask(address, *api, request, session.timeout_s, is_flexible=True)
+        return read_response(*api, answer, _BODY_AT) if read is None else read(answer[_BODY_AT:])
+    except (OSError, struct.error, FrameInvalid, RecordInvalid) as error:
+        raise CommandFailed(
+            f"the broker at {address} gave no answer ({error})",
+            "Is it a broker that has transactions, and can it be reached?",
+            FAILED,
+        ) from error
+
+
+def _brokers(session: Session) -> Iterator[tuple[int, str]]:
+    for number, broker in sorted(session.cluster_metadata().brokers.items()):
+        yield number, f"{broker.host}:{broker.port}"
+
+
+@txn.command("list")
+@click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only these.")
+@AS_JSON
+@click.pass_obj
+def list_(session: Session, /, states: tuple[str, ...], as_json: bool) -> None:
+    """List the transactional ids of the cluster and their states."""
+    body = {"state_filters": states, "producer_id_filters": ()}
+    rows: list[dict[str, Any]] = []
+    for number, address in _brokers(session):
+        answer = _ask(session, address, LIST_TRANSACTIONS, body)
+        if int(answer.error_code) != NONE:
+            raise CommandFailed(
+                f"broker {number} cannot list its transactions now (code {answer.error_code})",
+                "It may still be loading them: try again",
+                FAILED,
+            )
+        for item in answer.transaction_states:
+            values = item.transactional_id, item.producer_id, item.transaction_state, number
+            rows.append(dict(zip(COLUMNS, values, strict=True)))
+    rows.sort(key=lambda row: row["transactional_id"])
+    if as_json:
+        print_json(rows)
+    else:
+        headings = [column.replace("_", " ") for column in COLUMNS]
+        print_table(headings, [[row[column] for column in COLUMNS] for row in rows])
+
+
+@txn.command()
+@click.argument("names", nargs=-1, required=True)
+@AS_JSON
+@click.pass_obj
+def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None:
+    """Show the state, the producer and the open partitions of transactional ids."""
+    found: dict[str, dict[str, Any]] = {}
+    for number, address in _brokers(session):
+        wanted = [name for name in names if name not in found]
+        body = {"transactional_ids": wanted}
+        documents = _ask(session, address, DESCRIBE_TRANSACTIONS, body, read_described)
+        found.update((d["transactional_id"], {**d, "coordinator": number}) for d in documents)
+    for name in names:
+        if name not in found:
+            raise CommandFailed(
+                f"there is no transactional id {name!r}",
+                "See `headrace txn list` for those that there are",
+                NOT_FOUND,
+            )
+    described = [found[name] for name in names]
+    if as_json:
+        print_json(described)
+        return
+    for document in described:
+        click.echo(
+            f"{document['transactional_id']}: {document['state']}, producer"
+            f" {document['producer_id']} epoch {document['producer_epoch']}, timeout"
+            f" {document['timeout_ms']} ms, coordinator broker {document['coordinator']}"
+        )
+        rows = [[place["topic"], place["partition"]] for place in document["partitions"]]
+        if rows:
+            print_table(["topic", "partition"], rows)
+
+
+def read_described(body: bytes) -> list[dict[str, Any]]:
+    """The transactions in a DescribeTransactions answer that are known to the broker.
+
+    By hand: a transaction that never was has the start time -1, which the schemas take for damage.
+    """
+    from headrace.coordination.stored_bytes import StoredReader
+
+    reader = StoredReader(body)
+    reader.int32()  # throttle time
+    documents: list[dict[str, Any]] = []
+    for _ in range(reader.compact_count(1)):
+        code = reader.int16()
+        document: dict[str, Any] = {
+            "transactional_id": reader.compact_string(),
+            "state": reader.compact_string(),
+            "timeout_ms": reader.int32(),
+            "started_ms": reader.int64(),
+            "producer_id": reader.int64(),
+            "producer_epoch": reader.int16(),
+            "partitions": [],
+        }
+        if document["started_ms"] < 0:
+            document["started_ms"] = None
+        for _ in range(reader.compact_count(1)):
+            topic = reader.compact_string()
+            document["partitions"] += [
+                {"topic": topic, "partition": reader.int32()}
+                for _ in range(reader.compact_count(4))
+            ]
+            reader.tagged_fields()
+        reader.tagged_fields()
+        if code == NONE:
+            documents.append(document)
+    return documents
+
+
+@txn.command("abort-hanging")
+@click.option("--topic", required=True)
+@click.option("--partition", required=True, type=click.IntRange(0))
+@click.option(
+    "--start-offset",
+    required=True,
+    type=click.IntRange(0),
+    help="Where the transaction begins: the last stable offset that does not move.",
+)
+@click.pass_obj
+def abort_hanging(session: Session, /, topic: str, partition: int, start_offset: int) -> None:
+    """Abort a transaction in one partition that no coordinator will end.
+
+    The coordinators of this version verify every write before a transaction opens, so there should
+    be none. A transaction that is listed as Ongoing ends by itself when its timeout passes.
+    """
+    address = _leader(session, topic, partition)
+    place = {"name": topic, "partition_indexes": [partition]}
+    answer = _ask(session, address, DESCRIBE_PRODUCERS, {"topics": [place]})
+    described = answer.topics[0].partitions[0]
+    hanging = [
+        producer
+        for producer in described.active_producers
+        if producer.current_txn_start_offset == start_offset
+    ]
+    if not hanging:
+        raise CommandFailed(
+            f"no transaction begins at offset {start_offset} of {topic}-{partition}",
+            "It may have ended in the meantime",
+            NOT_FOUND,
+        )
+    producer = hanging[0]
+    marker = {
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "transaction_result": False,
+        "topics": [place],
+        "coordinator_epoch": max(producer.coordinator_epoch, 0),
+    }
+    written = _ask(session, address, WRITE_TXN_MARKERS, {"markers": [marker]})
+    code = int(written.markers[0].topics[0].partitions[0].error_code)
+    if code != NONE:
+        raise CommandFailed(
+            f"the broker did not write the marker (code {code})",
+            "A newer transaction may be under way: describe the partition again",
+            FAILED,
+        )
+    click.echo(f"aborted the transaction of producer {producer.producer_id}")
+
+
+def _leader(session: Session, topic: str, partition: int) -> str:
+    metadata = session.cluster_metadata()
+    found = metadata.topics.get(topic)
+    if found is None or partition not in found.partitions:
+        raise CommandFailed(f"there is no partition {topic}-{partition}", "", NOT_FOUND)
+    broker = metadata.brokers.get(found.partitions[partition].leader)
+    if broker is None:
+        raise CommandFailed(f"{topic}-{partition} has no leader now", "Try again", FAILED)
+    return f"{broker.host}:{broker.port}"

@@ -1,0 +1,257 @@
+"""A broker's transaction coordinator over real logs: markers, offsets, deletion, restart."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.coordination.groups.commands import (
+    FetchOffsetsCommand,
+    OffsetToCommit,
+    TransactionalCommitCommand,
+)
+from headrace.coordination.machine import EndsTransaction
+from headrace.coordination.transactions.commands import (
+    AddPartitionsCommand,
+    EndTransactionCommand,
+    InitProducerIdCommand,
+    ListTransactionsCommand,
+    WriteMarkers,
+)
+from headrace.errors import (
+    BrokerUnreachable,
+    OffsetCommitUnstable,
+    ProducerFenced,
+    TransactionAbortable,
+    TransactionCoordinatorFenced,
+)
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.records.batch import read_header
+from headrace.records.codec import Record, encode_batch
+from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.memory import MemoryLedgerStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headrace.log.partition_log import PartitionLog
+
+CONFIG = BrokerConfig(offsets_partition_count=2, transactions_partition_count=2)
+
+
+class World:
+    """One broker over a store that outlives it."""
+
+    def __init__(self) -> None:
+        self.store, self.metadata = MemoryLedgerStore(), MemoryMetadataStore()
+        self.node: Node
+
+    async def start(self) -> None:
+        self.node = Node(CONFIG, self.store, self.metadata, SystemClock(), SystemRandomness())
+        await self.node.open()
+        for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            await self.node.topics.ensure_internal(name)
+
+    async def init(self) -> tuple[int, int]:
+        reply = await self.node.transactions.init_producer_id(InitProducerIdCommand("t", 60_000))
+        assert reply.error is None
+        return reply.producer_id, reply.producer_epoch
+
+    async def add(self, producer: tuple[int, int], *partitions: tuple[str, int]) -> None:
+        command = AddPartitionsCommand("t", *producer, frozenset(partitions))
+        assert (await self.node.transactions.add_partitions(command)).error is None
+
+    async def end(self, producer: tuple[int, int], *, commit: bool = True) -> None:
+        command = EndTransactionCommand("t", *producer, commit)
+        assert (await self.node.transactions.end(command)).error is None
+
+    async def state(self) -> str:
+        reply = await self.node.transactions.list_transactions(ListTransactionsCommand())
+        return reply.transactions[0].state
+
+    async def wait_for_state(self, state: str) -> None:
+        async with asyncio.timeout(10):
+            while await self.state() != state:
+                await asyncio.sleep(0.01)
+
+    async def log(self, name: str, number: int = 0) -> PartitionLog:
+        log = self.node.topics.get(name).partitions[number]
+        await log.wait_loaded()
+        return log
+
+    async def write(self, producer: tuple[int, int], name: str, number: int = 0) -> None:
+        batch = encode_batch(
+            [Record(0, 1, None, b"v")],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=0,
+            is_transactional=True,
+        )
+        log = await self.log(name, number)
+        while (appended := log.append(batch, read_header(batch))) is None:
+            assert log.ready is not None
+            await log.ready.wait()
+        await appended.completion.wait()
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    made = World()
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.node.close()
+
+
+def test_a_commit_ends_the_transaction_in_every_partition():
+    async def scenario() -> None:
+        async with world() as w:
+            await w.node.topics.create("a", 2)
+            producer = await w.init()
+            await w.add(producer, ("a", 0), ("a", 1))
+            for number in (0, 1):
+                await w.write(producer, "a", number)
+                assert (await w.log("a", number)).visibility.last_stable_offset == 0
+            await w.end(producer)
+            await w.wait_for_state("CompleteCommit")
+            for number in (0, 1):
+                assert (await w.log("a", number)).visibility.last_stable_offset == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_is_deleted_does_not_hold_up_the_end():
+    async def scenario() -> None:
+        async with world() as w:
+            for name in ("a", "b"):
+                await w.node.topics.create(name, 1)
+            producer = await w.init()
+            await w.add(producer, ("a", 0), ("b", 0))
+            await w.write(producer, "b")
+            await w.node.topics.delete(w.node.topics.get("a"))
+            await w.end(producer)
+            await w.wait_for_state("CompleteCommit")
+            assert w.node.marker_sender.waiting_count == 0
+            assert (await w.log("b")).visibility.last_stable_offset == 2
+
+    asyncio.run(scenario())
+
+
+def test_offsets_count_after_the_marker_and_outlive_the_broker():
+    async def scenario() -> None:
+        made = World()
+        await made.start()
+        await made.node.topics.create("a", 1)
+        producer = await made.init()
+        partition = made.node.groups.partition_for("g")
+        await made.add(producer, (OFFSETS_TOPIC, partition))
+        commit = TransactionalCommitCommand(
+            "g", *producer, -1, "", None, [OffsetToCommit("a", 0, 7)]
+        )
+        reply = await made.node.groups.commit_in_transaction(commit)
+        assert reply.results[0].error is None
+        await made.node.close()
+        await made.start()
+        fetch = FetchOffsetsCommand("g", [("a", 0)], require_stable=True)
+        found = (await made.node.groups.fetch_offsets(fetch)).offsets[0]
+        assert isinstance(found.error, OffsetCommitUnstable)
+        await made.end(producer)
+        await made.wait_for_state("CompleteCommit")
+        for _ in range(2):
+            found = (await made.node.groups.fetch_offsets(fetch)).offsets[0]
+            assert (found.error, found.offset) == (None, 7)
+            await made.node.close()
+            await made.start()
+        await made.node.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_older_epoch_commits_no_offsets_and_harms_no_coordinator():
+    async def scenario() -> None:
+        async with world() as w:
+            await w.node.topics.create("a", 1)
+            partition = w.node.groups.partition_for("g")
+            marker = EndsTransaction(5, 3, 0, True, 1)
+            assert await w.node.groups.write_marker(partition, marker) is None
+            commit = TransactionalCommitCommand(
+                "g", 5, 2, -1, "", None, [OffsetToCommit("a", 0, 7)]
+            )
+            reply = await w.node.groups.commit_in_transaction(commit)
+            assert isinstance(reply.results[0].error, ProducerFenced)
+            newer = marker._replace(producer_epoch=4, coordinator_epoch=2)
+            assert await w.node.groups.write_marker(partition, newer) is None
+            older = newer._replace(producer_epoch=5, coordinator_epoch=1)
+            error = await w.node.groups.write_marker(partition, older)
+            assert isinstance(error, TransactionCoordinatorFenced)
+            found = await w.node.groups.fetch_offsets(FetchOffsetsCommand("g", [("a", 0)]))
+            assert found.error is None
+            assert found.offsets[0].offset == -1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_adding", [False, True])
+def test_a_write_is_checked_with_the_coordinator(is_adding):
+    async def scenario() -> None:
+        async with world() as w:
+            await w.node.register(("localhost", 1), ("localhost", 2))
+            await w.node.topics.create("a", 1)
+            producer = await w.init()
+            checks, place = w.node.transaction_checks, frozenset({("a", 0)})
+            error = await checks.check("t", producer, place, is_adding=is_adding)
+            if is_adding:
+                assert error is None
+            else:
+                assert isinstance(error, TransactionAbortable)
+                await w.add(producer, ("a", 0))
+            assert await checks.check("t", producer, place, is_adding=False) is None
+            older = producer[0], producer[1] - 1
+            error = await checks.check("t", older, place, is_adding=is_adding)
+            assert isinstance(error, ProducerFenced)
+
+    asyncio.run(scenario())
+
+
+class FlakyPeers:
+    """Another broker that answers the third call only."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def write_markers(self, _broker, requests):
+        self.calls += 1
+        if self.calls < 3:
+            raise BrokerUnreachable("not yet")
+        return [dict.fromkeys(request.partitions) for request in requests]
+
+    async def add_partitions(self, _broker, _command):
+        raise AssertionError("not called here")
+
+
+def test_a_marker_is_sent_to_another_broker_until_it_answers(monkeypatch):
+    async def scenario() -> None:
+        async with world() as w:
+            await w.node.register(("localhost", 1), ("localhost", 2))
+            await w.node.topics.create("a", 1)
+            peers = FlakyPeers()
+            w.node.call_peers_with(peers)
+            # The partition's leader is another broker as far as the sender knows.
+            monkeypatch.setattr(w.node.marker_sender, "_broker_id", 99)
+            reported = asyncio.get_running_loop().create_future()
+            place = frozenset({("a", 0)})
+            effect = WriteMarkers("t", 1, 5, 0, True, 1, place)
+            w.node.marker_sender.send(effect, 0, reported.set_result)
+            async with asyncio.timeout(10):
+                command = await reported
+            assert (command.token, command.partitions, peers.calls) == (1, place, 3)
+
+    asyncio.run(scenario())
