@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
+from machine_rig import TransactionRig, producer_of
 from transaction_world import Violation, World
 
 from headrace.coordination.machine import Decision
 from headrace.coordination.transactions import rules, transaction_machine
 from headrace.coordination.transactions.commands import MarkersWrittenCommand
+from headrace.errors import ConcurrentTransactions
 
 HISTORIES = int(os.environ.get("HEADRACE_TRANSACTION_HISTORIES", "2000"))
 STEPS = 60
@@ -27,6 +30,39 @@ def test_every_transaction_is_whole_and_ends_as_its_producer_was_told():
         for _, told in world.transactions:
             outcomes[told] += 1
     assert min(outcomes.values()) > HISTORIES // 2, outcomes
+
+
+@pytest.mark.parametrize("epoch", [0, 32_755])
+def test_a_producer_alone_is_never_fenced(epoch):
+    """Version 2, markers that take their time, coordinators that move: it waits at most."""
+    for seed in range(300):
+        rng, rig = random.Random(seed), TransactionRig(check_purity=False)
+        producer = producer_of(rig.init())
+        record = rig.machine.transactions["t"]._replace(producer_epoch=epoch)
+        rig.machine.apply(record)
+        pair = rig.machine.encode(record)
+        assert pair is not None
+        rig.log.append(pair)
+        producer, has_written = (producer[0], epoch), False
+        for _ in range(60):
+            match rng.randrange(5):
+                case 0 | 1:
+                    error = rig.add(producer, rng.randrange(3), version=2)
+                    has_written = has_written or error is None
+                case 2:
+                    commit = has_written and rng.random() < 0.5
+                    reply = rig.end(producer, commit=commit, version=2)
+                    error = reply.error
+                    if error is None:
+                        producer, has_written = (reply.producer_id, reply.producer_epoch), False
+                case 3:
+                    error = None
+                    if rig.effects:
+                        rig.written()
+                case _:
+                    error = None
+                    rig.crash()
+            assert error is None or isinstance(error, ConcurrentTransactions), f"{seed}: {error!r}"
 
 
 def _epoch_is_not_bumped_at_a_fence(monkeypatch):
