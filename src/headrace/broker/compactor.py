@@ -30,15 +30,21 @@ log = logging.getLogger(__name__)
 
 PARTITION_REST_MS = 600_000
 """After a failure that is one partition's own, such as damaged bytes."""
+PAUSE_S = 0.005
+"""As long as the work before it takes."""
 DELETE_DELAY_NS = 60 * 10**9
 """Kafka's `file.delete.delay.ms`."""
 
 
 class _RatePace:
-    """Reads and writes of a round, with a bound on their bytes per second."""
+    """Bounds a round's bytes per second, and its share of the broker's time to about a half."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
+
+    async def pause(self) -> None:
+        """See Pace."""
+        await asyncio.sleep(PAUSE_S)
 
     async def spend(self, size: int) -> None:
         """See Pace."""

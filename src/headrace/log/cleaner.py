@@ -18,7 +18,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from headrace.errors import BatchCorrupt, HeadraceError, LedgerUnknown, StorageUnavailable
+from headrace.errors import (
+    BatchCorrupt,
+    DataCorrupt,
+    HeadraceError,
+    LedgerUnknown,
+    StorageUnavailable,
+)
 from headrace.log.aborted_index import ENTRIES_MAX, AbortedIndex
 from headrace.log.compaction import KEYS_MAX, AbortedRanges, Compaction, KeyMap, check_left
 from headrace.log.reading import load_index
@@ -40,8 +46,16 @@ READ_BYTES: Final = 128 * 1024
 WRITE_BYTES: Final = 1024 * 1024
 
 
+PAUSE_RECORDS: Final = 500
+"""Records that are taken apart, about 5 ms of work, before clients have their turn."""
+
+
 class Pace(Protocol):
     """How fast a round may go."""
+
+    async def pause(self) -> None:
+        """Let others work: `PAUSE_RECORDS` were taken apart since the last pause."""
+        ...
 
     async def spend(self, size: int) -> None:
         """Wait until `size` bytes more may be read or written."""
@@ -50,6 +64,10 @@ class Pace(Protocol):
 
 class NoPace:
     """As fast as it goes, with a turn of the loop for others now and then."""
+
+    async def pause(self) -> None:
+        """See Pace."""
+        await asyncio.sleep(0)
 
     async def spend(self, size: int) -> None:
         """See Pace."""
@@ -146,6 +164,7 @@ class Cleaner:
         self._pace = pace or NoPace()
         self._keys_max = keys_max
         self._build_ns_max = build_ms_max * 1_000_000
+        self._unpaused_records = 0
         self._read_bytes = 0
         self._written_bytes = 0
         self._replaced: list[LedgerId] = []
@@ -161,6 +180,11 @@ class Cleaner:
             removed = 0 if compaction is None else compaction.removed_records
         except _Stopped:
             is_complete = False
+        except BatchCorrupt as error:
+            raise DataCorrupt(
+                f"{self._log.name} cannot be compacted, and keeps everything: {error}; delete the"
+                " records up to there, or set cleanup.policy=delete"
+            ) from error
         except LedgerUnknown as error:
             # A trim or a deletion removes the bytes at once.
             named = {segment.ledger for segment in self._log.segments}
@@ -252,10 +276,11 @@ class Cleaner:
                 if header.base_offset < offset:
                     raise segment.corrupt(position + at, f"offset {header.base_offset} comes late")
                 offset, consumed = header.last_offset + 1, at + header.size
-                try:
-                    yield data, at, header
-                except BatchCorrupt as error:
-                    raise segment.corrupt(position + at, str(error)) from error
+                yield data, at, header
+                self._unpaused_records += header.record_count
+                if self._unpaused_records >= PAUSE_RECORDS:
+                    self._unpaused_records = 0
+                    await self._pace.pause()
             if not consumed:
                 if want >= end - position:
                     raise segment.corrupt(position, "a batch reaches past the end")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from crc32c import crc32c
 from log_rig import Rig, rig, settle
 
 from headrace.errors import DataCorrupt
@@ -50,6 +51,9 @@ class AtFirstRead:
 
     def __init__(self, action) -> None:
         self.action = action
+
+    async def pause(self) -> None:
+        await asyncio.sleep(0)
 
     async def spend(self, size: int) -> None:
         action, self.action = self.action, None
@@ -131,6 +135,27 @@ def test_damage_is_not_compacted_away():
             with pytest.raises(DataCorrupt):
                 await cleaner(bench).run()
             assert [segment.ledger for segment in bench.log.segments] == ledgers
+
+    asyncio.run(run())
+
+
+def test_records_that_cannot_be_taken_apart_end_the_round():
+    async def run():
+        async with rig(COMPACTED) as bench:
+            await filled(bench, 2)
+            batch = bytearray(encode_batch([Record(0, bench.clock.ms, b"key", b"value")]))
+            batch[-7] = 0x7E  # the value's length
+            batch[17:21] = crc32c(batch[21:]).to_bytes(4, "big")
+            appended = bench.log.append(bytes(batch), check_batch(bytes(batch)))
+            await appended.completion.wait()
+            await bench.log.upkeep.roll_now()
+            ledgers = [segment.ledger for segment in bench.log.segments]
+            with pytest.raises(DataCorrupt, match="cannot be compacted"):
+                await cleaner(bench).run()
+            assert [segment.ledger for segment in bench.log.segments] == ledgers
+            await settle()
+            named = {link.ledger for link in bench.log.upkeep.chain.fact.ledgers}
+            assert {info.ledger for info in bench.store.list()} == named
 
     asyncio.run(run())
 
