@@ -79,7 +79,7 @@ _TABLE = (
         INT,
         "2000",
         "How many records of a partition may be delivered or waiting, not finished, at once.",
-        _between(100, 1_000_000),
+        _between(100, 100_000),
     ),
     ConfigDefinition(
         "share.session.timeout.ms",

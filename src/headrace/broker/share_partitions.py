@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
-from zlib import crc32
 
 from headrace.broker.companions import open_companion
 from headrace.broker.coordinator_shard import CoordinatorShard
 from headrace.broker.dead_letters import DeadLetters, Origin
 from headrace.broker.group_config import duration_ms
 from headrace.broker.internal_topics import InternalPartition
+from headrace.broker.share_reads import BatchesRead, rows_of
 from headrace.coordination.shares.commands import (
     AcquireCommand,
     Acquired,
@@ -35,7 +35,6 @@ from headrace.coordination.shares.commands import (
     PeekReply,
     ReleaseMemberCommand,
     RemoveGroupCommand,
-    Row,
     SettleCommand,
     Settlement,
     SettleReply,
@@ -50,11 +49,9 @@ from headrace.errors import GroupUnknown, HeadraceError, NotOwner, TopicUnknown
 from headrace.log.reading import fetch, offset_of_time
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.metadata.facts import CompanionKind
-from headrace.records.batch import CONTROL, TRANSACTIONAL, iterate_headers
-from headrace.records.codec import iterate_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from headrace.broker.ownership import Ownership
@@ -70,7 +67,9 @@ ROWS_BYTES = 256 * 1024
 """Batches whose keys are learned at a time."""
 WAKE_LATE_MS = 2
 """A lock's end is acted on by the shard's timer, which comes a moment after it."""
+WAKE_NEVER = -1
 
+OFFSET_MAX = 2**63 - 1
 ShareShard = CoordinatorShard[ShareCommand, ShareRecord, AnyShareReply]
 
 
@@ -98,25 +97,44 @@ class ReceiveRequest:
     lock_ms: int = -1
 
 
+class Pause(NamedTuple):
+    """What a receive saw that found nothing: until that changes, another one finds nothing."""
+
+    isolation: int
+    readable_end: int
+    settled: int
+    """The count of settlements, on which records may have become available."""
+    wait_ms: int = WAKE_NEVER
+    """After which time there may be something all the same; WAKE_NEVER: not by time alone."""
+
+
 @dataclass(slots=True)
 class Received:
     """Whole batches in order of offset, and which of their records the member got."""
 
     acquired: list[Acquired] = field(default_factory=list)
     batches: list[bytes] = field(default_factory=list)
-    retry_at_ms: int = -1
-    """When waiting may help though nothing is appended, -1: it does not."""
+    pause: Pause | None = None
+    """Set where nothing was acquired; for `wait`."""
 
 
 class _Hosted:
     """The machine of one partition, for one tenure."""
 
-    __slots__ = ("data", "journal", "shard")
+    __slots__ = ("data", "journal", "settled", "shard", "waiters")
 
     def __init__(self, data: PartitionLog, journal: PartitionLog, shard: ShareShard) -> None:
         self.data = data
         self.journal = journal
         self.shard = shard
+        self.settled = 0
+        self.waiters: dict[_Waiter, None] = {}
+
+    def wake(self) -> None:
+        """Records may be available again, or the next ones of their keys."""
+        self.settled += 1
+        for waiter in list(self.waiters):
+            waiter.notify()
 
 
 class SharePartitions:
@@ -151,49 +169,65 @@ class SharePartitions:
         await self._open_group(hosted, request.group_id)
         is_committed = self._terms(request.group_id).is_committed_only
         isolation = READ_COMMITTED if is_committed else READ_UNCOMMITTED
+        group_id = request.group_id
+        pause = Pause(isolation, 0, hosted.settled)
         for _ in range(ROUNDS_MAX):
-            command = PeekCommand(request.group_id, hosted.data.high_watermark, request.records_max)
+            end, settled = hosted.data.visibility.bound(isolation).offset, hosted.settled
+            command = PeekCommand(group_id, end, request.records_max)
             peeked = cast("PeekReply", await hosted.shard.submit(command))
             _check(peeked.error)
+            pause = Pause(isolation, end, settled, peeked.wait_ms)
             if not peeked.ranges:
-                if peeked.rows_from < 0:
-                    return Received(retry_at_ms=peeked.next_ms)
-                await self._learn(hosted, request.group_id, peeked.rows_from, isolation)
-                continue
+                if peeked.rows_from >= 0 and await self._learn(
+                    hosted, group_id, peeked.rows_from, isolation
+                ):
+                    continue
+                return Received(pause=pause)
             read_ = await self._read(hosted, sorted(peeked.ranges), request, isolation)
             if read_.skipped:
-                _check(
-                    (await hosted.shard.submit(SkipCommand(request.group_id, read_.skipped))).error
-                )
-            acquire = AcquireCommand(
-                request.group_id,
-                request.member_id,
-                read_.within,
-                request.records_max,
-                request.is_strict,
-                request.lock_ms,
-            )
-            reply = cast("AcquireReply", await hosted.shard.submit(acquire))
-            _check(reply.error)
+                _check((await hosted.shard.submit(SkipCommand(group_id, read_.skipped))).error)
+            elif not read_.within:
+                return Received(pause=pause)
+            reply = await self._acquire(hosted, request, read_.within)
             if reply.acquired:
-                return Received(reply.acquired, read_.batches)
-        return Received(retry_at_ms=self._environment.clock.now_ms())
+                return Received(reply.acquired, read_.holding(reply.acquired))
+        return Received(pause=pause._replace(wait_ms=0))
 
-    async def wait(self, topic: Topic, number: int, retry_at_ms: int, timeout_s: float) -> None:
-        """Return when there may be something to receive, or after `timeout_s`."""
+    @staticmethod
+    async def _acquire(
+        hosted: _Hosted, request: ReceiveRequest, within: Sequence[tuple[int, int]]
+    ) -> AcquireReply:
+        command = AcquireCommand(
+            request.group_id,
+            request.member_id,
+            within,
+            request.records_max,
+            request.is_strict,
+            request.lock_ms,
+        )
+        reply = cast("AcquireReply", await hosted.shard.submit(command))
+        _check(reply.error)
+        return reply
+
+    async def wait(self, topic: Topic, number: int, pause: Pause, timeout_s: float) -> None:
+        """Return when there may be more than a receive saw, or after `timeout_s`."""
         hosted = await self._host(topic, number)
         waiter = _Waiter()
-        hosted.data.waiters.add(waiter)
+        hosted.waiters[waiter] = None
+        hosted.data.waiters.add(waiter, pause.isolation)
         try:
-            if retry_at_ms >= 0:
-                left_ms = retry_at_ms - self._environment.clock.now_ms() + WAKE_LATE_MS
-                timeout_s = min(timeout_s, max(left_ms, WAKE_LATE_MS) / 1000)
+            end = hosted.data.visibility.bound(pause.isolation).offset
+            if (end, hosted.settled) != (pause.readable_end, pause.settled):
+                return
+            if pause.wait_ms != WAKE_NEVER:
+                timeout_s = min(timeout_s, (pause.wait_ms + WAKE_LATE_MS) / 1000)
             async with asyncio.timeout(timeout_s):
                 await waiter.event.wait()
         except TimeoutError:
             pass
         finally:
             hosted.data.waiters.discard(waiter)
+            hosted.waiters.pop(waiter, None)
 
     async def settle(
         self,
@@ -213,14 +247,14 @@ class SharePartitions:
         command = SettleCommand(group_id, member_id, settlements, is_atomic)
         reply = cast("SettleReply", await hosted.shard.submit(command))
         _check(reply.error)
-        hosted.data.waiters.wake()  # others may wait for what was released, or for a key
+        hosted.wake()
         return reply.errors
 
     async def release(self, topic: Topic, number: int, group_id: str, member_id: str) -> None:
         """A member's session has ended."""
         hosted = await self._host(topic, number)
         _check((await hosted.shard.submit(ReleaseMemberCommand(group_id, member_id))).error)
-        hosted.data.waiters.wake()
+        hosted.wake()
 
     async def describe(
         self, topic: Topic, number: int, group_ids: Sequence[str] | None = None
@@ -244,7 +278,7 @@ class SharePartitions:
         hosted = await self._host(topic, number)
         await self._open_group(hosted, group_id)
         _check((await hosted.shard.submit(MoveStartCommand(group_id, offset))).error)
-        hosted.data.waiters.wake()
+        hosted.wake()
 
     async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:
         """Forget the group on the partition."""
@@ -264,7 +298,9 @@ class SharePartitions:
     def forget_topic(self, topic_id: UUID) -> None:
         """The topic was deleted, and the journals with it."""
         for key in [key for key in self._hosted if key[0] == topic_id]:
-            self._hosted.pop(key).shard.close(TopicUnknown("the topic was deleted"))
+            hosted = self._hosted.pop(key)
+            hosted.shard.close(TopicUnknown("the topic was deleted"))
+            hosted.journal.upkeep.abandon(NotOwner("the topic was deleted"))
 
     def close(self) -> None:
         """Refuse what waits, stop the timers."""
@@ -342,15 +378,19 @@ class SharePartitions:
         found = await offset_of_time(data, environment.store, since_ms)
         return data.high_watermark if found.offset < 0 else found.offset
 
-    async def _learn(self, hosted: _Hosted, group_id: str, rows_from: int, isolation: int) -> None:
-        """Tell the machine the keys of the records from `rows_from` on."""
+    async def _learn(self, hosted: _Hosted, group_id: str, rows_from: int, isolation: int) -> bool:
+        """Tell the machine the keys of the records from `rows_from` on; whether there are any."""
         start = max(rows_from, hosted.data.log_start_offset)
         store = self._environment.store
         fetched = await fetch(hosted.data, store, start, ROWS_BYTES, isolation)
-        found = _Read()
-        rows_end = found.add(bytes(fetched.data), start, fetched.aborted or ())
+        found = BatchesRead()
+        rows_end = found.add(bytes(fetched.data), start, OFFSET_MAX, fetched.aborted or ())
+        if rows_end <= rows_from:
+            return False
         rows = [row for data in found.batches for row in rows_of(data, start)]
-        _check((await hosted.shard.submit(LearnCommand(group_id, rows, rows_end))).error)
+        command = LearnCommand(group_id, rows_from, rows, rows_end)
+        _check((await hosted.shard.submit(command)).error)
+        return True
 
     async def _read(
         self,
@@ -358,63 +398,20 @@ class SharePartitions:
         ranges: Sequence[tuple[int, int]],
         request: ReceiveRequest,
         isolation: int,
-    ) -> _Read:
+    ) -> BatchesRead:
         """Whole batches for the first of `ranges`, up to the bytes that are wanted."""
-        found = _Read()
-        left = request.bytes_max
+        found = BatchesRead()
         reached = 0
         for first, last in ranges:
             offset = max(first, reached, hosted.data.log_start_offset)
+            left = request.bytes_max - found.size
             if offset > last or (left <= 0 and found.batches):
                 continue
             fetched = await fetch(hosted.data, self._environment.store, offset, left, isolation)
-            if not fetched.data:
-                continue
-            reached = max(reached, found.add(bytes(fetched.data), first, fetched.aborted or ()))
-            left -= len(fetched.data)
+            if fetched.data:
+                data, aborted = bytes(fetched.data), fetched.aborted or ()
+                reached = max(reached, found.add(data, offset, last, aborted))
         return found
-
-
-class _Read:
-    """Batches of one receive."""
-
-    __slots__ = ("batches", "skipped", "within")
-
-    def __init__(self) -> None:
-        self.batches: list[bytes] = []
-        self.within: list[tuple[int, int]] = []
-        self.skipped: list[tuple[int, int]] = []
-        """Offsets that hold nothing for consumers."""
-
-    def add(self, data: bytes, first: int, aborted: Sequence[tuple[int, int]]) -> int:
-        """Take batches that were read; the offset after them.
-
-        `first`: where the wanted ones begin; `aborted`: (first offset, producer id) of aborted
-        transactions among them.
-        """
-        reached = first
-        open_aborts: dict[int, int] = {}
-        starts = sorted(aborted, reverse=True)
-        for at, header in iterate_headers(data):
-            base_offset, last_offset = header.base_offset, header.last_offset
-            while starts and starts[-1][0] <= last_offset:
-                first_offset, producer_id = starts.pop()
-                open_aborts[producer_id] = first_offset
-            if base_offset > reached:  # compacted away
-                self.skipped.append((reached, base_offset - 1))
-            is_control = bool(header.attributes & CONTROL)
-            if is_control:  # the marker that ends the producer's transaction
-                open_aborts.pop(header.producer_id, None)
-            is_aborted = (
-                bool(header.attributes & TRANSACTIONAL) and header.producer_id in open_aborts
-            )
-            if is_control or is_aborted or not header.record_count:
-                self.skipped.append((max(base_offset, first), last_offset))
-            else:
-                self.batches.append(data[at : at + header.size])
-                self.within.append((base_offset, last_offset))
-            reached = last_offset + 1
-        return reached
 
 
 class _Waiter:
@@ -428,17 +425,6 @@ class _Waiter:
     def notify(self) -> None:
         """See Waiter."""
         self.event.set()
-
-
-def rows_of(batch: bytes, start: int) -> Iterator[Row]:
-    """The rows of the records of one batch, from `start` on.
-
-    A record without a key has no order with others: it is a key of its own.
-    """
-    for record in iterate_records(batch):
-        if record.offset >= start:
-            key = record.key
-            yield Row(record.offset, -1 - record.offset if key is None else crc32(key))
 
 
 def _check(error: HeadraceError | None) -> None:

@@ -7,9 +7,11 @@ repeated.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import (
+    RequestInvalid,
     ShareSessionEpochInvalid,
     ShareSessionLimitReached,
     ShareSessionUnknown,
@@ -23,6 +25,8 @@ OPEN_EPOCH: Final = 0
 CLOSE_EPOCH: Final = -1
 SESSIONS_MAX: Final = 2_000
 """group.share.max.share.sessions"""
+PARTITIONS_MAX: Final = 10_000
+"""Of one session."""
 _INT32_MAX: Final = 2**31 - 1
 
 PartitionKey = tuple["UUID", int]
@@ -31,7 +35,7 @@ PartitionKey = tuple["UUID", int]
 class ShareSession:
     """What one member fetches here."""
 
-    __slots__ = ("connection", "epoch", "group_id", "member_id", "partitions")
+    __slots__ = ("connection", "ended", "epoch", "group_id", "member_id", "partitions")
 
     def __init__(self, group_id: str, member_id: str, connection: object) -> None:
         self.group_id = group_id
@@ -39,13 +43,18 @@ class ShareSession:
         self.connection = connection
         self.epoch = 1
         self.partitions: dict[PartitionKey, None] = {}
+        self.ended = asyncio.Event()
+        """Set when the session is closed: who acquires for it then would acquire for no one."""
 
     def update(self, wanted: Iterable[PartitionKey], forgotten: Iterable[PartitionKey]) -> None:
-        """Take over what changed."""
+        """Take over what changed. Raises RequestInvalid where it becomes too much."""
         for key in wanted:
             self.partitions.setdefault(key, None)
         for key in forgotten:
             self.partitions.pop(key, None)
+        if len(self.partitions) > PARTITIONS_MAX:
+            self.partitions.clear()
+            raise RequestInvalid(f"a share session has at most {PARTITIONS_MAX} partitions")
 
     def served(self, key: PartitionKey) -> None:
         """To the end of the line, so that one busy partition does not starve the others."""
@@ -100,6 +109,7 @@ class ShareSessions:
         """End the member's session; what it holds is released by the caller."""
         session = self._sessions.pop((group_id, member_id), None)
         if session is not None:
+            session.ended.set()
             known = self._by_connection[session.connection]
             known.pop((group_id, member_id), None)
             if not known:

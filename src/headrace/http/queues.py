@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from headrace.broker.node import Node
-    from headrace.broker.share_partitions import Received
+    from headrace.broker.share_partitions import Pause, Received
     from headrace.broker.topic import Topic
     from headrace.coordination.shares.commands import ShareDescription
     from headrace.records.codec import Record
@@ -134,7 +134,7 @@ class Queues:
         while True:
             numbers = self._served(topic)
             messages: list[Json] = []
-            waiting: list[tuple[int, int]] = []
+            waiting: list[tuple[int, Pause]] = []
             for number in numbers:
                 left = asked.records_max - len(messages)
                 if left <= 0:
@@ -144,8 +144,8 @@ class Queues:
                 )
                 received = await self._node.shares.receive(topic, number, part)
                 messages += _messages(received, number, member)
-                if not received.acquired:
-                    waiting.append((number, received.retry_at_ms))
+                if received.pause is not None:
+                    waiting.append((number, received.pause))
             left_s = deadline - loop.time()
             if messages or left_s <= 0:
                 return messages
@@ -161,11 +161,11 @@ class Queues:
             raise NotOwner(f"this broker serves no partition of {topic.name}: ask another one")
         return served
 
-    async def _wait(self, topic: Topic, waiting: list[tuple[int, int]], timeout_s: float) -> None:
+    async def _wait(self, topic: Topic, waiting: list[tuple[int, Pause]], timeout_s: float) -> None:
         node = self._node
         waits = [
-            node.tasks.start(node.shares.wait(topic, number, at_ms, timeout_s), "a receive waits")
-            for number, at_ms in waiting
+            node.tasks.start(node.shares.wait(topic, number, pause, timeout_s), "a receive waits")
+            for number, pause in waiting
         ]
         try:
             await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

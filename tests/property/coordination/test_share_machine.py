@@ -93,7 +93,7 @@ class Rig:
         if peeked.rows_from >= 0:
             rows_end = min(self.log_end, peeked.rows_from + self.rng.randrange(1, 40))
             rows = [Row(n, self.keys[n]) for n in range(peeked.rows_from, rows_end)]
-            self.ask(LearnCommand(GROUP, rows, rows_end))
+            self.ask(LearnCommand(GROUP, peeked.rows_from, rows, rows_end))
             self.tick_if_due()  # a wait may have ended before its record was known again
             peeked = self.ask(PeekCommand(GROUP, self.log_end, records_max))
         within = sorted(peeked.ranges)

@@ -123,12 +123,13 @@ async def test_who_waits_hears_of_new_records_and_of_released_ones():
         topic = await topic_with(rig)
         shares = rig.node.shares
         empty = await shares.receive(topic, 0, ask())
-        waiting = asyncio.create_task(shares.wait(topic, 0, empty.retry_at_ms, 30))
+        waiting = asyncio.create_task(shares.wait(topic, 0, empty.pause, 30))
         await asyncio.sleep(0)
         await append(topic, batch(b"1"))
         await asyncio.wait_for(waiting, 5)
         received = await shares.receive(topic, 0, ask())
-        waiting = asyncio.create_task(shares.wait(topic, 0, -1, 30))
+        empty = await shares.receive(topic, 0, ask("b"))
+        waiting = asyncio.create_task(shares.wait(topic, 0, empty.pause._replace(wait_ms=-1), 30))
         await asyncio.sleep(0)
         await settle(rig, topic, everything(received, RELEASE))
         await asyncio.wait_for(waiting, 5)
@@ -142,7 +143,7 @@ async def test_a_lock_that_ends_makes_its_record_available_without_anything_new(
         await shares.receive(topic, 0, ask("a", lock_ms=30))
         async with asyncio.timeout(10):
             while not (again := await shares.receive(topic, 0, ask("b"))).acquired:
-                await shares.wait(topic, 0, again.retry_at_ms, 30)
+                await shares.wait(topic, 0, again.pause, 30)
         assert again.acquired[0].deliveries == 2
 
 
@@ -256,3 +257,58 @@ async def test_a_dead_letter_whose_copy_a_crash_prevented_is_copied_after_the_re
             while (await rig.node.shares.describe(topic, 0))[0].start != 1:
                 await asyncio.sleep(0.01)
         assert rig.node.topics.get("jobs.dead").partitions[0].high_watermark >= 1
+
+
+@in_a_loop
+async def test_records_between_released_and_fresh_ones_are_never_passed_over():
+    batches = [batch(*(b"%d" % (n * 10 + i) * 300 for i in range(10))) for n in range(60)]
+    async with broker() as rig:
+        topic = await topic_with(rig, *batches)
+        first = await rig.node.shares.receive(topic, 0, ask("a", 10, is_strict=True))
+        released = [Settlement(0, 0, RELEASE), Settlement(1, 1, ACCEPT), Settlement(2, 9, RELEASE)]
+        await settle(rig, topic, released)
+        seen = {1}
+        while len(seen) < 600:
+            request = ReceiveRequest(GROUP, "b", 200, 200_000)
+            received = await rig.node.shares.receive(topic, 0, request)
+            assert received.acquired, f"{600 - len(seen)} records never come"
+            for low, high, _ in received.acquired:
+                seen |= set(range(low, high + 1))
+            await settle(rig, topic, everything(received), "b")
+        assert first.acquired
+
+
+@in_a_loop
+async def test_an_idle_group_of_committed_records_waits_while_a_transaction_is_open():
+    async with broker() as rig:
+        topic = await topic_with(
+            rig, transactional(1, b"open"), **{"share.isolation.level": "read_committed"}
+        )
+        received = await rig.node.shares.receive(topic, 0, ask())
+        assert received.pause is not None
+        assert received.pause.wait_ms == -1, "nothing comes by time alone"
+        waiting = asyncio.create_task(rig.node.shares.wait(topic, 0, received.pause, 30))
+        await append(topic, batch(b"behind it"))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await end(topic, 1, is_commit=True)
+        await asyncio.wait_for(waiting, 5)
+
+
+@in_a_loop
+async def test_what_comes_between_a_receive_and_its_wait_is_not_missed():
+    async with broker() as rig:
+        topic = await topic_with(rig)
+        received = await rig.node.shares.receive(topic, 0, ask())
+        await append(topic, batch(b"1"))
+        await asyncio.wait_for(rig.node.shares.wait(topic, 0, received.pause, 30), 5)
+
+
+@in_a_loop
+async def test_batches_of_records_that_others_hold_are_not_sent_along():
+    async with broker() as rig:
+        topic = await topic_with(rig, *(batch(b"x" * 1000) for _ in range(20)))
+        await rig.node.shares.receive(topic, 0, ask("a"))
+        await settle(rig, topic, [Settlement(0, 0, RELEASE)])
+        again = await rig.node.shares.receive(topic, 0, ask("b"))
+        assert len(again.batches) == 1

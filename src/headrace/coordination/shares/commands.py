@@ -106,8 +106,8 @@ class PeekReply:
     ranges: list[tuple[int, int]] = field(default_factory=list)
     rows_from: int = -1
     """Of an ordered group: the offset from which rows are wanted (LearnCommand), -1: none are."""
-    next_ms: int = -1
-    """When more can be had without anything new in the log, -1: not by time alone."""
+    wait_ms: int = -1
+    """After which time more can be had though nothing new comes, -1: not by time alone."""
 
 
 @dataclass(slots=True)
@@ -187,12 +187,15 @@ class SkipCommand:
 
 @dataclass(slots=True)
 class LearnCommand:
-    """What the records of an ordered group hold, from `PeekReply.rows_from` to `rows_end`.
+    """What the records of an ordered group hold, from `rows_from` to `rows_end`.
 
-    Offsets without a row hold no record (control records, compacted ones): they are finished.
+    `rows_from` is what `PeekReply.rows_from` said: where the group knows less by now, as after a
+    reload, the command does nothing. Offsets without a row hold no record (control records,
+    compacted ones): they are finished.
     """
 
     group_id: str
+    rows_from: int
     rows: Sequence[Row]
     rows_end: int
 

@@ -112,14 +112,16 @@ class ShareMembership:
             if group is None or group.members.pop(beat.member_id, None) is None:
                 raise _unknown(beat)
             self._assign(group, topics)
+            self._forget_if_empty(group)
             return ShareHeartbeatReply(LEAVE_EPOCH, None)
         if beat.member_epoch < LEAVE_EPOCH:
             raise RequestInvalid(f"member epoch {beat.member_epoch} cannot be")
         if group is None:
             if beat.member_epoch != JOIN_EPOCH:
                 raise _unknown(beat)
-            group = self.groups[beat.group_id] = ShareMembers(beat.group_id)
+            group = ShareMembers(beat.group_id)
         member = self._member(group, beat)
+        self.groups[beat.group_id] = group
         member.deadline_ms = now_ms + session_ms
         if beat.rack is not None:
             member.rack = beat.rack
@@ -129,7 +131,12 @@ class ShareMembership:
             member.subscribed = subscribed
         if is_changed or not member.epoch or self._shapes(group, topics) != group.shapes:
             self._assign(group, topics)
-        is_told = member.told == member.assigned and beat.member_epoch != JOIN_EPOCH
+        # A member that says everything anew may not have got its last answer.
+        is_told = (
+            member.told == member.assigned
+            and beat.member_epoch == member.epoch
+            and beat.subscribed is None
+        )
         member.epoch, member.told = group.epoch, member.assigned
         return ShareHeartbeatReply(member.epoch, None if is_told else member.assigned)
 
@@ -163,11 +170,13 @@ class ShareMembership:
                 expired.append((group.group_id, member_id))
             if late:
                 self._assign(group, topics)
+                self._forget_if_empty(group)
         return expired
 
-    def remove(self, group_id: str) -> None:
-        """Forget a group."""
-        self.groups.pop(group_id, None)
+    def _forget_if_empty(self, group: ShareMembers) -> None:
+        """What the group has consumed is known by its partitions."""
+        if not group.members:
+            del self.groups[group.group_id]
 
     @staticmethod
     def _shapes(group: ShareMembers, topics: Mapping[str, TopicShape]) -> dict[str, TopicShape]:

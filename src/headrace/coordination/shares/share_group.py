@@ -8,8 +8,8 @@ and locks do not (KIP-932 does the same), delivery counts do once a delivery has
 from __future__ import annotations
 
 from bisect import bisect_right
-from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final, NamedTuple
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.shares.commands import (
     ACCEPT,
@@ -28,8 +28,15 @@ from headrace.coordination.shares.commands import (
     Settlement,
 )
 from headrace.coordination.shares.config import ShareConfig
-from headrace.coordination.shares.delivery import Delivery, KeyedDelivery, OffsetDelivery
+from headrace.coordination.shares.delivery import (
+    STALE_MIN,
+    STALE_RATIO,
+    Delivery,
+    KeyedDelivery,
+    OffsetDelivery,
+)
 from headrace.coordination.shares.state_records import GroupChanged, StoredRun
+from headrace.coordination.shares.volatile_records import Locked
 from headrace.coordination.shares.window import (
     ACKNOWLEDGED,
     ACQUIRED,
@@ -51,41 +58,6 @@ RUNS_PER_UNFINISHED: Final = 4
 runs for each record that may be unfinished, so that memory is bounded."""
 LOCK_MS_MAX: Final = 12 * 3_600_000
 DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
-
-
-class Locked(NamedTuple):
-    """Volatile: [first, last] is `owner`'s until `until_ms`, delivered `deliveries` times."""
-
-    number: int
-    first: int
-    last: int
-    deliveries: int
-    owner: str
-    until_ms: int
-
-
-class RowsLearned(NamedTuple):
-    """Volatile: what is known of the records up to `rows_end`."""
-
-    number: int
-    rows: tuple[Row, ...]
-    rows_end: int
-
-
-class Configured(NamedTuple):
-    """Volatile: the group's settings."""
-
-    number: int
-    config: ShareConfig
-
-
-class TimePassed(NamedTuple):
-    """Volatile: what waited until `now_ms` may be delivered."""
-
-    now_ms: int
-
-
-VolatileRecord = Locked | RowsLearned | Configured | TimePassed
 
 
 class ShareGroup:
@@ -132,6 +104,11 @@ class ShareGroup:
         end = self.window.end
         self.window.set(first, last, ACQUIRED, count, owner, until_ms)
         heappush(self._locks, (until_ms, first, last))
+        if len(self._locks) > STALE_MIN + STALE_RATIO * len(self.window):
+            # One lock that ends late would keep all entries after it.
+            held = (run for run in self.window if run.state == ACQUIRED)
+            self._locks = [(run.at_ms, run.first, run.last) for run in held]
+            heapify(self._locks)
         self.delivery.note(min(first, end), last)  # a hole that it leaves is available
 
     def change(self, changed: GroupChanged) -> None:
@@ -196,7 +173,7 @@ class ShareGroup:
 
     # --- deciding ----------------------------------------------------------------------------
 
-    def peek(self, readable_end: int, records_max: int) -> PeekReply:
+    def peek(self, readable_end: int, records_max: int, now_ms: int) -> PeekReply:
         """What could be acquired now, in the order of delivery."""
         reply = PeekReply()
         left = records_max
@@ -209,7 +186,7 @@ class ShareGroup:
             reply.ranges.append((first, first + size - 1))
             left -= size
         next_ms = self.next_deadline_ms()
-        reply.next_ms = -1 if next_ms is None else next_ms
+        reply.wait_ms = -1 if next_ms is None else max(next_ms - now_ms, 0)
         keyed = self.keyed
         if keyed is not None:
             if left > 0 and keyed.rows_end < readable_end and self._rows_room() > 0:
@@ -432,6 +409,14 @@ class ShareGroup:
             if last >= window.end:
                 runs.append(StoredRun(max(first, window.end), last, ARCHIVED, 0))
         return runs
+
+    def lacks_rows(self, rows_from: int, rows_end: int) -> bool:
+        """Whether rows from `rows_from` to `rows_end` follow those that are known, and add to them.
+
+        Others were read for a state that is past: what they leave out is not known to be empty.
+        """
+        keyed = self.keyed
+        return keyed is not None and rows_from <= keyed.rows_end < rows_end
 
     def decide_rows(
         self, rows: tuple[Row, ...], rows_end: int, now_ms: int

@@ -6,7 +6,7 @@ one heap with one live entry for each group, so a thousand idle groups cost noth
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, assert_never
 
 from headrace.coordination.machine import Decision
@@ -35,14 +35,8 @@ from headrace.coordination.shares.commands import (
     ShareTickCommand,
     SkipCommand,
 )
-from headrace.coordination.shares.share_group import (
-    Configured,
-    Locked,
-    RowsLearned,
-    ShareGroup,
-    TimePassed,
-    VolatileRecord,
-)
+from headrace.coordination.shares.delivery import STALE_MIN, STALE_RATIO
+from headrace.coordination.shares.share_group import ShareGroup
 from headrace.coordination.shares.state_records import (
     GroupChanged,
     GroupOpened,
@@ -52,8 +46,15 @@ from headrace.coordination.shares.state_records import (
     decode,
     encode,
 )
+from headrace.coordination.shares.volatile_records import (
+    Configured,
+    Locked,
+    RowsLearned,
+    TimePassed,
+    VolatileRecord,
+)
 from headrace.coordination.shares.window import ARCHIVED, ARCHIVING
-from headrace.errors import GroupUnknown, RecordInvalid, RequestInvalid
+from headrace.errors import GroupFull, GroupUnknown, RecordInvalid, RequestInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +77,8 @@ GroupCommand = (
 )
 """What is asked of a group that is there."""
 
+GROUPS_MAX = 10_000
+"""Of one partition: each takes memory and journal for good."""
 AFTER_RESTART = "given up before the broker was restarted"
 
 
@@ -121,6 +124,9 @@ class ShareMachine:
             )
         if command.start < 0:
             return Decision([], ShareReply(RequestInvalid(f"offset {command.start} cannot be")))
+        if len(self.groups) >= GROUPS_MAX:
+            refused = GroupFull(f"the partition has {GROUPS_MAX} share groups: delete some")
+            return Decision([], ShareReply(refused))
         number = self._next_number
         opened = GroupOpened(number, command.group_id, command.start)
         return Decision([opened, Configured(number, command.config)], ShareReply())
@@ -203,21 +209,26 @@ class ShareMachine:
             case Configured(_, config):
                 group.configure(config)
             case GroupRemoved():
-                del self.groups[group.group_id]
-                del self._by_number[group.number]
-                self._armed_ms.pop(group.number, None)
+                self._forget(group)
                 return
             case _:
                 assert_never(record)
         self._arm(group)
 
     def _open(self, opened: GroupOpened) -> None:
-        former = self.groups.pop(opened.group_id, None)
+        former = self.groups.get(opened.group_id)
+        if former is not None and former.number == opened.number:
+            return  # from a snapshot, whose other records may not have been stored any more
         if former is not None:
-            del self._by_number[former.number]
+            self._forget(former)
         group = ShareGroup(opened.number, opened.group_id, opened.start)
         self.groups[opened.group_id] = self._by_number[opened.number] = group
         self._next_number = max(self._next_number, opened.number + 1)
+
+    def _forget(self, group: ShareGroup) -> None:
+        del self.groups[group.group_id]
+        del self._by_number[group.number]
+        self._armed_ms.pop(group.number, None)
 
     def _arm(self, group: ShareGroup) -> None:
         deadline_ms = group.next_deadline_ms()
@@ -227,6 +238,9 @@ class ShareMachine:
         if armed_ms is None or deadline_ms < armed_ms:
             self._armed_ms[group.number] = deadline_ms
             heappush(self._deadlines, (deadline_ms, group.number))
+        if len(self._deadlines) > STALE_MIN + STALE_RATIO * len(self.groups):
+            self._deadlines = [(at_ms, number) for number, at_ms in self._armed_ms.items()]
+            heapify(self._deadlines)
 
     def _pass_time(self, now_ms: int) -> None:
         passed: dict[int, None] = {}
@@ -285,10 +299,12 @@ class ShareMachine:
 def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDecision:
     match command:
         case PeekCommand(_, readable_end, records_max):
-            return Decision([], group.peek(readable_end, records_max))
+            return Decision([], group.peek(readable_end, records_max, now_ms))
         case AcquireCommand():
             return _decide_acquire(group, command, now_ms)
-        case LearnCommand(_, rows, rows_end):
+        case LearnCommand(_, rows_from, rows, rows_end):
+            if not group.lacks_rows(rows_from, rows_end):
+                return Decision([], ShareReply())
             known = tuple(rows)
             runs, letters = group.decide_rows(known, rows_end, now_ms)
             learned = RowsLearned(group.number, known, rows_end)

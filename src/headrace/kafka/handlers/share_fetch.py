@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from headrace.broker.group_config import group_value
-from headrace.broker.share_partitions import Received, ReceiveRequest
+from headrace.broker.groups_configured import GROUP_ID_LENGTH_MAX
+from headrace.broker.share_partitions import Pause, Received, ReceiveRequest
 from headrace.broker.share_sessions import CLOSE_EPOCH, OPEN_EPOCH, PartitionKey, ShareSession
 from headrace.coordination.shares.commands import GAP, RENEW, Settlement
+from headrace.coordination.shares.membership import MEMBER_ID_LENGTH_MAX
 from headrace.errors import (
     GroupIdInvalid,
     GroupUnknown,
@@ -21,6 +24,8 @@ from headrace.errors import (
     RecordStateInvalid,
     RequestInvalid,
     ShareSessionEpochInvalid,
+    ShareSessionLimitReached,
+    ShareSessionUnknown,
 )
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
@@ -41,7 +46,9 @@ STRICT_MODE = 1
 WAIT_MS_MAX = 5 * 60_000
 RECORDS_MAX = 100_000
 BYTES_MAX = 50 * 1024 * 1024
-BATCH_TYPES_MAX = 100_000
+SETTLEMENTS_MAX = 200_000
+"""Of one request: each takes memory and time of the loop."""
+NO_TOPIC = UUID(int=0)
 
 Acknowledgements = dict[PartitionKey, "list[Settlement] | HeadraceError"]
 
@@ -57,7 +64,7 @@ class _Outcome(NamedTuple):
 # --- requests --------------------------------------------------------------------------------
 
 
-def _settlements(batches: Any, *, is_renewing: bool) -> list[Settlement]:
+def _settlements(batches: Any, *, is_renewing: bool, count_max: int) -> list[Settlement]:
     """Kafka's acknowledgement batches: one type for a whole range, or one for each offset.
 
     Raises RequestInvalid.
@@ -66,8 +73,10 @@ def _settlements(batches: Any, *, is_renewing: bool) -> list[Settlement]:
     for batch in batches:
         first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
         count = last - first + 1
-        if first < 0 or count < 1 or not types or len(types) > BATCH_TYPES_MAX:
+        if first < 0 or count < 1 or not types:
             raise RequestInvalid(f"an acknowledgement of {first} to {last} cannot be")
+        if len(types) > count_max or len(found) > count_max:
+            raise RequestInvalid(f"more than {SETTLEMENTS_MAX} acknowledgements in one request")
         if len(types) not in {1, count}:
             raise RequestInvalid(f"{len(types)} types of acknowledgement for {count} offsets")
         if any(not GAP <= kind <= RENEW for kind in types):
@@ -90,26 +99,35 @@ def _settlements(batches: Any, *, is_renewing: bool) -> list[Settlement]:
 def _acknowledgements(request: Any, version: int) -> Acknowledgements:
     is_renewing = version >= 2 and request.is_renew_ack
     found: Acknowledgements = {}
+    left = SETTLEMENTS_MAX
     for topic in request.topics:
         for part in topic.partitions:
             if part.acknowledgement_batches:
-                key = (topic.topic_id, part.partition_index)
+                key = (topic.topic_id or NO_TOPIC, part.partition_index)
+                batches = part.acknowledgement_batches
                 try:
-                    found[key] = _settlements(part.acknowledgement_batches, is_renewing=is_renewing)
+                    settlements = _settlements(batches, is_renewing=is_renewing, count_max=left)
                 except RequestInvalid as error:
                     found[key] = error
+                else:
+                    found[key] = settlements
+                    left -= len(settlements)
     return found
 
 
 def _keys(topics: Any) -> list[PartitionKey]:
-    return [(topic.topic_id, part.partition_index) for topic in topics for part in topic.partitions]
+    return [
+        (topic.topic_id or NO_TOPIC, part.partition_index)
+        for topic in topics
+        for part in topic.partitions
+    ]
 
 
 def _check_names(request: Any) -> None:
-    if not request.group_id:
-        raise GroupIdInvalid("a share group has an id")
-    if not request.member_id:
-        raise RequestInvalid("a member of a share group has an id")
+    if not request.group_id or len(request.group_id) > GROUP_ID_LENGTH_MAX:
+        raise GroupIdInvalid(f"a share group's id has 1 to {GROUP_ID_LENGTH_MAX} characters")
+    if not request.member_id or len(request.member_id) > MEMBER_ID_LENGTH_MAX:
+        raise RequestInvalid(f"a member's id has 1 to {MEMBER_ID_LENGTH_MAX} characters")
 
 
 # --- work ------------------------------------------------------------------------------------
@@ -147,14 +165,14 @@ async def _acknowledge(
 
 async def _receive_all(
     node: Node, session: ShareSession, request: Any, *, is_strict: bool
-) -> tuple[dict[PartitionKey, _Outcome], list[tuple[PartitionKey, int]]]:
-    """(what each partition gave, (partition, when to look again) of those that gave nothing)."""
+) -> tuple[dict[PartitionKey, _Outcome], list[tuple[PartitionKey, Pause]]]:
+    """(what each partition gave, (partition, what it saw) of those that gave nothing)."""
     outcomes: dict[PartitionKey, _Outcome] = {}
-    waiting: list[tuple[PartitionKey, int]] = []
+    waiting: list[tuple[PartitionKey, Pause]] = []
     records_left = min(max(request.max_records, 1), RECORDS_MAX)
     bytes_left = min(max(request.max_bytes, 1), BYTES_MAX)
     for key in list(session.partitions):
-        if records_left <= 0 or bytes_left <= 0:
+        if records_left <= 0 or bytes_left <= 0 or session.ended.is_set():
             break
         asked = ReceiveRequest(
             session.group_id, session.member_id, records_left, bytes_left, is_strict=is_strict
@@ -165,8 +183,8 @@ async def _receive_all(
         except HeadraceError as error:
             outcomes[key] = _Outcome(error)
             continue
-        if not received.acquired:
-            waiting.append((key, received.retry_at_ms))
+        if received.pause is not None:
+            waiting.append((key, received.pause))
             continue
         outcomes[key] = _Outcome(received=received)
         records_left -= sum(item.last - item.first + 1 for item in received.acquired)
@@ -176,17 +194,19 @@ async def _receive_all(
 
 
 async def _wait_for_any(
-    node: Node, waiting: Sequence[tuple[PartitionKey, int]], timeout_s: float
+    node: Node,
+    session: ShareSession,
+    waiting: Sequence[tuple[PartitionKey, Pause]],
+    timeout_s: float,
 ) -> None:
-    waits: list[asyncio.Task[None]] = []
-    for key, retry_at_ms in waiting:
-        topic, number = _partition(node, key)
-        waits.append(
-            node.tasks.start(
-                node.shares.wait(topic, number, retry_at_ms, timeout_s), "a share fetch waits"
-            )
-        )
+    """Until a partition may have something, the session ends, or the time is over."""
+    start = node.tasks.start
+    waits: list[asyncio.Task[Any]] = [start(session.ended.wait(), "a share session's end")]
     try:
+        for key, pause in waiting:
+            topic, number = _partition(node, key)
+            wait = node.shares.wait(topic, number, pause, timeout_s)
+            waits.append(start(wait, "a share fetch waits"))
         await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in waits:
@@ -199,18 +219,25 @@ async def _fetch(
 ) -> dict[PartitionKey, _Outcome]:
     """What there is, or what comes before the request's time is over."""
     loop = asyncio.get_running_loop()
-    wait_ms = min(max(milliseconds(request.max_wait), 0), WAIT_MS_MAX)
-    deadline = loop.time() + wait_ms / 1000
+    deadline = loop.time() + _wait_s(request)
     is_strict = version >= 2 and request.share_acquire_mode == STRICT_MODE
     while True:
         outcomes, waiting = await _receive_all(node, session, request, is_strict=is_strict)
+        if session.ended.is_set():
+            # Its records were released when it ended; what was acquired since is released now.
+            await node.share_groups.release(session)
+            raise ShareSessionUnknown("the share session has ended: open another one")
         left_s = deadline - loop.time()
         if outcomes or not waiting or left_s <= 0:
             return outcomes
         try:
-            await _wait_for_any(node, waiting, left_s)
+            await _wait_for_any(node, session, waiting, left_s)
         except HeadraceError:  # a partition went meanwhile: the next look says which
             continue
+
+
+def _wait_s(request: Any) -> float:
+    return min(max(milliseconds(request.max_wait), 0), WAIT_MS_MAX) / 1000
 
 
 def _check_renewal(request: Any) -> None:
@@ -219,25 +246,40 @@ def _check_renewal(request: Any) -> None:
         raise RequestInvalid("a request that renews locks fetches nothing: its limits are 0")
 
 
+async def _open(node: Node, request: Any, context: Context) -> ShareSession:
+    """A new session. Raises ShareSessionLimitReached, not before the request's time is over."""
+    groups = node.share_groups
+    try:
+        session, former = groups.sessions.open(
+            request.group_id, request.member_id, context.connection
+        )
+    except ShareSessionLimitReached:
+        await asyncio.sleep(_wait_s(request))  # the client tries again at once
+        raise
+    if former is not None:
+        await groups.release(former)
+    return session
+
+
 async def _share_fetch(node: Node, request: Any, context: Context) -> dict[PartitionKey, _Outcome]:
     """Raises what refuses the request as a whole."""
     _check_names(request)
     epoch, wanted = request.share_session_epoch, _acknowledgements(request, context.version)
     groups = node.share_groups
-    if epoch == OPEN_EPOCH:
-        if wanted:
-            raise RequestInvalid("a request that opens a share session acknowledges nothing")
-        session, former = groups.sessions.open(
-            request.group_id, request.member_id, context.connection
-        )
-        if former is not None:
-            await groups.release(former)
-    else:
-        session = groups.sessions.resume(request.group_id, request.member_id, epoch)
     is_renewing = context.version >= 2 and request.is_renew_ack
     if is_renewing:
         _check_renewal(request)
-    forgotten = [(t.topic_id, n) for t in request.forgotten_topics_data for n in t.partitions]
+    if epoch == OPEN_EPOCH:
+        if wanted:
+            raise RequestInvalid("a request that opens a share session acknowledges nothing")
+        session = await _open(node, request, context)
+    else:
+        session = groups.sessions.resume(request.group_id, request.member_id, epoch)
+    forgotten = [
+        (topic.topic_id or NO_TOPIC, number)
+        for topic in request.forgotten_topics_data
+        for number in topic.partitions
+    ]
     session.update(_keys(request.topics), forgotten)
     errors = await _acknowledge(node, session, wanted)
     outcomes: dict[PartitionKey, _Outcome] = {}
