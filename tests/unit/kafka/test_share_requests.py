@@ -1,0 +1,135 @@
+"""ShareFetch and ShareAcknowledge, request by request, on a broker in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.broker.test_share_partitions import GROUP, append, topic_with
+from tests.unit.kafka.face_rig import batch, broker
+
+from headrace.kafka.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
+from headrace.kafka.error_codes import (
+    INVALID_RECORD_STATE,
+    INVALID_REQUEST,
+    INVALID_SHARE_SESSION_EPOCH,
+    SHARE_SESSION_NOT_FOUND,
+    UNKNOWN_TOPIC_ID,
+)
+
+
+def fetch(topic_id, epoch, wait_ms=0, **more):
+    topics = [{"topic_id": topic_id, "partitions": [{"partition_index": 0, **more}]}]
+    return {
+        "group_id": GROUP,
+        "member_id": "m",
+        "share_session_epoch": epoch,
+        "max_wait": wait_ms,
+        "min_bytes": 1,
+        "max_bytes": 1_000_000,
+        "max_records": 500,
+        "batch_size": 500,
+        "topics": topics,
+    }
+
+
+def acknowledge(topic_id, epoch, first, last, *kinds):
+    batches = [{"first_offset": first, "last_offset": last, "acknowledge_types": kinds}]
+    part = {"partition_index": 0, "acknowledgement_batches": batches}
+    return {
+        "group_id": GROUP,
+        "member_id": "m",
+        "share_session_epoch": epoch,
+        "topics": [{"topic_id": topic_id, "partitions": [part]}],
+    }
+
+
+def only_part(answer):
+    assert answer.error_code == 0
+    return answer.responses[0].partitions[0]
+
+
+def test_records_are_fetched_and_acknowledged_in_a_session():
+    async def scenario():
+        async with broker() as rig:
+            topic = await topic_with(rig, batch(b"1", b"2", b"3"))
+            client = rig.client()
+            part = only_part(await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0)))
+            (acquired,) = part.acquired_records
+            assert (acquired.first_offset, acquired.last_offset) == (0, 2)
+            asked = acknowledge(topic.id, 1, 0, 2, 1, 2, 3)
+            answer = await client.ask(SHARE_ACKNOWLEDGE, 2, asked)
+            assert only_part(answer).error_code == 0
+            asked = acknowledge(topic.id, 2, 0, 2, 1)
+            answer = await client.ask(SHARE_ACKNOWLEDGE, 2, asked)
+            assert only_part(answer).error_code == INVALID_RECORD_STATE
+            part = only_part(await client.ask(SHARE_FETCH, 2, fetch(topic.id, 3)))
+            assert [item.delivery_count for item in part.acquired_records] == [2]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"), [(7, INVALID_SHARE_SESSION_EPOCH), (0, INVALID_SHARE_SESSION_EPOCH)]
+)
+def test_acknowledgements_belong_to_the_sessions_next_epoch(epoch, code):
+    async def scenario():
+        async with broker() as rig:
+            topic = await topic_with(rig, batch(b"1"))
+            client = rig.client()
+            asked = acknowledge(topic.id, 1, 0, 0, 1)
+            assert (await client.ask(SHARE_ACKNOWLEDGE, 2, asked)).error_code == (
+                SHARE_SESSION_NOT_FOUND
+            )
+            await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
+            asked = acknowledge(topic.id, epoch, 0, 0, 1)
+            assert (await client.ask(SHARE_ACKNOWLEDGE, 2, asked)).error_code == code
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_id_of_zero_is_an_error_of_its_partition_alone():
+    async def scenario():
+        async with broker() as rig:
+            await topic_with(rig, batch(b"1"))
+            answer = await rig.client().ask(SHARE_FETCH, 2, fetch(None, 0))
+            assert only_part(answer).error_code == UNKNOWN_TOPIC_ID
+
+    asyncio.run(scenario())
+
+
+def test_a_consumer_whose_connection_ends_while_it_waits_gets_nothing_more():
+    async def scenario():
+        async with broker() as rig:
+            topic = await topic_with(rig)
+            client = rig.client()
+            await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
+            client.send(SHARE_FETCH, 2, fetch(topic.id, 1, 60_000))
+            await asyncio.sleep(0.01)
+            client.transport.abort()
+            while len(rig.node.share_groups.sessions):
+                await asyncio.sleep(0)
+            await append(topic, batch(b"1"))
+            for _ in range(50):
+                await asyncio.sleep(0)
+            described = await rig.node.shares.describe(topic, 0)
+            assert [found.acquired_records for found in described] == [0]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "kinds"),
+    [(3, 1, (1,)), (0, 2, ()), (0, 2, (1, 1)), (0, 0, (9,)), (0, 0, (4,)), (-1, 0, (1,))],
+)
+def test_acknowledgements_that_cannot_be_are_refused(first, last, kinds):
+    async def scenario():
+        async with broker() as rig:
+            topic = await topic_with(rig, batch(b"1", b"2", b"3"))
+            client = rig.client()
+            await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
+            asked = acknowledge(topic.id, 1, first, last, *kinds)
+            answer = await client.ask(SHARE_ACKNOWLEDGE, 2, asked)
+            assert only_part(answer).error_code == INVALID_REQUEST
+
+    asyncio.run(scenario())
