@@ -157,11 +157,12 @@ class Node:
 
     def _prepare_shares(self, environment: Environment) -> None:
         self.group_configs = ConfiguredGroups(self.metadata)
+        self.dead_letters = DeadLetters(environment, self.topics, self.ownership)
         self.shares = SharePartitions(
             environment,
             self.ownership,
             self._terms,
-            DeadLetters(environment, self.topics, self.ownership),
+            self.dead_letters,
             is_alone=self._is_alone,
         )
         self.share_groups = ShareGroups(

@@ -326,3 +326,10 @@ class Metrics(Collector):
         for group, topic, partition, behind in self._lags:
             lag.add_metric([group, topic, str(partition)], behind)
         yield lag
+        letters = self._node.dead_letters
+        for name, text, value in (
+            ("copied", "Records copied to dead letter topics.", letters.copied_total),
+            ("failed", "Failed attempts to copy records there.", letters.failed_total),
+            ("given_up", "Records that cannot be copied there.", letters.given_up_total),
+        ):
+            yield _counter(f"headrace_dead_letters_{name}", text, value)
