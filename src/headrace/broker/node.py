@@ -52,8 +52,10 @@ from headrace.metadata.facts import (
     PARTITIONS,
     TOPICS,
     BrokerFact,
+    CompanionKind,
     OwnerFact,
     PartitionFact,
+    companion_number,
     copy_cluster_id,
     ensure_cluster_id,
     owner_key,
@@ -407,6 +409,7 @@ class Node:
         used: set[int] = set()
         stale: list[str] = []
         chained: set[PartitionKey] = set()
+        expected: set[PartitionKey] = set()
         owners = {
             partition_of_key(entry.key): OwnerFact.decode(entry.value).broker
             for entry in (await self.metadata.list(OWNERS) if self._slots else ())
@@ -418,20 +421,27 @@ class Node:
             if self._slots and owner != self.config.broker_id:
                 continue  # another broker's, in another folder
             if topic_id in self.topics.by_id:
-                used |= PartitionFact.decode(entry.value).local_ledgers
+                fact = PartitionFact.decode(entry.value)
+                used |= fact.local_ledgers
+                expected |= {
+                    (topic_id, companion_number(number, kind))
+                    for kind in CompanionKind
+                    if fact.has_companion(kind)
+                }
             else:
                 stale.append(entry.key)
         for partition, broker_id in owners.items():
             # Of a former life: it ended before it could let go of what was deleted.
             if broker_id == self.config.broker_id and partition[0] not in self.topics.by_id:
                 stale.append(owner_key(*partition))
-        is_chain_missing = any(
-            topic.fact.has_chain(number) and (topic.id, number) not in chained
+        expected |= {
+            (topic.id, number)
             for topic in self.topics.by_id.values()
             for number in range(len(topic.partitions))
-        )
+            if topic.fact.has_chain(number)
+        }
         orphans = [info.ledger for info in self.store.list() if info.ledger not in used]
-        if orphans and is_chain_missing:
+        if orphans and not expected <= chained:
             log.error("a partition's chain is missing: ledgers that no chain names are kept")
             orphans = []
         try:

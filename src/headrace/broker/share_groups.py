@@ -97,12 +97,18 @@ class ShareGroups:
     async def _expire_always(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_INTERVAL_S)
-            now_ms = self._clock.now_ns() // 1_000_000
-            for group_id, member_id in self.membership.expire(self._shapes(), now_ms):
-                log.info("member %s of share group %s: its session ended", member_id, group_id)
-                session = self.sessions.close(group_id, member_id)
-                if session is not None:
-                    await self.release(session)
+            try:
+                self._expire()
+            except Exception:  # without this task no member's session would ever end again
+                log.exception("sessions of share groups were not ended: tried again")
+
+    def _expire(self) -> None:
+        now_ms = self._clock.now_ns() // 1_000_000
+        for group_id, member_id in self.membership.expire(self._shapes(), now_ms):
+            log.info("member %s of share group %s: its session ended", member_id, group_id)
+            session = self.sessions.close(group_id, member_id)
+            if session is not None:  # a task each: a partition that does not answer holds up none
+                self._tasks.spawn(self.release(session), f"release {member_id}")
 
     def _shapes(self) -> Mapping[str, TopicShape]:
         return _Shapes(self._topics)
@@ -116,7 +122,7 @@ class ShareGroups:
 
     async def release(self, session: ShareSession) -> None:
         """Make what the session's member holds here available again."""
-        for topic_id, number in session.partitions:
+        for topic_id, number in list(session.partitions):
             topic = self._topics.by_id.get(topic_id)
             if topic is None or topic.partition(number) is None:
                 continue

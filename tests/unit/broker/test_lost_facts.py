@@ -15,13 +15,16 @@ from headrace.broker.fact_audit import audit
 from headrace.broker.ledger_evidence import read_facts
 from headrace.broker.node import Node
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.share_partitions import ReceiveRequest
 from headrace.errors import ChainMissing, FactMissing
 from headrace.metadata.facts import (
     CLUSTER_ID,
     PARTITIONS,
     PRODUCER_IDS_NEXT,
+    CompanionKind,
     PartitionFact,
     PinFact,
+    companion_number,
     copy_cluster_id,
     draining_key,
     ensure_cluster_id,
@@ -462,3 +465,32 @@ def test_a_topic_that_is_made_while_facts_are_read_has_lost_nothing(monkeypatch)
         await store.close()
 
     run(scenario)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_start_keeps_unnamed_ledgers_while_the_chain_of_a_journal_is_missing(is_lost) -> None:
+    async def scenario() -> None:
+        store, metadata = MemoryLedgerStore(), MemoryMetadataStore()
+        parts = (store, metadata, SystemClock(), SystemRandomness())
+        node = Node(BrokerConfig(), *parts)
+        await node.open()
+        await node.topics.create("t", 1)
+        topic = node.topics.get("t")
+        await node.shares.receive(topic, 0, ReceiveRequest("workers", "a", 1, 1_000))
+        key = partition_key(topic.id, companion_number(0, CompanionKind.SHARES))
+        entry = await metadata.get(key)
+        assert entry is not None
+        journal = PartitionFact.decode(entry.value).local_ledgers
+        orphan = await store.create()
+        await node.close()
+        if is_lost:
+            await metadata.delete(key, ANY)
+        again = Node(BrokerConfig(), *parts)
+        await again.open()
+        left = {info.ledger for info in store.list()}
+        await again.close()
+        assert journal
+        assert journal <= left, "only its chain names them, and it can be rebuilt from them"
+        assert (orphan in left) == is_lost
+
+    asyncio.run(scenario())

@@ -1,0 +1,102 @@
+"""Members of share groups whose sessions end: what they held is released, whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.unit.broker.test_share_partitions import make_topic
+from tests.unit.kafka.face_rig import broker
+
+from headrace.broker import share_groups
+from headrace.broker.share_groups import ShareGroups
+from headrace.coordination.shares.membership import ShareHeartbeat, ShareMembership
+
+INTERVAL_MS = 45_000
+
+
+class Releases:
+    """Partitions on which the release of `stuck` never ends, and that of `broken` fails."""
+
+    def __init__(self):
+        self.released = []
+
+    async def release(self, _topic, _number, _group_id, member_id):
+        if member_id == "stuck":
+            await asyncio.Event().wait()
+        if member_id == "broken":
+            raise RuntimeError("a fault of the program")
+        self.released.append(member_id)
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    ns = 0
+
+    def now_ms(self):
+        return self.ns // 1_000_000
+
+    def now_ns(self):
+        return self.ns
+
+
+def join(groups, topic, member_id):
+    groups.heartbeat(ShareHeartbeat("workers", member_id, 0, ["jobs"], None, "c", "h"))
+    session, _ = groups.sessions.open("workers", member_id, object())
+    session.update([(topic.id, 0)], [])
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_a_release_that_hangs_or_fails_does_not_keep_those_of_other_members(monkeypatch):
+    monkeypatch.setattr(share_groups, "EXPIRY_INTERVAL_S", 0.001)
+
+    async def scenario():
+        async with broker() as rig:
+            topic = await make_topic(rig, "jobs")
+            clock, releases = Clock(), Releases()
+            node = rig.node
+            groups = ShareGroups(
+                node.topics, releases, node.group_configs, lambda _: None, clock, node.tasks
+            )
+            for member_id in ("stuck", "broken", "good"):
+                join(groups, topic, member_id)
+            clock.ns += 2 * INTERVAL_MS * 1_000_000
+            await until(lambda: releases.released == ["good"])
+            join(groups, topic, "later")
+            clock.ns += 2 * INTERVAL_MS * 1_000_000
+            await until(lambda: releases.released == ["good", "later"])
+
+    asyncio.run(scenario())
+
+
+def test_an_unexpected_error_does_not_end_the_expiry_of_sessions(monkeypatch, caplog):
+    monkeypatch.setattr(share_groups, "EXPIRY_INTERVAL_S", 0.001)
+    expire = ShareMembership.expire
+    failures = [RuntimeError("a fault of the program")]
+
+    def fails_once(*args):
+        if failures:
+            raise failures.pop()
+        return expire(*args)
+
+    monkeypatch.setattr(ShareMembership, "expire", fails_once)
+
+    async def scenario():
+        async with broker() as rig:
+            topic = await make_topic(rig, "jobs")
+            clock, releases = Clock(), Releases()
+            node = rig.node
+            groups = ShareGroups(
+                node.topics, releases, node.group_configs, lambda _: None, clock, node.tasks
+            )
+            join(groups, topic, "good")
+            clock.ns += 2 * INTERVAL_MS * 1_000_000
+            await until(lambda: releases.released == ["good"])
+
+    asyncio.run(scenario())
+    assert "a fault of the program" in caplog.text
