@@ -11,27 +11,43 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
+from bisect import bisect_left, bisect_right
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.broker.share_partitions import ReceiveRequest
-from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, RENEW, Settlement
+from headrace.coordination.shares.commands import (
+    ACCEPT,
+    GAP,
+    REJECT,
+    RELEASE,
+    RENEW,
+    Acquired,
+    Settlement,
+)
 from headrace.errors import (
+    BatchCorrupt,
+    DataCorrupt,
     GroupIdInvalid,
     GroupUnknown,
     HeadraceError,
     NotOwner,
+    RecordInvalid,
     RecordStateInvalid,
     RequestInvalid,
     Retriable,
     TopicUnknown,
+    UnsupportedForMessageFormat,
 )
+from headrace.records.batch import read_header
 from headrace.records.codec import iterate_records
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from starlette.requests import Request
 
@@ -41,6 +57,8 @@ if TYPE_CHECKING:
     from headrace.coordination.shares.commands import ShareDescription
     from headrace.records.codec import Record
 
+log = logging.getLogger(__name__)
+
 RECORDS_MAX: Final = 1_000
 WAIT_MS_MAX: Final = 60_000
 LOCK_MS_MAX: Final = 12 * 3_600_000
@@ -49,6 +67,11 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 SETTLEMENTS_MAX: Final = 10_000
 GROUP_LENGTH_MAX: Final = 255
 REASON_LENGTH_MAX: Final = 1_000
+RETRY_S: Final = 1.0
+"""Between two attempts while a partition returns an error and others have nothing."""
+SETTLED_ROUNDS_MAX: Final = 64
+"""Of one receive after its time is up: each has finished offsets that hold no message."""
+UNDECODABLE: Final = "cannot be decoded"
 PROBLEM: Final = "application/problem+json"
 
 Json = dict[str, Any]
@@ -79,6 +102,21 @@ class Receipt(NamedTuple):
             raise RequestInvalid(
                 "a receipt is not one that `receive` gave: settle with receipts as they came"
             ) from error
+
+
+class _Round:
+    """What one round over the partitions found."""
+
+    __slots__ = ("error", "has_settled", "messages", "waiting")
+
+    def __init__(self) -> None:
+        self.messages: list[Json] = []
+        self.waiting: list[tuple[int, Pause]] = []
+        """(partition, what to wait for) of those that have nothing now."""
+        self.has_settled = False
+        """Whether offsets without a message were acquired and finished."""
+        self.error: HeadraceError | None = None
+        """Of a partition that could not be asked."""
 
 
 class Queues:
@@ -128,28 +166,67 @@ class Queues:
     async def _receive_all(
         self, topic: Topic, asked: ReceiveRequest, member: str, wait_s: float
     ) -> list[Json]:
-        """Messages of the partitions that this broker serves, beginning with any of them."""
+        """Messages of the partitions that this broker serves, beginning with any of them.
+
+        Raises what a partition said only where there are no messages at all: what was acquired from
+        others must reach the client, or it would lose a delivery.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
+        settled_rounds = 0
         while True:
-            numbers = self._served(topic)
-            messages: list[Json] = []
-            waiting: list[tuple[int, Pause]] = []
-            for number in numbers:
-                left = asked.records_max - len(messages)
-                if left <= 0:
-                    break
-                part = ReceiveRequest(
-                    asked.group_id, asked.member_id, left, asked.bytes_max, True, asked.lock_ms
-                )
-                received = await self._node.shares.receive(topic, number, part)
-                messages += _messages(received, number, member)
-                if received.pause is not None:
-                    waiting.append((number, received.pause))
+            found = await self._receive_once(topic, asked, member)
             left_s = deadline - loop.time()
-            if messages or left_s <= 0:
-                return messages
-            await self._wait(topic, waiting, left_s)
+            if found.messages:
+                return found.messages
+            if found.has_settled and (left_s > 0 or settled_rounds < SETTLED_ROUNDS_MAX):
+                settled_rounds += 1
+                continue  # all that was delivered is finished: there may be more
+            if found.error is not None and (left_s <= 0 or not found.waiting):
+                raise found.error
+            if left_s <= 0 or not found.waiting:
+                return []
+            retry_s = left_s if found.error is None else min(left_s, RETRY_S)
+            await self._wait(topic, found.waiting, retry_s)
+
+    async def _receive_once(self, topic: Topic, asked: ReceiveRequest, member: str) -> _Round:
+        """Ask each partition that this broker serves for what is left of the limits."""
+        found = _Round()
+        bytes_left = asked.bytes_max
+        for number in self._served(topic):
+            records_left = asked.records_max - len(found.messages)
+            if records_left <= 0 or bytes_left <= 0:
+                break
+            part = ReceiveRequest(
+                asked.group_id, asked.member_id, records_left, bytes_left, True, asked.lock_ms
+            )
+            try:
+                received = await self._node.shares.receive(topic, number, part)
+            except HeadraceError as error:
+                log.info("%s-%d: nothing can be received: %s", topic.name, number, error)
+                found.error = error
+                continue
+            if received.pause is not None:
+                found.waiting.append((number, received.pause))
+                continue
+            bytes_left -= sum(map(len, received.batches))
+            messages, settlements = _messages(received, number, member)
+            found.messages += messages
+            if settlements:
+                await self._finish(topic, number, asked, settlements)
+                found.has_settled = True
+        return found
+
+    async def _finish(
+        self, topic: Topic, number: int, asked: ReceiveRequest, settlements: list[Settlement]
+    ) -> None:
+        """Settle what was acquired and cannot be given to the client."""
+        try:
+            await self._node.shares.settle(
+                topic, number, asked.group_id, asked.member_id, settlements, is_atomic=False
+            )
+        except HeadraceError as error:  # its locks end by themselves
+            log.info("%s-%d: offsets without a message are kept: %s", topic.name, number, error)
 
     def _served(self, topic: Topic) -> list[int]:
         """The partitions to ask, each time beginning with another. Raises NotOwner."""
@@ -294,19 +371,47 @@ def _settlements(body: Json) -> list[tuple[str, Receipt, Settlement]]:
 # --- answers ---------------------------------------------------------------------------------
 
 
-def _messages(received: Received, partition: int, member: str) -> list[Json]:
-    ranges = iter(received.acquired)
-    found: list[Json] = []
-    current = next(ranges, None)
+def _messages(
+    received: Received, partition: int, member: str
+) -> tuple[list[Json], list[Settlement]]:
+    """(the messages, how to settle what is none: gaps, and records that cannot be decoded)."""
+    messages: list[Json] = []
+    settlements: list[Settlement] = []
+    for batch, held in _by_batch(received):
+        try:
+            records = list(iterate_records(batch))
+        except (BatchCorrupt, DataCorrupt, RecordInvalid, UnsupportedForMessageFormat) as error:
+            log.warning("records of partition %d are rejected, %s: %s", partition, held, error)
+            settlements += [Settlement(r.first, r.last, REJECT, reason=UNDECODABLE) for r in held]
+            continue
+        offsets = [record.offset for record in records]
+        for first, last, deliveries in held:
+            reached = first
+            for record in records[bisect_left(offsets, first) : bisect_right(offsets, last)]:
+                if record.offset > reached:
+                    settlements.append(Settlement(reached, record.offset - 1, GAP))
+                messages.append(_message(record, partition, member, deliveries))
+                reached = record.offset + 1
+            if reached <= last:
+                settlements.append(Settlement(reached, last, GAP))
+    return messages, settlements
+
+
+def _by_batch(received: Received) -> Iterator[tuple[bytes, list[Acquired]]]:
+    """Each batch with the parts of the acquired ranges that lie in it."""
+    acquired = sorted(received.acquired)
+    at = 0
     for batch in received.batches:
-        for record in iterate_records(batch):
-            while current is not None and current.last < record.offset:
-                current = next(ranges, None)
-            if current is None:
-                return found
-            if record.offset >= current.first:
-                found.append(_message(record, partition, member, current.deliveries))
-    return found
+        header = read_header(batch)
+        low, high = header.base_offset, header.last_offset
+        while at < len(acquired) and acquired[at].last < low:
+            at += 1
+        held: list[Acquired] = []
+        for first, last, deliveries in islice(acquired, at, None):
+            if first > high:
+                break
+            held.append(Acquired(max(first, low), min(last, high), deliveries))
+        yield batch, held
 
 
 def _message(record: Record, partition: int, member: str, deliveries: int) -> Json:

@@ -1,0 +1,176 @@
+"""Queues over HTTP on a broker in memory: what a receive does with failures, limits and gaps."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+
+from starlette.applications import Starlette
+from tests.unit.broker.test_dead_letters import broken_batch
+from tests.unit.kafka.face_rig import batch, broker
+
+from headrace.errors import DataCorrupt
+from headrace.http import queues
+from headrace.http.queues import Queues
+from headrace.records.batch import read_header
+from headrace.records.codec import Record, encode_batch, retain_records
+
+GROUP = "workers"
+
+
+class Queue:
+    """A topic of some partitions, and its queue."""
+
+    def __init__(self, rig, topic):
+        self.topic = topic
+        self.node = rig.node
+        self.app = Starlette(routes=Queues(rig.node, is_local=True).routes)
+
+    @classmethod
+    async def make(cls, rig, partition_count=1):
+        await rig.node.group_configs.change(
+            GROUP, lambda _: {"share.auto.offset.reset": "earliest"}
+        )
+        await rig.node.topics.create("jobs", partition_count, 1, {})
+        return cls(rig, rig.node.topics.get("jobs"))
+
+    async def append(self, *batches, partition=0):
+        log = self.topic.partitions[partition]
+        await log.wait_loaded()
+        for data in batches:
+            while (appended := log.append(data, read_header(data))) is None:
+                await log.ready.wait()
+            await appended.completion.wait()
+
+    async def ask(self, suffix, body):
+        sent = []
+
+        async def receive():
+            return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+        async def send(message):
+            sent.append(message)
+
+        path = f"/v1/queues/jobs/{GROUP}/{suffix}"
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        scope |= {"query_string": b"", "http_version": "1.1", "root_path": ""}
+        await asyncio.wait_for(self.app(scope, receive, send), 30)
+        content = b"".join(message.get("body", b"") for message in sent[1:])
+        return sent[0]["status"], json.loads(content)
+
+    async def receive(self, **body):
+        status, answer = await self.ask("receive", body)
+        assert status == 200, answer
+        return answer["messages"]
+
+    async def acknowledge(self, messages):
+        status, answer = await self.ask("settle", {"ack": [m["receipt"] for m in messages]})
+        assert status == 200, answer
+        assert all(result["ok"] for result in answer["results"])
+
+    async def described(self, partition=0):
+        (found,) = await self.node.shares.describe(self.topic, partition)
+        return found
+
+
+def in_a_loop(test):
+    @functools.wraps(test)
+    def run(*args, **fixtures):
+        asyncio.run(test(*args, **fixtures))
+
+    return run
+
+
+def values(messages):
+    return [message["value"] for message in messages]
+
+
+def compacted(count, *kept):
+    """A batch of `count` records as compaction leaves it, with those at `kept`."""
+    records = [Record(i, 1, b"k", b"%d" % i, []) for i in range(count)]
+    header = read_header(encode_batch(records))
+    return retain_records(header, [records[i] for i in kept])
+
+
+@in_a_loop
+async def test_a_partition_that_fails_does_not_take_the_messages_of_the_others_with_it():
+    async with broker() as rig:
+        queue = await Queue.make(rig, 3)
+        await queue.append(batch(b"first"), partition=0)
+        await queue.append(batch(b"second"), partition=2)
+        queue.topic.partitions[1].failure = DataCorrupt("a batch is damaged")
+        messages = await queue.receive(max=10)
+        assert sorted(values(messages)) == ["first", "second"]
+        await queue.acknowledge(messages)
+
+
+@in_a_loop
+async def test_the_error_of_a_partition_is_returned_when_no_other_has_a_message():
+    async with broker() as rig:
+        queue = await Queue.make(rig, 2)
+        queue.topic.partitions[1].failure = DataCorrupt("a batch is damaged")
+        status, answer = await queue.ask("receive", {"max": 10, "wait_ms": 50})
+        assert status != 200
+        assert "a batch is damaged" in answer["detail"]
+
+
+@in_a_loop
+async def test_a_receive_waits_for_healthy_partitions_while_another_one_fails():
+    async with broker() as rig:
+        queue = await Queue.make(rig, 2)
+        queue.topic.partitions[1].failure = DataCorrupt("a batch is damaged")
+        waiting = asyncio.create_task(queue.receive(max=10, wait_ms=20_000))
+        async with asyncio.timeout(10):
+            while not queue.topic.partitions[0].waiters:
+                await asyncio.sleep(0.001)
+        await queue.append(batch(b"late"))
+        assert values(await waiting) == ["late"]
+
+
+@in_a_loop
+async def test_the_bytes_of_a_receive_are_those_of_all_partitions_together(monkeypatch):
+    monkeypatch.setattr(queues, "BYTES_MAX", 100_000)
+    async with broker() as rig:
+        queue = await Queue.make(rig, 3)
+        for partition in range(3):
+            await queue.append(*[batch(b"x" * 10_000)] * 8, partition=partition)
+        messages = await queue.receive(max=1_000)
+        assert 8 <= len(messages) <= 10
+        again = await queue.receive(max=1_000)
+        assert len(again) >= 8, "what did not fit is left to the next receive"
+
+
+@in_a_loop
+async def test_offsets_that_compaction_emptied_are_finished_with_the_messages_around_them():
+    async with broker() as rig:
+        queue = await Queue.make(rig)
+        await queue.append(compacted(5, 1, 3))
+        messages = await queue.receive(max=10)
+        assert values(messages) == ["1", "3"]
+        assert (await queue.described()).acquired_records == 2
+        await queue.acknowledge(messages)
+        assert (await queue.described()).start == 5
+
+
+@in_a_loop
+async def test_a_receive_that_gets_emptied_offsets_alone_goes_on_to_the_next_message():
+    async with broker() as rig:
+        queue = await Queue.make(rig)
+        await queue.append(compacted(4, 3))
+        assert values(await queue.receive(max=1, wait_ms=20_000)) == ["3"]
+        await queue.append(compacted(4, 3))
+        assert values(await queue.receive(max=1)) == ["3"]
+
+
+@in_a_loop
+async def test_a_batch_that_cannot_be_decoded_is_rejected_and_the_others_are_delivered():
+    async with broker() as rig:
+        queue = await Queue.make(rig)
+        await queue.append(batch(b"before"), broken_batch(3), batch(b"after"))
+        messages = await queue.receive(max=10)
+        assert values(messages) == ["before", "after"]
+        assert (await queue.described()).acquired_records == 2
+        await queue.acknowledge(messages)
+        assert (await queue.described()).start == 5
