@@ -141,6 +141,11 @@ class Compactor:
             rest_ms = PARTITION_REST_MS if isinstance(error, DataCorrupt) else 0
             self._resting[partition.name] = now_ms + rest_ms
             log.warning("%s: compaction failed, and is tried again: %s", partition.name, error)
+        except Exception:
+            # Whatever it was, the other partitions have their turn.
+            self.failures += 1
+            self._resting[partition.name] = now_ms + PARTITION_REST_MS
+            log.exception("%s: compaction met a fault of the broker", partition.name)
         else:
             self._resting.pop(partition.name, None)
             self.rounds += 1
@@ -155,8 +160,9 @@ class Compactor:
                     done.removed_records,
                     done.written_bytes,
                 )
-        due_ns = self._clock.now_ns() + DELETE_DELAY_NS
-        self._replaced |= dict.fromkeys(cleaner.replaced, due_ns)
+        finally:
+            due_ns = self._clock.now_ns() + DELETE_DELAY_NS
+            self._replaced |= dict.fromkeys(cleaner.replaced, due_ns)
 
     async def _delete_replaced(self) -> None:
         now_ns = self._clock.now_ns()

@@ -256,6 +256,8 @@ class Cleaner:
 
     async def _batches(self, segment: Segment) -> AsyncIterator[tuple[Buffer, int, BatchHeader]]:
         """All batches of a sealed ledger, of which CRC and place are checked."""
+        if segment not in self._log.segments:  # retention was faster
+            raise _Stopped
         await load_index(self._log, self._store, segment)
         # Aside: what readers have had checked stays as it is.
         aside = Segment(segment.ledger, segment.base_offset, segment.leader_epoch)
@@ -330,7 +332,8 @@ class Cleaner:
             is_changed = await self._write(group, new, compaction)
             if is_changed or len(group) > 1:
                 await self._finish(group, new, compaction)
-            if self._environment.clock.now_ns() - begin_ns > self._build_ns_max:
+            is_late = self._environment.clock.now_ns() - begin_ns > self._build_ns_max
+            if is_late and self._environment.is_shared:
                 raise StorageUnavailable(
                     f"{log.name}: a compacted ledger took too long to write: the round is dropped"
                 )
@@ -369,7 +372,7 @@ class Cleaner:
                 position = new.end_position + size
                 new.index.add(after.base_offset, position, after.max_timestamp_ms)
                 new.end_offset = after.last_offset + 1
-                left.append(kept)
+                left.append(bytes(kept))  # a view would hold all of what was read
                 size += len(kept)
                 if size >= WRITE_BYTES:
                     await self._append(new, left, size)

@@ -257,8 +257,10 @@ async def load_index(log: PartitionLog, store: LedgerStore, segment: Segment) ->
     """Read the index of a closed ledger, unless it is in memory. Raises what storage raises."""
     if not segment.is_index_loaded:
         segments = list(log.segments)
-        at = segments.index(segment) if segment in segments else 0
-        await load_index_of(segments[: at + 1] or [segment], at, store)
+        if segment not in segments:  # trimmed or replaced while a reader had it
+            segments = [segment]
+        at = segments.index(segment)
+        await load_index_of(segments[: at + 1], at, store)
         if log.indexes is not None:
             log.indexes.note(segment)
 
@@ -316,8 +318,16 @@ async def fetch(
 async def _aborted(
     log: PartitionLog, store: LedgerStore, offset: int, end_offset: int
 ) -> list[tuple[int, int]]:
-    while isinstance(found := aborted_now(log, offset, end_offset), Miss):
-        await load_index(log, store, found.segment)
+    """As `aborted_now`; each index is used in the turn in which it is read, since it may be evicted
+    for the next one's sake."""
+    found: list[tuple[int, int]] = []
+    for segment in log.segments[log.segment_index(offset) :]:
+        await load_index(log, store, segment)
+        if segment.aborted is not None:
+            found += segment.aborted.find(offset, end_offset)
+        if segment.first_open_offset >= end_offset:
+            break
+    found.sort()
     return found
 
 

@@ -8,12 +8,12 @@ import pytest
 from crc32c import crc32c
 from log_rig import Rig, rig, settle
 
-from headrace.errors import DataCorrupt
+from headrace.errors import DataCorrupt, LedgerUnknown
 from headrace.log.cleaner import Cleaner, cleanable, dirt, is_due
 from headrace.log.environment import Environment
 from headrace.log.footer import decode_footer
 from headrace.log.log_config import LogConfig
-from headrace.log.reading import TimedOffset, offset_of_time, read
+from headrace.log.reading import TimedOffset, load_index, offset_of_time, read
 from headrace.records.batch import check_batch, read_header
 from headrace.records.codec import Record, decode_batch, encode_batch
 
@@ -192,3 +192,20 @@ def test_a_round_is_due_by_ratio_and_by_age_and_never_within_the_least_lag():
             assert cleanable(bench.log, bench.clock.ms + 5_000)
 
     asyncio.run(run())
+
+
+def test_what_retention_has_dropped_is_not_read_again_as_another_ledger():
+    async def scenario() -> None:
+        async with rig(COMPACTED) as bench:
+            await filled(bench)
+            (dropped,) = bench.log.closed
+            await filled(bench)
+            await bench.log.upkeep.trim(bench.log.closed[0].end_offset)
+            active = bench.log.active
+            dropped.unload_index()
+            before = active.end_offset, active.end_position
+            with pytest.raises(LedgerUnknown):
+                await load_index(bench.log, bench.store, dropped)
+            assert (active.end_offset, active.end_position) == before
+
+    asyncio.run(scenario())

@@ -1,0 +1,45 @@
+"""Aborted transactions over more ledgers than have their indexes in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+from log_rig import Rig, rig
+
+from headrace.log.loaded_indexes import LoadedIndexes
+from headrace.log.reading import fetch
+from headrace.log.visibility import READ_COMMITTED
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch
+
+
+async def put(bench: Rig, producer_id: int = -1) -> None:
+    options = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+    given = options if producer_id >= 0 else {}
+    batch = encode_batch(
+        [Record(0, bench.clock.ms, None, b"v")], is_transactional=producer_id >= 0, **given
+    )
+    while (appended := bench.log.append(batch, check_batch(batch))) is None:
+        await asyncio.sleep(0)
+    await appended.completion.wait()
+
+
+def test_a_transaction_over_more_indexes_than_are_kept_is_read():
+    async def scenario() -> None:
+        async with rig() as bench:
+            await put(bench, 7)
+            for _ in range(6):
+                await put(bench)
+                await bench.log.upkeep.roll_now()
+            appended = bench.log.append_marker(7, 0, 0, is_commit=False)
+            assert appended is not None
+            await appended.completion.wait()
+            await bench.log.upkeep.roll_now()
+            bench.log.indexes = LoadedIndexes(entries_max=2)
+            for segment in bench.log.closed:
+                segment.unload_index()
+            async with asyncio.timeout(10):
+                found = await fetch(bench.log, bench.store, 0, 10_000, READ_COMMITTED)
+            assert found.aborted == [(0, 7)]
+
+    asyncio.run(scenario())
