@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.integration.broker import Broker
 
 UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND = 25, 35, 69
-MEMBER_ID_REQUIRED = 79
+MEMBER_ID_REQUIRED, SHARE_SESSION_NOT_FOUND = 79, 122
 TOPIC, GROUP = "versions", "versions-group"
 _numbers = itertools.count()
 
@@ -117,8 +117,28 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
                 }
             ]
         },
+        24: {},
+        25: {"group_id": GROUP},
+        26: {"committed": True},
+        28: {
+            "group_id": GROUP,
+            "generation_id": -1,
+            "topics": [
+                {
+                    "name": TOPIC,
+                    "partitions": [
+                        {
+                            "partition_index": 0,
+                            "committed_offset": 3,
+                            "committed_leader_epoch": -1,
+                        }
+                    ],
+                }
+            ],
+        },
         32: {"resources": [resource]},
         33: {"resources": [resource | {"configs": [config]}]},
+        35: {"topics": None},
         37: {"topics": [{"name": fresh, "count": 2}], "timeout": 5000},
         42: {"groups_names": (fresh + "-group",)},
         44: {"resources": [resource | {"configs": [config]}]},
@@ -128,17 +148,60 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
         },
         60: {"endpoint_type": 1},
         61: {"topics": [{"name": TOPIC, "partition_indexes": (0,)}]},
+        65: {"transactional_ids": (fresh,)},
+        66: {"duration_filter": -1},
         75: {"topics": [{"name": TOPIC}], "response_partition_limit": 10},
+        76: {"group_id": fresh, "member_id": "m", "subscribed_topic_names": (TOPIC,)},
+        77: {"group_ids": (fresh,)},
+        78: share_values(fresh, topic_id) | {"max_bytes": 1_000_000, "max_records": 10},
+        79: share_values(fresh, topic_id) | {"share_session_epoch": 1},
     }[api]
+
+
+def share_values(group: str, topic_id: UUID) -> dict:
+    topics = [{"topic_id": topic_id, "partitions": [{"partition_index": 0}]}]
+    return {"group_id": group, "member_id": "m", "topics": topics}
+
+
+def begin_transaction(raw: Raw, api: int, version: int, fresh: str) -> dict:
+    """A producer with a transactional id, as the request names it; where it has to be in one, a
+    transaction with the offsets of a group."""
+    made = raw.call(
+        22,
+        4,
+        transactional_id=fresh,
+        transaction_timeout=10_000,
+        producer_id=-1,
+        producer_epoch=-1,
+    )
+    assert error_codes(made) == [0]
+    who = {
+        "transactional_id": fresh,
+        "producer_id": made.producer_id,
+        "producer_epoch": made.producer_epoch,
+    }
+    topics = [{"name": TOPIC, "partitions": (0,)}]
+    if api == ADD_PARTITIONS and version < 4:
+        return {f"v3_and_below_{name}": value for name, value in (who | {"topics": topics}).items()}
+    if api == ADD_PARTITIONS:
+        return {"transactions": [who | {"topics": topics}]}
+    if api in {END_TRANSACTION, COMMIT_OFFSETS}:
+        assert error_codes(raw.call(25, 3, **who, group_id=GROUP)) == [0]
+    return who
 
 
 NEEDS_A_TOPIC = {20, 21, 27, 32, 33, 37, 44}
 NEEDS_A_GROUP = {42, 47}
+ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, COMMIT_OFFSETS = 24, 25, 26, 28
+DESCRIBE_TRANSACTIONS = 65
+NEEDS_A_TRANSACTION = {ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, COMMIT_OFFSETS}
 PROMISED_ERRORS = {
     11: {0, MEMBER_ID_REQUIRED},
     12: {UNKNOWN_MEMBER_ID},
     13: {0, UNKNOWN_MEMBER_ID},
     14: {UNKNOWN_MEMBER_ID},
+    77: {GROUP_ID_NOT_FOUND},
+    79: {SHARE_SESSION_NOT_FOUND},
 }
 VERSIONS = [
     pytest.param(api.key, version, id=f"{api.name}-v{version}")
@@ -174,7 +237,12 @@ def test_each_version_is_answered(broker, topic_id, api, version):
         if api == 9:
             values = commit_values(TOPIC, topic_id, GROUP)
             assert error_codes(raw.call(8, 9, **values)) == [0]
-        answer = raw.call(api, version, **minimal(api, version, topic_id, fresh))
+        values = minimal(api, version, topic_id, fresh)
+        if api in NEEDS_A_TRANSACTION:
+            values |= begin_transaction(raw, api, version, fresh)
+        if api == DESCRIBE_TRANSACTIONS:
+            begin_transaction(raw, END_TRANSACTION, 3, fresh)
+        answer = raw.call(api, version, **values)
     codes = set(error_codes(answer))
     assert codes <= PROMISED_ERRORS.get(api, {0}), answer
     check(api, version, answer)
