@@ -38,6 +38,7 @@ from headrace.errors import (
     NotOwner,
     ProducerFenced,
     TransactionCoordinatorFenced,
+    TransactionUnverified,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ SNAPSHOT_BYTES_MIN = 16 * 1024 * 1024
 SNAPSHOT_RATIO = 4
 """A snapshot is worth its writing when the log is this many times the state."""
 
-_REFUSALS = (ProducerFenced, TransactionCoordinatorFenced)
+_REFUSALS = (ProducerFenced, TransactionCoordinatorFenced, TransactionUnverified)
 """The log is well, and does not take this batch: nothing was appended."""
 
 

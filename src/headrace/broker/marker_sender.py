@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakValueDictionary
 
 from headrace.broker.ownership import NO_LEADER
 from headrace.broker.peer_calls import MarkerRequest, PeerCalls
@@ -49,7 +50,7 @@ LOGGED_ATTEMPTS = 10
 class _Job:
     """One effect under way."""
 
-    __slots__ = ("effect", "is_void", "marker", "report")
+    __slots__ = ("__weakref__", "effect", "is_void", "marker", "report")
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class _Job:
         )
         self.report = report
         self.is_void = False
-        """A newer coordinator is at work: it writes the markers."""
+        """A newer coordinator, or a later job of this one, writes the markers."""
 
     def written(self, partitions: list[Partition]) -> None:
         """Tell the machine."""
@@ -104,6 +105,9 @@ class MarkerSender:
         self._tasks = tasks
         self._queues: dict[int, deque[_Item]] = {}
         """By broker; a queue that is there has a task that empties it."""
+        self._newest: WeakValueDictionary[str, _Job] = WeakValueDictionary()
+        """By transactional id. A coordinator that was reloaded asks again for what is outstanding:
+        what is left of its earlier request must not end the producer's next transaction."""
         self.waiting_count = 0
 
     def send(
@@ -114,6 +118,10 @@ class MarkerSender:
     ) -> None:
         """Begin to write the markers of a transaction; `report` is called later, maybe often."""
         job = _Job(effect, coordinator_epoch, report)
+        former = self._newest.get(effect.transactional_id)
+        if former is not None:
+            former.is_void = True
+        self._newest[effect.transactional_id] = job
         if not effect.partitions:
             asyncio.get_running_loop().call_soon(job.written, [])
             return
@@ -212,6 +220,11 @@ class MarkerSender:
                 outcomes = await self._call(broker, requests)
         except BrokerUnreachable as error:
             outcomes = [dict.fromkeys(request.partitions, error) for request in requests]
+        except Exception:
+            # Whatever it was: a marker that is forgotten leaves its transaction open for ever.
+            log.exception("markers for broker %d met a fault of the broker", broker)
+            unsent = BrokerUnreachable("the markers could not be sent")
+            outcomes = [dict.fromkeys(request.partitions, unsent) for request in requests]
         again: list[_Item] = []
         for (job, group), outcome in zip(by_job.items(), outcomes, strict=True):
             again += self._settle(job, group, outcome)

@@ -48,19 +48,19 @@ class _Peer:
 
     async def call(self, api_key: int, version: int, body: Answer) -> Any:
         """Ask and wait. Raises BrokerUnreachable."""
-        async with self._lock:
-            try:
-                async with asyncio.timeout(TIMEOUT_S):
+        try:
+            # The wait for its turn counts: a broker that is silent must not hold up all that ask.
+            async with asyncio.timeout(TIMEOUT_S), self._lock:
+                try:
                     return await self._call(api_key, version, body)
-            except (OSError, EOFError, TimeoutError, FrameInvalid, error) as problem:
-                self.close()
-                raise BrokerUnreachable(
-                    f"broker at {self._address[0]}:{self._address[1]} gave no answer"
-                    f" ({type(problem).__name__}: {problem})"
-                ) from problem
-            except asyncio.CancelledError:
-                self.close()
-                raise
+                except BaseException:
+                    self.close()
+                    raise
+        except (OSError, EOFError, TimeoutError, FrameInvalid, error) as problem:
+            raise BrokerUnreachable(
+                f"broker at {self._address[0]}:{self._address[1]} gave no answer"
+                f" ({type(problem).__name__}: {problem})"
+            ) from problem
 
     async def _call(self, api_key: int, version: int, body: Answer) -> Any:
         if self._streams is None:
@@ -125,14 +125,18 @@ class KafkaPeerClient:
             ]
         }
         answer = await self._peer(broker).call(apis.WRITE_TXN_MARKERS, MARKERS_VERSION, body)
-        found: dict[int, dict[Partition, HeadraceError | None]] = {}
-        for marker in answer.markers:
-            outcome = found.setdefault(marker.producer_id, {})
-            for topic in marker.topics:
-                for item in topic.partitions:
-                    code = int(item.error_code)
-                    outcome[topic.name, item.partition_index] = error_of(code)
-        return [found.get(request.marker.producer_id, {}) for request in requests]
+        asked = [request.marker.producer_id for request in requests]
+        if [marker.producer_id for marker in answer.markers] != asked:
+            raise BrokerUnreachable("the answer is about other markers than those that were sent")
+        # By position: one request may hold markers of two transactions of a producer.
+        return [
+            {
+                (topic.name, item.partition_index): error_of(int(item.error_code))
+                for topic in marker.topics
+                for item in topic.partitions
+            }
+            for marker in answer.markers
+        ]
 
     async def add_partitions(
         self, broker: BrokerFact, command: AddPartitionsCommand

@@ -24,6 +24,7 @@ from headrace.errors import (
     LeaderEpochUnknown,
     LedgerLost,
     RecordInvalid,
+    TransactionUnverified,
 )
 from headrace.log.ledger_chain import LedgerChain
 from headrace.log.producer_state import ProducerState, Retries
@@ -191,13 +192,24 @@ class PartitionLog:
 
     def append_by_coordinator(self, batch: Buffer, header: BatchHeader) -> Appended | None:
         """Append the batch that a coordinator writes into a producer's transaction: it has no
-        sequence. None as for `append`. Raises ProducerFenced, and what storage says."""
+        sequence. None as for `append`.
+
+        Raises ProducerFenced, TransactionUnverified where the transaction is not open here and may
+        have ended since it was verified (`begin_verification`), and what storage says.
+        """
         active = self.active
         if self.ready is not None or active is None:
             self.check_failure()
             self.upkeep.require_active()
             return None
-        self.producers.check_epoch(header.producer_id, header.producer_epoch)
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        self.producers.check_epoch(producer_id, epoch)
+        is_verified = self.end_verification(producer_id)
+        if not is_verified and not self.producers.is_in_transaction(producer_id, epoch):
+            raise TransactionUnverified(
+                f"the transaction of producer {producer_id} may have ended: it is to be verified"
+                " again"
+            )
         return self._append(batch, header, active, self._clock.now_ms())
 
     def append_marker(

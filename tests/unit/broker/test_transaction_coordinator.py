@@ -153,6 +153,7 @@ def test_offsets_count_after_the_marker_and_outlive_the_broker():
         producer = await made.init()
         partition = made.node.groups.partition_for("g")
         await made.add(producer, (OFFSETS_TOPIC, partition))
+        made.node.topics.get(OFFSETS_TOPIC).partitions[partition].begin_verification(producer[0])
         commit = TransactionalCommitCommand(
             "g", *producer, -1, "", None, [OffsetToCommit("a", 0, 7)]
         )
@@ -171,6 +172,30 @@ def test_offsets_count_after_the_marker_and_outlive_the_broker():
             await made.node.close()
             await made.start()
         await made.node.close()
+
+    asyncio.run(scenario())
+
+
+def test_offsets_that_come_after_their_transactions_marker_are_refused():
+    async def scenario() -> None:
+        async with world() as w:
+            await w.node.topics.create("a", 1)
+            producer = await w.init()
+            partition = w.node.groups.partition_for("g")
+            await w.add(producer, (OFFSETS_TOPIC, partition))
+            fetch = FetchOffsetsCommand("g", [("a", 0)])
+            await w.node.groups.fetch_offsets(fetch)  # the group's shard is loaded
+            held = w.node.topics.get(OFFSETS_TOPIC).partitions[partition]
+            held.begin_verification(producer[0])
+            await w.end(producer)
+            await w.wait_for_state("CompleteCommit")
+            commit = TransactionalCommitCommand(
+                "g", *producer, -1, "", None, [OffsetToCommit("a", 0, 7)]
+            )
+            reply = await w.node.groups.commit_in_transaction(commit)
+            assert reply.results[0].error is not None
+            found = (await w.node.groups.fetch_offsets(fetch)).offsets[0]
+            assert found.offset == -1
 
     asyncio.run(scenario())
 

@@ -18,6 +18,7 @@ from headrace.records.identifiers import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
+    from headrace.coordination.groups.commands import CommitReply
     from headrace.kafka.handlers.context import Context
     from headrace.kafka.wire.schema import Answer
 
@@ -57,20 +58,8 @@ async def txn_offset_commit(node: Node, request: Any, context: Context) -> Answe
         getattr(request, "group_instance_id", None),
         offsets,
     )
-    refusal = await node.transaction_checks.check(
-        request.transactional_id,
-        (request.producer_id, request.producer_epoch),
-        frozenset({(OFFSETS_TOPIC, node.groups.partition_for(request.group_id))}),
-        is_adding=context.version >= ADDING_SINCE,
-    )
-    if isinstance(refusal, TransactionUnverified):
-        # What clients of this API know to retry.
-        refusal = CoordinatorUnavailable(str(refusal))
-    if refusal is None:
-        reply = await node.groups.commit_in_transaction(command)
-    else:
-        reply = command.refused(refusal)
-    codes.update(((r.topic, r.partition), code_of(r.error)) for r in reply.results)
+    reply = await _commit_verified(node, request, context, command)
+    codes.update(((r.topic, r.partition), _code(r.error)) for r in reply.results)
     return {
         "topics": [
             {
@@ -86,6 +75,33 @@ async def txn_offset_commit(node: Node, request: Any, context: Context) -> Answe
             for topic in request.topics
         ]
     }
+
+
+async def _commit_verified(
+    node: Node, request: Any, context: Context, command: TransactionalCommitCommand
+) -> CommitReply:
+    """Have the transaction's coordinator verify the group's partition, then commit."""
+    number = node.groups.partition_for(request.group_id)
+    held = node.topics.get(OFFSETS_TOPIC).require_partition(number)
+    # A marker that comes before the offsets are appended makes what the coordinator said void.
+    held.begin_verification(request.producer_id)
+    refusal = await node.transaction_checks.check(
+        request.transactional_id,
+        (request.producer_id, request.producer_epoch),
+        frozenset({(OFFSETS_TOPIC, number)}),
+        is_adding=context.version >= ADDING_SINCE,
+    )
+    if refusal is None:
+        return await node.groups.commit_in_transaction(command)
+    held.end_verification(request.producer_id)
+    return command.refused(refusal)
+
+
+def _code(error: HeadraceError | None) -> int:
+    if isinstance(error, TransactionUnverified):
+        # What clients of this API know to retry.
+        error = CoordinatorUnavailable(str(error))
+    return code_of(error)
 
 
 HANDLERS = {apis.TXN_OFFSET_COMMIT: txn_offset_commit}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headrace.broker.chain_watch import ChainWatch
 from headrace.broker.deletion import Deletions
-from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
+from headrace.broker.producer_ids import BLOCK_SIZE, IDS_PER_MS, ProducerIds
 from headrace.broker.session_guard import SessionGuard
 from headrace.broker.settling import Settling
 from headrace.coordination.groups import classic
@@ -201,7 +201,8 @@ def keep_the_lock_of_a_cancelled_request(patch: Patch) -> None:
         await self._lock.acquire()
         try:
             if not self._block:
-                self._block = await allocate_producer_ids(self._metadata, BLOCK_SIZE)
+                least = self._clock.now_ms() * IDS_PER_MS
+                self._block = await allocate_producer_ids(self._metadata, BLOCK_SIZE, least)
         except HeadraceError:
             self._lock.release()
             raise
