@@ -1,14 +1,13 @@
 """One partition: an ordered, durable run of record batches over a chain of ledgers.
 
-Rules of the room: batches stay opaque; their header alone is read. Appends are synchronous and
-cheap; what may wait (loading, a new ledger, rolling, sealing, trimming) is done by `upkeep`,
-one step at a time. Readers see offsets below the high watermark, which moves only when storage has
-said that the bytes are as safe as the topic asks.
+Invariants: batches stay opaque; their header alone is read. Appends are synchronous and cheap; what
+may wait (loading, new ledgers, rolling, sealing, trimming) is done by `upkeep`, a step at a time.
+Readers see offsets below the high watermark, which moves when bytes are as safe as is asked.
 
 How an append fails: storage forgets it (contract rule 2), and so do the offset index, the producer
 states and the end offset here, together with all that was appended behind it; what was appended
-before it may yet become safe. No offset is given twice to bytes that anybody could have seen.
-What an idempotent producer has sent behind it is told to come again (`Retries`).
+before it may yet become safe. No offset is given twice to bytes that a reader could have seen. An
+idempotent producer's later batches get a retriable error until the failed one has come (`Retries`).
 """
 
 from __future__ import annotations
@@ -191,12 +190,8 @@ class PartitionLog:
         return self._append(batch, header, active, now_ms)
 
     def append_by_coordinator(self, batch: Buffer, header: BatchHeader) -> Appended | None:
-        """Append the batch that a coordinator writes into a producer's transaction: it has no
-        sequence. None as for `append`.
-
-        Raises ProducerFenced, TransactionUnverified where the transaction is not open here and may
-        have ended since it was verified (`begin_verification`), and what storage says.
-        """
+        """Append what a coordinator writes into a producer's transaction, without a sequence; None
+        as for `append`. Raises ProducerFenced, TransactionUnverified, and what storage says."""
         active = self.active
         if self.ready is not None or active is None:
             self.check_failure()
@@ -206,10 +201,7 @@ class PartitionLog:
         self.producers.check_epoch(producer_id, epoch)
         is_verified = self.end_verification(producer_id)
         if not is_verified and not self.producers.is_in_transaction(producer_id, epoch):
-            raise TransactionUnverified(
-                f"the transaction of producer {producer_id} may have ended: it is to be verified"
-                " again"
-            )
+            raise TransactionUnverified(f"producer {producer_id}'s transaction may have ended")
         return self._append(batch, header, active, self._clock.now_ms())
 
     def append_marker(
