@@ -54,7 +54,7 @@ def test_a_seed_gives_the_same_run_in_every_process():
     assert trace("1") == trace("2")
 
 
-@pytest.mark.parametrize(("number", "seed"), [(39, 1), (21, 1), (31, 1), (23, 1), (38, 41), (3, 1)])
+@pytest.mark.parametrize(("number", "seed"), [(39, 1), (21, 1), (31, 1), (23, 1), (38, 18), (3, 1)])
 def test_a_planted_bug_is_found(number, seed):
     (bug,) = chosen(str(number))
     found = find(bug, seed).result

@@ -94,10 +94,8 @@ def test_a_version_without_a_set_fails_the_run(tmp_path):
 
 
 def test_every_released_version_is_listed_with_its_digest():
-    versions = re.findall(
-        r"^## (\S+)( \(unreleased\))?", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
-    )
+    versions = re.findall(r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert versions
-    released = {name for name, unreleased in versions if not unreleased}
+    released = set(versions) - {"Unreleased"}
     assert released == set(archive.RELEASED)
     assert set(archive.RELEASED) <= set(archive.names())
