@@ -10,31 +10,31 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.balance import Balance
-from headrace.broker.cluster_view import adopt_partitions
-from headrace.broker.compactor import Compactor
-from headrace.broker.coordinator_shards import CoordinatorRegistry
-from headrace.broker.dead_letters import DeadLetters
-from headrace.broker.follower import Follower
-from headrace.broker.group_config import group_value
-from headrace.broker.group_coordinator import GroupCoordinator
-from headrace.broker.groups_configured import ConfiguredGroups
-from headrace.broker.internal_topics import InternalPartition
-from headrace.broker.ledger_evidence import LedgerEvidence
-from headrace.broker.marker_sender import MarkerSender
-from headrace.broker.marker_writer import MarkerWriter
-from headrace.broker.ownership import Ownership, SoleOwnership
-from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.replication import Replication
-from headrace.broker.share_groups import ShareGroups
-from headrace.broker.share_partitions import GroupTerms, SharePartitions
-from headrace.broker.shared_ownership import SharedOwnership
-from headrace.broker.sweep import Sweep
-from headrace.broker.tiering import Tiering
-from headrace.broker.topics import Topics
-from headrace.broker.transaction_checks import TransactionChecks
-from headrace.broker.transaction_coordinator import TransactionCoordinator
-from headrace.broker.transaction_verification import Verifications
+from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
+from headrace.broker.coordinators.group_config import group_value
+from headrace.broker.coordinators.group_coordinator import GroupCoordinator
+from headrace.broker.coordinators.groups_configured import ConfiguredGroups
+from headrace.broker.coordinators.internal_topics import InternalPartition
+from headrace.broker.coordinators.marker_sender import MarkerSender
+from headrace.broker.coordinators.marker_writer import MarkerWriter
+from headrace.broker.coordinators.producer_ids import ProducerIds
+from headrace.broker.coordinators.transaction_checks import TransactionChecks
+from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
+from headrace.broker.coordinators.transaction_verification import Verifications
+from headrace.broker.housekeeping.compactor import Compactor
+from headrace.broker.housekeeping.ledger_evidence import LedgerEvidence
+from headrace.broker.housekeeping.replication import Replication
+from headrace.broker.housekeeping.sweep import Sweep
+from headrace.broker.housekeeping.tiering import Tiering
+from headrace.broker.ownership.balance import Balance
+from headrace.broker.ownership.cluster_view import adopt_partitions
+from headrace.broker.ownership.follower import Follower
+from headrace.broker.ownership.shared_ownership import SharedOwnership
+from headrace.broker.shares.dead_letters import DeadLetters
+from headrace.broker.shares.share_groups import ShareGroups
+from headrace.broker.shares.share_partitions import GroupTerms, SharePartitions
+from headrace.broker.topics.ownership import Ownership, SoleOwnership
+from headrace.broker.topics.topics import Topics
 from headrace.coordination.transactions.config import TransactionConfig
 from headrace.errors import (
     CoordinatorUnavailable,
@@ -72,10 +72,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
-    from headrace.broker.coordinator_shards import CoordinatorShards
-    from headrace.broker.ledger_evidence import SharedLedgers
-    from headrace.broker.peer_calls import PeerCalls
-    from headrace.broker.topic import Topic
+    from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
+    from headrace.broker.coordinators.peer_calls import PeerCalls
+    from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
+    from headrace.broker.topics.topic import Topic
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.facts import PartitionKey
     from headrace.metadata.store import Entry

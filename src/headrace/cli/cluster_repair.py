@@ -1,6 +1,6 @@
 """`headrace cluster repair`: rebuild what facts have lost, after showing what it would do.
 
-Invariants: asks and shows; how a chain is rebuilt is in `headrace.broker.chain_repair`.
+Invariants: asks and shows; `headrace.broker.housekeeping.chain_repair` rebuilds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.cli.output import print_json, say, size_text
 from headrace.runtime.log_text import one_line
 
 if TYPE_CHECKING:
-    from headrace.broker.chain_repair import Repairs
+    from headrace.broker.housekeeping.chain_repair import Repairs
     from headrace.server.settings import ClusterSettings
 
 

@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from headrace.broker.replication import count_partitions
+from headrace.broker.housekeeping.replication import count_partitions
 from headrace.coordination.groups.commands import FetchOffsetsCommand, ListGroupsCommand
 from headrace.errors import DataCorrupt, HeadraceError
 from headrace.log.tiering import local_size_bytes

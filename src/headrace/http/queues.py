@@ -1,6 +1,6 @@
 """Queues over HTTP: receive records of a share group, and settle them.
 
-Invariants: the same engine as Kafka's share groups (`broker/share_partitions`), so both can consume
+Invariants: the same engine as Kafka's share groups (`broker/shares`), so both can consume
 one group. Each receive is a member of its own; a receipt names it, so it alone settles what it got.
 Nothing here is served beyond loopback while HTTP clients are not authenticated. Every input is
 checked and bounded; errors are problem details (RFC 9457) with `retriable` and `next_step`.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headrace.broker.share_partitions import ReceiveRequest
+from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.shares.commands import (
     ACCEPT,
     GAP,
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from headrace.broker.node import Node
-    from headrace.broker.share_partitions import Pause, Received
-    from headrace.broker.topic import Topic
+    from headrace.broker.shares.share_partitions import Pause, Received
+    from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import ShareDescription
     from headrace.records.codec import Record
 

@@ -21,7 +21,7 @@ from headrace.kafka.wire.schema import read_response, write_request
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.broker.peer_calls import MarkerRequest
+    from headrace.broker.coordinators.peer_calls import MarkerRequest
     from headrace.coordination.transactions.commands import AddPartitionsCommand
     from headrace.coordination.transactions.state_records import Partition
     from headrace.kafka.wire.schema import Answer

@@ -1,7 +1,7 @@
 """What a topic's configuration means to its logs: typed values, Kafka's names and defaults.
 
 Rules of the room: values only. The strings, their parsing and their documentation are in
-`broker/topic_config.py`.
+`broker/topics/topic_config.py`.
 """
 
 from __future__ import annotations

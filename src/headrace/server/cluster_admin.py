@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.chain_repair import ChainRepairer
-from headrace.broker.fact_audit import audit
-from headrace.broker.ledger_evidence import read_facts
-from headrace.broker.topic_config import copies_of
+from headrace.broker.housekeeping.chain_repair import ChainRepairer
+from headrace.broker.housekeeping.fact_audit import audit
+from headrace.broker.housekeeping.ledger_evidence import read_facts
+from headrace.broker.topics.topic_config import copies_of
 from headrace.errors import TopicUnknown
 from headrace.metadata.facts import (
     BROKERS,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from uuid import UUID
 
-    from headrace.broker.chain_repair import Repairs
+    from headrace.broker.housekeeping.chain_repair import Repairs
     from headrace.metadata.facts import PartitionKey
     from headrace.server.replication_report import UnderReplicated
     from headrace.server.settings import ClusterSettings

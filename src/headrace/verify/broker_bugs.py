@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_DNS, uuid5
 
-from headrace.broker import coordinator_shard, group_coordinator, topics
+from headrace.broker.coordinators import coordinator_shard, group_coordinator
 from headrace.broker.node import Node
+from headrace.broker.topics import topics
 from headrace.log import ledger_chain, offset_index, producer_state
 from headrace.metadata import sqlite_file
 from headrace.runtime.disk import SystemDisk

@@ -14,8 +14,8 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.broker import coordinator_shard, producer_ids
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.coordinators import coordinator_shard, producer_ids
 from headrace.coordination.groups.commands import (
     CommitCommand,
     JoinCommand,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tests.unit.broker import test_shared_ownership
 from tests.unit.broker.test_shared_ownership import Cluster
 
-from headrace.broker.balance import BALANCER, STALE_LOOKS
+from headrace.broker.ownership.balance import BALANCER, STALE_LOOKS
 from headrace.coordination.placement.rendezvous import place
 from headrace.metadata.facts import PinFact, draining_key, pin_key
 from headrace.metadata.load_facts import MOVES, LoadFact, MovedPartition, MovesFact, load_key

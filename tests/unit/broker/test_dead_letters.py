@@ -17,7 +17,7 @@ from tests.unit.broker.test_share_partitions import (
 )
 from tests.unit.kafka.face_rig import batch, broker
 
-from headrace.broker.dead_letters import DeadLetters, Origin
+from headrace.broker.shares.dead_letters import DeadLetters, Origin
 from headrace.coordination.shares.commands import REJECT, DeadLetter, Settlement
 from headrace.http.metrics import Metrics
 from headrace.log.reading import read

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker.coordinator_shards import hash_key
-from headrace.broker.group_coordinator import GroupCoordinator
+from headrace.broker.coordinators.coordinator_shards import hash_key
+from headrace.broker.coordinators.group_coordinator import GroupCoordinator
 from headrace.coordination.groups.commands import (
     CommitCommand,
     DeleteOffsetsCommand,

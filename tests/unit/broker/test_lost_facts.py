@@ -10,12 +10,12 @@ import pytest
 from tests.unit.broker.test_shared_ownership import Cluster, append_at, run, until
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.chain_repair import ChainRepairer
-from headrace.broker.fact_audit import audit
-from headrace.broker.ledger_evidence import read_facts
+from headrace.broker.coordinators.producer_ids import ProducerIds
+from headrace.broker.housekeeping.chain_repair import ChainRepairer
+from headrace.broker.housekeeping.fact_audit import audit
+from headrace.broker.housekeeping.ledger_evidence import read_facts
 from headrace.broker.node import Node
-from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.share_partitions import ReceiveRequest
+from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.errors import ChainMissing, FactMissing
 from headrace.metadata.facts import (
     CLUSTER_ID,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.broker.membership import Membership
+from headrace.broker.ownership.membership import Membership
 from headrace.metadata.facts import BrokerFact, broker_key
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker.cluster_view import ClusterView
-from headrace.broker.owner_facts import BUNDLE_MAX, OwnerFacts
+from headrace.broker.ownership.cluster_view import ClusterView
+from headrace.broker.ownership.owner_facts import BUNDLE_MAX, OwnerFacts
 from headrace.errors import MetadataUnavailable
 from headrace.metadata.facts import OwnerFact, owner_key
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore

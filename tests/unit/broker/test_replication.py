@@ -7,8 +7,8 @@ import logging
 from types import SimpleNamespace
 from uuid import UUID
 
-from headrace.broker.ownership import NO_LEADER, Leader
-from headrace.broker.replication import Replication, count_partitions
+from headrace.broker.housekeeping.replication import Replication, count_partitions
+from headrace.broker.topics.ownership import NO_LEADER, Leader
 from headrace.runtime.session import Session
 from headrace.storage.ledger import Replicas
 

@@ -7,8 +7,8 @@ import asyncio
 from tests.unit.broker.test_share_partitions import make_topic
 from tests.unit.kafka.face_rig import broker
 
-from headrace.broker import share_groups
-from headrace.broker.share_groups import ShareGroups
+from headrace.broker.shares import share_groups
+from headrace.broker.shares.share_groups import ShareGroups
 from headrace.coordination.shares.membership import ShareHeartbeat, ShareMembership
 
 INTERVAL_MS = 45_000

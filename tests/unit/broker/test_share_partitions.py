@@ -8,7 +8,7 @@ import functools
 import pytest
 from tests.unit.kafka.face_rig import batch, broker
 
-from headrace.broker.share_partitions import ReceiveRequest
+from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, Settlement
 from headrace.errors import RecordStateInvalid, TopicUnknown
 from headrace.log.reading import read

@@ -9,10 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker import deletion, next_owner, shared_ownership, unheard
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
-from headrace.broker.ownership import NO_LEADER
+from headrace.broker.ownership import next_owner, shared_ownership, unheard
+from headrace.broker.topics import deletion
+from headrace.broker.topics.ownership import NO_LEADER
 from headrace.coordination.groups.commands import (
     CommitCommand,
     FetchOffsetsCommand,
@@ -50,7 +51,7 @@ from headrace.storage.memory import MemoryLedgerStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.broker.topic import Topic
+    from headrace.broker.topics.topic import Topic
     from headrace.metadata.store import Entry, Operation
     from headrace.storage.ledger import LedgerId, LedgerInfo
 

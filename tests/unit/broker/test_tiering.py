@@ -11,9 +11,9 @@ import obstore
 import pytest
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.housekeeping.sweep import Sweep
 from headrace.broker.node import Node
-from headrace.broker.sweep import Sweep
-from headrace.broker.topic_config import check_tiering
+from headrace.broker.topics.topic_config import check_tiering
 from headrace.errors import ConfigInvalid, StorageUnavailable
 from headrace.log.reading import read
 from headrace.log.tiering import (
@@ -221,7 +221,7 @@ def test_turned_off_what_is_offloaded_stays_readable_and_nothing_more_goes():
 
 def test_while_storage_is_away_nothing_is_lost_one_line_is_logged_and_then_all_goes_on(caplog):
     async def main() -> None:
-        caplog.set_level(logging.INFO, "headrace.broker.tiering")
+        caplog.set_level(logging.INFO, "headrace.broker.housekeeping.tiering")
         async with bench(local_retention_bytes="0") as b:
             b.storage.is_away = True
             await b.ledgers(3)

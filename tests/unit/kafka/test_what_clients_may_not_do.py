@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from face_rig import batch, broker
 
-from headrace.broker.topic_config import check_config
+from headrace.broker.topics.topic_config import check_config
 from headrace.errors import ConfigInvalid, DataCorrupt, StorageUnavailable
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (

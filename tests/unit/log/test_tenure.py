@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from log_rig import TOPIC_ID, Rig, forget_before, rig, settle
 
-from headrace.broker.internal_topics import InternalPartition
+from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.errors import HeadraceError, LedgerFenced, LedgerLost, MetadataUnavailable, NotOwner
 from headrace.log.log_config import LogConfig
 from headrace.log.reading import read

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.group_config import GROUP_DEFINITIONS, check_group_config
-from headrace.broker.topic_config import (
+from headrace.broker.coordinators.group_config import GROUP_DEFINITIONS, check_group_config
+from headrace.broker.topics.topic_config import (
     BOOLEAN,
     DEFINITIONS,
     INT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.ownership import NO_LEADER
+from headrace.broker.topics.ownership import NO_LEADER
 from headrace.errors import HeadraceError, RequestInvalid, TopicExists, TopicUnknown
 from headrace.kafka import apis
 from headrace.kafka.error_codes import LEADER_NOT_AVAILABLE, code_of, message_of
@@ -18,9 +18,9 @@ from headrace.records.identifiers import INTERNAL_TOPICS
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from headrace.broker.coordinator_shards import CoordinatorShards
+    from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
     from headrace.broker.node import Node
-    from headrace.broker.topic import Topic
+    from headrace.broker.topics.topic import Topic
     from headrace.kafka.handlers.context import Context
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import BrokerFact

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
-from headrace.broker.transaction_verification import TransactionalWrite, for_produce
+from headrace.broker.coordinators.transaction_verification import TransactionalWrite, for_produce
 from headrace.errors import (
     AcksInvalid,
     BatchCorrupt,

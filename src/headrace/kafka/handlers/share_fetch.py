@@ -1,6 +1,6 @@
 """ShareFetch and ShareAcknowledge: records of share groups, one by one (KIP-932).
 
-Invariants: what may be delivered is decided in `broker/share_partitions`; here requests become
+Invariants: what may be delivered is decided in `broker/shares`; here requests become
 settlements and receives, and their results become answers. Acknowledgements of a request are taken
 before its records are fetched, so what they release can be fetched again.
 """
@@ -11,10 +11,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from headrace.broker.group_config import group_value
-from headrace.broker.groups_configured import GROUP_ID_LENGTH_MAX
-from headrace.broker.share_partitions import Pause, Received, ReceiveRequest
-from headrace.broker.share_sessions import CLOSE_EPOCH, OPEN_EPOCH, PartitionKey, ShareSession
+from headrace.broker.coordinators.group_config import group_value
+from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
+from headrace.broker.shares.share_partitions import Pause, Received, ReceiveRequest
+from headrace.broker.shares.share_sessions import (
+    CLOSE_EPOCH,
+    OPEN_EPOCH,
+    PartitionKey,
+    ShareSession,
+)
 from headrace.coordination.shares.commands import GAP, RENEW, Settlement
 from headrace.coordination.shares.membership import MEMBER_ID_LENGTH_MAX
 from headrace.errors import (
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.broker.node import Node
-    from headrace.broker.topic import Topic
+    from headrace.broker.topics.topic import Topic
     from headrace.kafka.handlers.context import Context
     from headrace.kafka.wire.leader_hints import LeaderHint
     from headrace.kafka.wire.schema import Answer

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.broker.topics import Topics
+from headrace.broker.topics.topics import Topics
 from headrace.coordination.groups import classic, offsets
 from headrace.coordination.groups.group_machine import GroupMachine
 from headrace.coordination.groups.state_records import OffsetStored

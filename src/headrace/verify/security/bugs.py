@@ -13,8 +13,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker import topics
-from headrace.broker.topic import Topic
+from headrace.broker.topics import topics
+from headrace.broker.topics.topic import Topic
 from headrace.kafka import dispatch
 from headrace.runtime import disk, log_text
 from headrace.verify.wire.bugs import Bug, found_by

@@ -12,11 +12,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from headrace.broker.chain_watch import ChainWatch
-from headrace.broker.deletion import Deletions
-from headrace.broker.producer_ids import BLOCK_SIZE, IDS_PER_MS, ProducerIds
+from headrace.broker.coordinators.producer_ids import BLOCK_SIZE, IDS_PER_MS, ProducerIds
+from headrace.broker.ownership.chain_watch import ChainWatch
+from headrace.broker.ownership.settling import Settling
 from headrace.broker.session_guard import SessionGuard
-from headrace.broker.settling import Settling
+from headrace.broker.topics.deletion import Deletions
 from headrace.coordination.groups import classic
 from headrace.coordination.groups.commands import HeartbeatReply
 from headrace.coordination.machine import Decision

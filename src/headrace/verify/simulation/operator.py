@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from headrace.broker.chain_repair import ChainRepairer
+from headrace.broker.housekeeping.chain_repair import ChainRepairer
 from headrace.errors import HeadraceError
 from headrace.metadata.facts import (
     TOPICS,

@@ -1,0 +1,461 @@
+"""The host of machines: one shard per partition of an internal topic.
+
+Rules of the room: the only place that appends a machine's records, waits, and answers. In one
+turn of the loop a command is decided, its durable records handed to the log, and all its records
+applied. So the machine is ahead of the disk; nobody else is: every reply, also of commands that
+only look, waits until everything appended before it is durable. Appends complete in order, so
+the newest append is all that there is to wait for.
+When an append fails, the machine has applied what the log does not hold: it is thrown away, all
+that wait are refused (CoordinatorUnavailable), and it is read back from the log
+(CoordinatorLoading meanwhile). Time is the monotonic clock, set to the calendar once at each
+load, so that a clock which is set does not end a thousand sessions.
+Effects of a decision are performed once its records are durable; their outcomes come back as
+commands. A reload forgets them: the machine asks again for what is outstanding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from headrace.broker.coordinators.shard_log import (
+    RECORD_OVERHEAD_BYTES,
+    LogRecord,
+    PendingRecord,
+    Replayed,
+    ShardLog,
+    size_of,
+)
+from headrace.coordination.machine import EndsTransaction, TransactionEnded
+from headrace.errors import (
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    DiskFull,
+    Fenced,
+    HeadraceError,
+    NotCoordinator,
+    NotOwner,
+    ProducerFenced,
+    TransactionCoordinatorFenced,
+    TransactionUnverified,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.coordination.machine import Decision, Machine
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.completion import Completion
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+LOAD_WAIT_S = 1
+"""How long a command waits for the first load: long enough for a small log, so that a first
+client is not sent away, short enough that a connection is not held up by a long one."""
+LOAD_RETRY_MS_MAX = 5_000
+LOAD_TURN_RECORDS = 1_000
+"""Records replayed before others get their turn of the loop (about 5 ms)."""
+TICK_RETRY_MS = 1_000
+SNAPSHOT_BYTES_MIN = 16 * 1024 * 1024
+SNAPSHOT_RATIO = 4
+"""A snapshot is worth its writing when the log is this many times the state."""
+
+_REFUSALS = (ProducerFenced, TransactionCoordinatorFenced, TransactionUnverified)
+"""The log is well, and does not take this batch: nothing was appended."""
+
+
+class Refusable(Protocol):
+    """A command knows the reply that carries an error."""
+
+    def refused(self, error: HeadraceError) -> Any:
+        """The reply that carries `error`."""
+        ...
+
+
+class Parkable(Refusable, Protocol):
+    """A command that may be answered later, under its ticket."""
+
+    ticket: int
+
+
+Command = TypeVar("Command", bound=Refusable)
+Record = TypeVar("Record")
+Reply = TypeVar("Reply")
+
+
+class CoordinatorShard(Generic[Command, Record, Reply]):
+    """Hosts one machine over one log. Loads itself from the first command on."""
+
+    def __init__(
+        self,
+        name: str,
+        shard_log: ShardLog,
+        make_machine: Callable[[], Machine[Command, Record, Reply]],
+        host_commands: tuple[Command, Command],
+        clock: Clock,
+        tasks: Tasks,
+        perform: Callable[[Any, Callable[[Command], None]], None] | None = None,
+    ) -> None:
+        """`host_commands`: what to tell the machine when it is loaded, and when time is up.
+        `perform(effect, report)` begins an effect; `report(command)` tells its outcome, any
+        number of times, never within the call."""
+        self.machine: Machine[Command, Record, Reply] | None = None
+        self.snapshot_bytes_min = SNAPSHOT_BYTES_MIN
+        self._name = name
+        self._log = shard_log
+        self._make_machine = make_machine
+        self._loaded, self._tick = host_commands
+        self._clock = clock
+        self._tasks = tasks
+        self._perform = perform
+        self._zero_ms = 0
+        self._load_count = 0
+        self._is_loading = False
+        self._load_task: asyncio.Task[None] | None = None
+        self._first_load = asyncio.Event()
+        self._closed_with: HeadraceError | None = None
+        self._tail: Completion | None = None
+        self._parked: dict[int, tuple[asyncio.Future[Reply], Refusable]] = {}
+        self._last_ticket = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._log_bytes = 0
+        self._snapshot_at_bytes = SNAPSHOT_BYTES_MIN
+
+    # --- commands ----------------------------------------------------------------------------
+
+    async def submit(self, command: Command) -> Any:
+        """Answer a command that is never parked. Errors come back in the reply."""
+        if self.machine is None:
+            error = await self._wait_loaded()
+            if error is not None:
+                return command.refused(error)
+        decision = self._run(command)
+        if isinstance(decision, HeadraceError):
+            return command.refused(decision)
+        if self._tail is None:
+            return decision.reply
+        return await self._hold(command, decision.reply)
+
+    async def submit_parkable(self, command: Parkable) -> Any:
+        """Answer a command that may be parked. A caller that is cancelled leaves nothing behind
+        but a ticket, whose answer nobody will miss."""
+        if self.machine is None:
+            error = await self._wait_loaded()
+            if error is not None:
+                return command.refused(error)
+        self._last_ticket = command.ticket = self._last_ticket + 1
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._parked[command.ticket] = (future, command)
+        try:
+            decision = self._run(command)  # type: ignore[arg-type]  # a Parkable is a Command
+            if isinstance(decision, HeadraceError):
+                return command.refused(decision)
+            if decision.reply is not None:
+                del self._parked[command.ticket]
+                if self._tail is None:
+                    return decision.reply
+                return await self._hold(command, decision.reply)
+            return await future
+        finally:
+            self._parked.pop(command.ticket, None)
+
+    async def _hold(self, command: Refusable, reply: Reply | None) -> Any:
+        """Give `reply` once all that is appended by now is durable."""
+        assert self._tail is not None
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._tail.then(self._let_go, (self._load_count, [(future, command, reply)]))
+        return await future
+
+    def _let_go(self, error: BaseException | None, context: Any) -> None:
+        load_count, replies = context
+        is_void = error is not None or load_count != self._load_count
+        for future, command, reply in replies:
+            if not future.done():
+                future.set_result(command.refused(_unavailable()) if is_void else reply)
+
+    def _run(self, command: Command) -> Decision[Record, Reply] | HeadraceError:
+        """Decide, append, apply, in this turn; or why nothing of it was done."""
+        machine = self.machine
+        assert machine is not None
+        decision = machine.decide(command, self._now_ms())
+        if decision.records:
+            error = self._store(machine, decision)
+            if error is not None:
+                return error
+            apply = machine.apply
+            for record in decision.records:
+                apply(record)
+        if decision.answers:
+            self._answer(decision.answers)
+        if decision.effects:
+            context = (self._load_count, decision.effects)
+            if self._tail is None:
+                self._begin_effects(None, context)
+            else:
+                self._tail.then(self._begin_effects, context)
+        self._arm()
+        if self._log_bytes > self._snapshot_at_bytes:
+            self._snapshot()
+        return decision
+
+    def _store(
+        self, machine: Machine[Command, Record, Reply], decision: Decision[Record, Reply]
+    ) -> HeadraceError | None:
+        """Append what is durable of `decision`; why it cannot be, if it cannot."""
+        batch = decision.batch
+        if isinstance(batch, EndsTransaction):
+            return self._append(lambda: self._log.append_marker(batch), RECORD_OVERHEAD_BYTES)
+        encode = machine.encode
+        durable: list[LogRecord] = [
+            pair for r in decision.records if (pair := encode(r)) is not None
+        ]
+        if not durable:
+            return None
+        if batch is None:
+            return self._append(lambda: self._log.append(durable), size_of(durable))
+        return self._append(lambda: self._log.append(durable, batch), size_of(durable))
+
+    def _begin_effects(self, error: BaseException | None, context: tuple[int, list[Any]]) -> None:
+        """Perform what waited for its decision to be durable."""
+        load_count, effects = context
+        if error is not None or load_count != self._load_count or self.machine is None:
+            return
+        assert self._perform is not None, "a machine with effects needs a host that performs them"
+
+        def report(command: Command) -> None:
+            if load_count == self._load_count and self.machine is not None:
+                try:
+                    self._run(command)
+                except Exception:
+                    log.exception("%s: an effect's outcome failed", self._name)
+
+        for effect in effects:
+            self._perform(effect, report)
+
+    def _answer(self, answers: list[tuple[int, Reply]]) -> None:
+        """Answer what was parked, when what it tells is durable."""
+        replies = [
+            (*parked, reply)
+            for ticket, reply in answers
+            if (parked := self._parked.pop(ticket, None)) is not None
+        ]
+        context = (self._load_count, replies)
+        if self._tail is None:
+            self._let_go(None, context)
+        else:
+            self._tail.then(self._let_go, context)
+
+    # --- the log -----------------------------------------------------------------------------
+
+    def _append(self, write: Callable[[], Completion], size_bytes: int) -> HeadraceError | None:
+        """Append by `write`; the error, if the log did not take it."""
+        try:
+            completion = write()
+        except HeadraceError as error:
+            self._drop(error)
+            return _unavailable()
+        if completion.done and completion.error is not None:
+            if isinstance(completion.error, _REFUSALS):
+                return completion.error
+            self._drop(completion.error)
+            return _unavailable()
+        self._log_bytes += size_bytes
+        if completion.done:
+            return None
+        self._tail = completion
+        completion.then(self._appended, (self._load_count, completion))
+        return None
+
+    def _appended(self, error: BaseException | None, context: tuple[int, Completion]) -> None:
+        load_count, completion = context
+        if self._tail is completion:
+            self._tail = None
+        if error is not None and load_count == self._load_count:
+            self._drop(error)
+
+    def _snapshot(self) -> None:
+        machine = self.machine
+        assert machine is not None
+        encode = machine.encode
+        records: list[LogRecord] = [
+            p for r in machine.state_records() if (p := encode(r)) is not None
+        ]
+        size = size_of(records)
+        self._snapshot_at_bytes = max(self.snapshot_bytes_min, size * SNAPSHOT_RATIO)
+        if self._log_bytes > self._snapshot_at_bytes and records:
+            self._log_bytes = 0
+            self._append(lambda: self._log.snapshot(records), size)
+
+    def _drop(self, error: BaseException) -> None:
+        """The machine knows what the log does not: throw it away and read the log.
+
+        Unless the log is another's by now: then this shard has come to its end.
+        """
+        if self.machine is None:
+            return
+        if isinstance(error, NotOwner | Fenced) and not isinstance(error, _REFUSALS):
+            self._resign(error)
+            return
+        if not isinstance(error, DiskFull):  # the store has said that, once
+            log.warning("%s: append failed (%s); reading the log again", self._name, error)
+        self._refuse_parked(_unavailable())
+        self._unload()
+        self._start_loading()
+
+    def _unload(self) -> None:
+        self.machine = None
+        self._load_count += 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse_parked(self, error: HeadraceError) -> None:
+        parked, self._parked = self._parked, {}
+        for future, command in parked.values():
+            if not future.done():
+                future.set_result(command.refused(error))
+
+    # --- loading -----------------------------------------------------------------------------
+
+    async def _wait_loaded(self) -> HeadraceError | None:
+        if self._closed_with is None and self._load_count == 0:
+            self._start_loading()
+            try:
+                async with asyncio.timeout(LOAD_WAIT_S):
+                    await self._first_load.wait()
+            except TimeoutError:
+                pass
+        if self._closed_with is not None:
+            return self._closed_with
+        return None if self.machine is not None else CoordinatorLoading("reading the log")
+
+    def _start_loading(self) -> None:
+        if not self._is_loading and self._closed_with is None:
+            self._is_loading = True
+            self._load_task = self._tasks.start(self._load(), f"load {self._name}")
+
+    async def _load(self) -> None:
+        """Read the log until that succeeds: without its state a shard can answer nothing."""
+        retry_ms = 50
+        try:
+            while self._closed_with is None:
+                try:
+                    await self._load_once()
+                    return
+                except (NotOwner, Fenced) as error:
+                    self._resign(error)
+                except Exception as error:  # noqa: BLE001  # a task's edge: say it and try again
+                    log.warning("%s: cannot read the log (%r); trying again", self._name, error)
+                await asyncio.sleep(retry_ms / 1000)
+                retry_ms = min(retry_ms * 2, LOAD_RETRY_MS_MAX)
+        finally:
+            self._is_loading = False
+
+    async def _load_once(self) -> None:
+        while self._tail is not None:
+            # What is still on its way may yet arrive: read only when that is settled.
+            try:
+                await self._tail.wait()
+            except HeadraceError:
+                pass
+        machine = self._make_machine()
+        log_bytes = count = 0
+        async for replayed in self._log.replay():
+            record, size_bytes = _understood(machine, replayed)
+            if record is not None:
+                machine.apply(record)
+            log_bytes += size_bytes
+            count += 1
+            if count % LOAD_TURN_RECORDS == 0:
+                await asyncio.sleep(0)
+        if self._closed_with is not None:
+            return
+        self._zero_ms = self._clock.now_ms() - self._clock.now_ns() // 1_000_000
+        decision = machine.decide(self._loaded, self._now_ms())
+        for record in decision.records:
+            assert machine.encode(record) is None, "loading writes nothing"
+            machine.apply(record)
+        self.machine = machine
+        self._log_bytes = log_bytes
+        self._snapshot_at_bytes = self.snapshot_bytes_min
+        self._load_count += 1
+        self._first_load.set()
+        self._arm()
+        if decision.effects:
+            self._begin_effects(None, (self._load_count, decision.effects))
+
+    # --- time --------------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return self._clock.now_ns() // 1_000_000 + self._zero_ms
+
+    def _arm(self) -> None:
+        """One timer for all deadlines. One that fires early only looks and is armed again."""
+        if self.machine is None:
+            return
+        deadline_ms = self.machine.next_deadline_ms()
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        self._wake_at(deadline_ms)
+
+    def _wake_at(self, at_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        wait_ms = max(at_ms - self._now_ms(), 1)
+        self._timer_ms = at_ms
+        self._timer = loop.call_at(loop.time() + wait_ms / 1000, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        if self.machine is None:
+            return
+        deadline_ms = self.machine.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms <= self._now_ms():
+            try:
+                self._run(self._tick)
+            except Exception:
+                log.exception("%s: a tick failed", self._name)
+                self._wake_at(self._now_ms() + TICK_RETRY_MS)
+        self._arm()
+
+    # --- the end -----------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended: by `close`, or because its log belongs to another broker now."""
+        return self._closed_with is not None
+
+    def _resign(self, error: BaseException) -> None:
+        log.info("%s: another broker owns the log now (%s)", self._name, error)
+        self.close(NotCoordinator("another broker coordinates the group now"))
+
+    def close(self, error: HeadraceError) -> None:
+        """Refuse what is parked and all that comes with `error`. Replies whose records are on
+        their way are still given when these are durable."""
+        self._closed_with = error
+        self._refuse_parked(error)
+        self._first_load.set()
+        load_count = self._load_count
+        self._unload()
+        self._load_count = load_count
+
+
+def _understood(machine: Machine[Any, Any, Any], replayed: Replayed) -> tuple[Any, int]:
+    """What to apply for something in the log, and its size."""
+    if isinstance(replayed, PendingRecord):
+        transaction, key, value = replayed
+        record = machine.decode_pending(transaction, key, value)
+    elif isinstance(replayed, TransactionEnded):
+        return machine.ended(replayed), RECORD_OVERHEAD_BYTES
+    else:
+        key, value = replayed
+        record = machine.decode(key, value)
+    return record, len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
+
+
+def _unavailable() -> CoordinatorUnavailable:
+    return CoordinatorUnavailable("the coordinator could not store its state: try again")

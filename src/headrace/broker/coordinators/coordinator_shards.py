@@ -1,0 +1,171 @@
+"""The coordinators of one kind on this broker: a shard for each partition of their internal topic.
+
+Invariants: knows which partition a key lives in (Kafka's hash), opens a shard when its first
+command comes, and closes it when this broker no longer owns the partition. What the machines do is
+their own. `CoordinatorRegistry` lists the kinds that there are, so that the node treats all of them
+alike: groups, transactions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from headrace.broker.coordinators.coordinator_shard import CoordinatorShard, Refusable
+from headrace.errors import CoordinatorUnavailable, HeadraceError, NotCoordinator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headrace.broker.coordinators.shard_log import ShardLog
+    from headrace.coordination.machine import Machine
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.tasks import Tasks
+
+REMEMBERED_KEYS_MAX = 10_000
+"""Keys whose partition is remembered: hashing 30 characters costs 3 us."""
+
+Command = TypeVar("Command", bound=Refusable)
+Record = TypeVar("Record")
+Reply = TypeVar("Reply")
+
+
+class CoordinatorShards(Generic[Command, Record, Reply]):
+    """See the module."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition_count: int,
+        shard_log: Callable[[int], ShardLog],
+        make_machine: Callable[[], Machine[Command, Record, Reply]],
+        host_commands: tuple[Command, Command],
+        clock: Clock,
+        tasks: Tasks,
+        perform: Callable[[ShardLog, Any, Callable[[Command], None]], None] | None = None,
+    ) -> None:
+        """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
+        HeadraceError, which becomes the reply) when this broker does not own the partition.
+        `perform(log, effect, report)` begins an effect of the shard over `log`."""
+        assert partition_count > 0
+        self.topic = topic
+        self._partition_count = partition_count
+        self._shard_log = shard_log
+        self._make_machine = make_machine
+        self._host_commands = host_commands
+        self._clock = clock
+        self._tasks = tasks
+        self._perform = perform
+        self._shards: dict[int, CoordinatorShard[Command, Record, Reply]] = {}
+        self._partitions: dict[str, int] = {}
+        self._closed_with: HeadraceError | None = None
+
+    def partition_for(self, key: str) -> int:
+        """The partition of the internal topic that holds `key` (FindCoordinator)."""
+        partition = self._partitions.get(key)
+        if partition is None:
+            if len(self._partitions) >= REMEMBERED_KEYS_MAX:
+                self._partitions.clear()
+            partition = self._partitions[key] = hash_key(key, self._partition_count)
+        return partition
+
+    def use_partition_count(self, count: int) -> None:
+        """Take the partition count of the topic as it was made, maybe by another broker."""
+        if count != self._partition_count:
+            self._partition_count = count
+            self._partitions.clear()
+
+    def shard(self, partition: int) -> CoordinatorShard[Command, Record, Reply]:
+        """The shard of a partition. Raises what `shard_log` raises."""
+        shard = self._shards.get(partition)
+        if shard is None or (shard.is_closed and self._closed_with is None):
+            if self._closed_with is not None:
+                raise self._closed_with
+            shard_log = self._shard_log(partition)
+            perform = self._perform
+            shard = self._shards[partition] = CoordinatorShard(
+                f"{self.topic}-{partition}",
+                shard_log,
+                self._make_machine,
+                self._host_commands,
+                self._clock,
+                self._tasks,
+                None if perform is None else lambda e, report: perform(shard_log, e, report),
+            )
+        return shard
+
+    def owned(self) -> list[CoordinatorShard[Command, Record, Reply]]:
+        """Shards of all partitions whose log can be opened here."""
+        shards: list[CoordinatorShard[Command, Record, Reply]] = []
+        for partition in range(self._partition_count):
+            try:
+                shards.append(self.shard(partition))
+            except NotCoordinator:
+                continue
+        return shards
+
+    def opened(self) -> list[CoordinatorShard[Command, Record, Reply]]:
+        """The shards that a command has opened."""
+        return list(self._shards.values())
+
+    def machines(self) -> Iterable[Machine[Command, Record, Reply]]:
+        """The machines that are loaded, for metrics."""
+        return [shard.machine for shard in self._shards.values() if shard.machine is not None]
+
+    async def submit(self, key: str, command: Command) -> Any:
+        """Have the shard of `key` answer a command that is never parked."""
+        try:
+            shard = self.shard(self.partition_for(key))
+        except HeadraceError as error:
+            return command.refused(error)
+        return await shard.submit(command)
+
+    def resign(self, partition: int) -> None:
+        """This broker no longer owns the partition: clients are sent elsewhere."""
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            shard.close(NotCoordinator("another broker coordinates this now"))
+
+    def close(self) -> None:
+        """Refuse what waits, stop the timers. Replies of durable commands are still given."""
+        self._closed_with = CoordinatorUnavailable("the broker is stopping")
+        for shard in self._shards.values():
+            shard.close(self._closed_with)
+
+
+class CoordinatorRegistry:
+    """The kinds of coordinators of one broker, by internal topic."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, CoordinatorShards[Any, Any, Any]] = {}
+
+    def add(self, shards: CoordinatorShards[Any, Any, Any]) -> None:
+        """Host one more kind."""
+        assert shards.topic not in self._kinds, "an internal topic has one kind of coordinators"
+        self._kinds[shards.topic] = shards
+
+    def __iter__(self) -> Any:
+        """All kinds."""
+        return iter(self._kinds.values())
+
+    def resign(self, topic: str, partition: int) -> None:
+        """This broker no longer owns a partition, of an internal topic or any other."""
+        shards = self._kinds.get(topic)
+        if shards is not None:
+            shards.resign(partition)
+
+    def close(self) -> None:
+        """Close all coordinators."""
+        for shards in self._kinds.values():
+            shards.close()
+
+
+def hash_key(key: str, partition_count: int) -> int:
+    """Kafka's `Utils.abs(key.hashCode()) % partitions`. Do not change: stored."""
+    units = key.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for index in range(0, len(units), 2):
+        code = (31 * code + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    if code >= 0x80000000:
+        code = 0x100000000 - code
+    # abs of the least int is 0 in Kafka, and 2^31 here
+    return 0 if code == 0x80000000 else code % partition_count

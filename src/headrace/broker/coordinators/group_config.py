@@ -1,0 +1,180 @@
+"""The configuration of groups: names, defaults, checks, and what they mean to share groups.
+
+Invariants: one table, Kafka's names (KIP-932, KIP-1191, KIP-1240) and, beginning with `headrace.`,
+those that Kafka has no word for. Overrides are stored per group; a group without any has the
+defaults. What is refused is refused when it is set.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.topics.topic_config import BOOLEAN, INT, LIST, STRING, ConfigDefinition
+from headrace.coordination.shares.config import ShareConfig
+from headrace.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+HOUR_MS: Final = 3_600_000
+BACKOFF_STEPS_MAX: Final = 64
+BACKOFF_MS_MAX: Final = 365 * 24 * HOUR_MS
+_INTEGER: Final = re.compile(r"[0-9]{1,12}")
+_BACKOFF: Final = re.compile(r"[0-9]{1,12}(,[0-9]{1,12})*|")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{0,249}")
+_DURATION: Final = re.compile(
+    r"by_duration:P(?:(?P<d>[0-9]{1,5})D)?"
+    r"(?:T(?:(?P<h>[0-9]{1,6})H)?(?:(?P<m>[0-9]{1,8})M)?(?:(?P<s>[0-9]{1,9})S)?)?"
+)
+DURATION_S_MAX: Final = 10 * 365 * 86_400
+
+
+def _between(low: int, high: int) -> Callable[[str], bool]:
+    return lambda text: bool(_INTEGER.fullmatch(text)) and low <= int(text) <= high
+
+
+def _one_of(*values: str) -> Callable[[str], bool]:
+    return lambda text: text in values
+
+
+def _backoff(text: str) -> bool:
+    if not _BACKOFF.fullmatch(text):
+        return False
+    steps = [int(part) for part in text.split(",") if part]
+    return len(steps) <= BACKOFF_STEPS_MAX and all(step <= BACKOFF_MS_MAX for step in steps)
+
+
+def _reset(text: str) -> bool:
+    return text in {"earliest", "latest"} or duration_ms(text) is not None
+
+
+def duration_ms(text: str) -> int | None:
+    """What `by_duration:` and an ISO 8601 duration say, in milliseconds; None for anything else."""
+    found = _DURATION.fullmatch(text)
+    if found is None or text.endswith(("P", "T")):
+        return None
+    days, hours, minutes, seconds = (int(found[name] or 0) for name in "dhms")
+    total = days * 86_400 + hours * 3_600 + minutes * 60 + seconds
+    return total * 1_000 if total <= DURATION_S_MAX else None
+
+
+_TABLE = (
+    ConfigDefinition(
+        "share.record.lock.duration.ms",
+        INT,
+        "30000",
+        "How long a delivered record belongs to its consumer before it is delivered again.",
+        _between(1_000, HOUR_MS),
+    ),
+    ConfigDefinition(
+        "share.delivery.count.limit",
+        INT,
+        "5",
+        "Deliveries after which a record is archived, or goes to the dead letter topic.",
+        _between(2, 100),
+    ),
+    ConfigDefinition(
+        "share.partition.max.record.locks",
+        INT,
+        "2000",
+        "How many records of a partition may be delivered or waiting, not finished, at once.",
+        _between(100, 100_000),
+    ),
+    ConfigDefinition(
+        "share.session.timeout.ms",
+        INT,
+        "45000",
+        "A member that sends no heartbeat for so long has left.",
+        _between(1_000, 10 * 60_000),
+    ),
+    ConfigDefinition(
+        "share.heartbeat.interval.ms",
+        INT,
+        "5000",
+        "How often members send heartbeats.",
+        _between(100, 60_000),
+    ),
+    ConfigDefinition(
+        "share.auto.offset.reset",
+        STRING,
+        "latest",
+        "Where a share group begins on a partition: earliest, latest, or by_duration: and an"
+        " ISO 8601 duration, such as by_duration:PT1H.",
+        _reset,
+    ),
+    ConfigDefinition(
+        "share.isolation.level",
+        STRING,
+        "read_uncommitted",
+        "Whether records of open and aborted transactions are delivered.",
+        _one_of("read_uncommitted", "read_committed"),
+    ),
+    ConfigDefinition(
+        "share.renew.acknowledge.enable",
+        BOOLEAN,
+        "true",
+        "Whether consumers may renew the lock of a record.",
+        _one_of("true", "false"),
+    ),
+    ConfigDefinition(
+        "headrace.share.key.order",
+        BOOLEAN,
+        "false",
+        "Deliver records of one key one at a time and in order; other keys go on meanwhile.",
+        _one_of("true", "false"),
+    ),
+    ConfigDefinition(
+        "headrace.share.retry.backoff.ms",
+        LIST,
+        "",
+        "Waits before the 2nd, 3rd, ... delivery of a record, in ms; the last one repeats.",
+        _backoff,
+    ),
+    ConfigDefinition(
+        "errors.deadletterqueue.topic.name",
+        STRING,
+        "",
+        "The topic that gets copies of records that were given up; empty: none.",
+        lambda text: bool(_TOPIC.fullmatch(text)),
+    ),
+)
+GROUP_DEFINITIONS: Mapping[str, ConfigDefinition] = {
+    definition.name: definition for definition in sorted(_TABLE, key=lambda known: known.name)
+}
+
+
+def check_group_config(name: str, value: str | None) -> None:
+    """Raises ConfigInvalid unless `name` exists and takes `value`."""
+    definition = GROUP_DEFINITIONS.get(name)
+    if definition is None:
+        raise ConfigInvalid(
+            f"unknown group configuration {name[:100]!r}: these exist:"
+            f" {', '.join(GROUP_DEFINITIONS)}"
+        )
+    if value is None or not definition.check(value):
+        shown = None if value is None else value[:100]
+        raise ConfigInvalid(f"{name}={shown!r} is out of range: {definition.documentation}")
+
+
+def group_value(overrides: Mapping[str, str], name: str) -> str:
+    """The value of one setting."""
+    return overrides.get(name, GROUP_DEFINITIONS[name].default)
+
+
+def share_config(overrides: Mapping[str, str]) -> ShareConfig:
+    """What a group's overrides mean to its share partitions. They were checked when set."""
+
+    def value(name: str) -> str:
+        return group_value(overrides, name)
+
+    backoff = value("headrace.share.retry.backoff.ms")
+    return ShareConfig(
+        lock_ms=int(value("share.record.lock.duration.ms")),
+        delivery_count_max=int(value("share.delivery.count.limit")),
+        unfinished_max=int(value("share.partition.max.record.locks")),
+        can_renew=value("share.renew.acknowledge.enable") == "true",
+        is_ordered=value("headrace.share.key.order") == "true",
+        backoff_ms=tuple(int(part) for part in backoff.split(",") if part),
+        has_dead_letters=bool(value("errors.deadletterqueue.topic.name")),
+    )

@@ -1,0 +1,318 @@
+"""The group coordinator of one broker: finds the shard of a group and hands the command on.
+
+Rules of the room: knows which partition of `__consumer_offsets` a group lives in (Kafka's hash)
+and checks group ids; the rules of groups are in `coordination/groups`, appending and waiting in
+`coordinator_shard`. Faces call these methods with the dataclasses of
+`coordination.groups.commands`; errors come back in the replies, nothing is raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
+from headrace.coordination.groups.commands import (
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    CommitCommand,
+    CommitReply,
+    DeleteGroupsCommand,
+    DeleteGroupsReply,
+    DeleteOffsetsCommand,
+    DeleteOffsetsReply,
+    DescribeGroupsCommand,
+    DescribeGroupsReply,
+    FetchedOffset,
+    FetchOffsetsCommand,
+    FetchOffsetsReply,
+    GroupDescription,
+    GroupResult,
+    HeartbeatCommand,
+    HeartbeatReply,
+    JoinCommand,
+    JoinReply,
+    LeaveCommand,
+    LeaveReply,
+    ListGroupsCommand,
+    ListGroupsReply,
+    SyncCommand,
+    SyncReply,
+    TransactionalCommitCommand,
+)
+from headrace.coordination.groups.config import GroupConfig
+from headrace.coordination.groups.group import GroupRecord
+from headrace.coordination.groups.group_machine import GroupMachine
+from headrace.coordination.groups.host_commands import (
+    ForgetTopicsCommand,
+    GroupCommand,
+    GroupReply,
+    WriteMarkerCommand,
+)
+from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
+from headrace.errors import (
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    GroupIdInvalid,
+    HeadraceError,
+    RebalanceInProgress,
+)
+from headrace.records.identifiers import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+    from headrace.broker.coordinators.shard_log import ShardLog
+    from headrace.coordination.machine import EndsTransaction
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.randomness import Randomness
+    from headrace.runtime.tasks import Tasks
+
+
+class TopicIds(Protocol):
+    """The topics that there are, as the coordinator of groups needs to know them."""
+
+    @property
+    def ids(self) -> Mapping[str, UUID]:
+        """By name, as this broker sees them now."""
+        ...
+
+    async def refresh(self, name: str) -> None:
+        """Bring `ids` up to date with the metadata store. Raises MetadataUnavailable."""
+        ...
+
+
+@dataclass(slots=True)
+class GroupCounters:
+    """Cheap figures for metrics: what is there now, and what happened since the start."""
+
+    groups: int = 0
+    members: int = 0
+    offsets: int = 0
+    rebalances_total: int = 0
+    commits_total: int = 0
+    skipped_records: int = 0
+
+
+GROUP_ID_LENGTH_MAX = 8_000
+"""Characters; 4 bytes each at most, so that the id fits the int16 length of a stored string."""
+GroupShards = CoordinatorShards[GroupCommand, GroupRecord, GroupReply]
+
+
+class GroupCoordinator:
+    """All groups that this broker coordinates."""
+
+    def __init__(
+        self,
+        shard_log: Callable[[int], ShardLog],
+        partition_count: int,
+        clock: Clock,
+        randomness: Randomness,
+        tasks: Tasks,
+        config: GroupConfig | None = None,
+        topics: TopicIds | None = None,
+    ) -> None:
+        """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
+        HeadraceError, which becomes the reply) when this broker does not own the partition.
+        `topics`: which there are; without it progress is kept by name alone."""
+        self.config = config or GroupConfig()
+        self.shards: GroupShards = CoordinatorShards(
+            OFFSETS_TOPIC,
+            partition_count,
+            shard_log,
+            lambda: GroupMachine(self.config),
+            (LoadedCommand(), TickCommand()),
+            clock,
+            tasks,
+        )
+        self._randomness = randomness
+        self._topics = topics
+        self._commits_total = 0
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` that holds the group (FindCoordinator)."""
+        return self.shards.partition_for(group_id)
+
+    async def join(self, command: JoinCommand) -> JoinReply:
+        """JoinGroup: answered when the group's members have met, or the time for it is over."""
+        command.fresh_id = str(self._randomness.uuid())
+        return cast("JoinReply", await self._submit_parkable(command))
+
+    async def sync(self, command: SyncCommand) -> SyncReply:
+        """SyncGroup: answered when the leader's assignment is durable."""
+        reply = cast("SyncReply", await self._submit_parkable(command))
+        if isinstance(reply.error, CoordinatorLoading):
+            # Kafka's rule: what was under way is lost with the state, so begin with a join.
+            reply.error = RebalanceInProgress("the coordinator was read back: join again")
+        return reply
+
+    async def heartbeat(self, command: HeartbeatCommand) -> HeartbeatReply:
+        """Heartbeat. While the coordinator loads, the member is told that all is well."""
+        reply = cast("HeartbeatReply", await self._submit(command))
+        if isinstance(reply.error, CoordinatorLoading):
+            reply.error = None
+        return reply
+
+    async def leave(self, command: LeaveCommand) -> LeaveReply:
+        """LeaveGroup."""
+        return cast("LeaveReply", await self._submit(command))
+
+    async def commit(self, command: CommitCommand) -> CommitReply:
+        """OffsetCommit: answered when the offsets are durable. Topics that are gone are refused."""
+        self._commits_total += 1
+        if self._topics is not None:
+            command.topic_ids = self._topics.ids
+        return cast("CommitReply", await self._submit_offsets(command))
+
+    async def commit_in_transaction(self, command: TransactionalCommitCommand) -> CommitReply:
+        """TxnOffsetCommit: answered when the offsets are durable; they count after the marker."""
+        self._commits_total += 1
+        if self._topics is not None:
+            command.topic_ids = self._topics.ids
+        return cast("CommitReply", await self._submit_offsets(command))
+
+    async def write_marker(self, partition: int, marker: EndsTransaction) -> HeadraceError | None:
+        """End a transaction in a partition of `__consumer_offsets`: answered when it is durable.
+
+        The marker goes through the shard, so that nothing can come between the two.
+        """
+        try:
+            shard = self.shards.shard(partition)
+        except HeadraceError as error:
+            return error
+        return cast("DoneReply", await shard.submit(WriteMarkerCommand(marker))).error
+
+    async def fetch_offsets(self, command: FetchOffsetsCommand) -> FetchOffsetsReply:
+        """OffsetFetch. Progress in a topic that is gone is not shown, and dropped."""
+        reply = cast("FetchOffsetsReply", await self._submit_offsets(command))
+        topics = self._topics
+        if topics is not None and any(
+            o.topic_id is not None and o.topic_id != topics.ids.get(o.topic) for o in reply.offsets
+        ):
+            try:
+                return await self._without_stale(topics, command, reply)
+            except HeadraceError as error:
+                return command.refused(CoordinatorUnavailable(f"cannot look up topics: {error}"))
+        return reply
+
+    async def _without_stale(
+        self, topics: TopicIds, command: FetchOffsetsCommand, reply: FetchOffsetsReply
+    ) -> FetchOffsetsReply:
+        """`reply` without what belongs to topics that are gone. The metadata store decides: this
+        broker's picture of it may be older than the commit, which another coordinator took."""
+        for name in dict.fromkeys(o.topic for o in reply.offsets if o.topic_id is not None):
+            await topics.refresh(name)
+        kept: list[FetchedOffset] = []
+        gone: dict[tuple[str, UUID], None] = {}
+        for offset in reply.offsets:
+            if offset.topic_id is None or offset.topic_id == topics.ids.get(offset.topic):
+                kept.append(offset)
+                continue
+            gone[offset.topic, offset.topic_id] = None
+            if command.partitions is not None:
+                kept.append(
+                    FetchedOffset(offset.topic, offset.partition, NO_OFFSET, NO_LEADER_EPOCH, "")
+                )
+        if gone:
+            await self._submit_to(command.group_id, ForgetTopicsCommand(list(gone)))
+        return FetchOffsetsReply(None, kept)
+
+    async def delete_offsets(self, command: DeleteOffsetsCommand) -> DeleteOffsetsReply:
+        """OffsetDelete."""
+        return cast("DeleteOffsetsReply", await self._submit_offsets(command))
+
+    async def delete_groups(self, group_ids: list[str]) -> list[GroupResult]:
+        """DeleteGroups, answered in the order of `group_ids`."""
+        results: dict[str, GroupResult] = {}
+        for ids in self._by_partition(group_ids):
+            command = DeleteGroupsCommand(ids)
+            reply = cast("DeleteGroupsReply", await self._submit_to(ids[0], command))
+            results.update((result.group_id, result) for result in reply.results)
+        return [results[group_id] for group_id in group_ids]
+
+    async def describe_groups(self, group_ids: list[str]) -> list[GroupDescription]:
+        """DescribeGroups, answered in the order of `group_ids`."""
+        described: dict[str, GroupDescription] = {}
+        for ids in self._by_partition(group_ids):
+            command = DescribeGroupsCommand(ids)
+            reply = cast("DescribeGroupsReply", await self._submit_to(ids[0], command))
+            described.update((group.group_id, group) for group in reply.groups)
+        return [described[group_id] for group_id in group_ids]
+
+    async def list_groups(self, command: ListGroupsCommand) -> ListGroupsReply:
+        """ListGroups over the partitions that this broker owns, sorted by group id."""
+        reply = ListGroupsReply()
+        for shard in self.shards.owned():
+            part = cast("ListGroupsReply", await shard.submit(command))
+            reply.error = reply.error or part.error
+            reply.groups += part.groups
+        reply.groups.sort()
+        return reply
+
+    async def topic_deleted(self, name: str, topic_id: UUID) -> None:
+        """Drop what is committed for this topic in every group of this broker.
+
+        Raises the error of the first shard that could not do it. Nothing depends on it: what
+        stays is found stale when somebody asks for it.
+        """
+        command = ForgetTopicsCommand([(name, topic_id)])
+        for shard in self.shards.owned():
+            reply = cast("DoneReply", await shard.submit(command))
+            if reply.error is not None:
+                raise reply.error
+
+    def counters(self) -> GroupCounters:
+        """Figures for metrics; costs a look at each loaded group."""
+        counters = GroupCounters(commits_total=self._commits_total)
+        for machine in self.shards.machines():
+            if isinstance(machine, GroupMachine):
+                counters.groups += len(machine.groups)
+                counters.rebalances_total += machine.rebalances_total
+                counters.skipped_records += machine.skipped_count
+                for group in machine.groups.values():
+                    counters.members += len(group.members)
+                    counters.offsets += len(group.offsets)
+        return counters
+
+    # --- the way to a shard ------------------------------------------------------------------
+
+    async def _submit(self, command: HeartbeatCommand | LeaveCommand) -> object:
+        if not command.group_id:
+            return command.refused(GroupIdInvalid("a group id must not be empty"))
+        return await self._submit_to(command.group_id, command)
+
+    async def _submit_offsets(
+        self,
+        command: CommitCommand
+        | TransactionalCommitCommand
+        | FetchOffsetsCommand
+        | DeleteOffsetsCommand,
+    ) -> object:
+        """As Kafka does, take the empty group id here: old simple consumers commit under it."""
+        return await self._submit_to(command.group_id, command)
+
+    async def _submit_to(self, group_id: str, command: GroupCommand) -> object:
+        if len(group_id) > GROUP_ID_LENGTH_MAX:
+            return command.refused(GroupIdInvalid(limit=GROUP_ID_LENGTH_MAX))
+        return await self.shards.submit(group_id, command)
+
+    async def _submit_parkable(self, command: JoinCommand | SyncCommand) -> object:
+        if not 0 < len(command.group_id) <= GROUP_ID_LENGTH_MAX:
+            return command.refused(GroupIdInvalid(limit=GROUP_ID_LENGTH_MAX))
+        try:
+            shard = self.shards.shard(self.partition_for(command.group_id))
+        except HeadraceError as error:
+            return command.refused(error)
+        return await shard.submit_parkable(command)
+
+    def _by_partition(self, group_ids: list[str]) -> list[list[str]]:
+        """Group ids, each once, those of one partition together; too long ones alone."""
+        parts: dict[int, list[str]] = {}
+        alone: list[list[str]] = []
+        for group_id in dict.fromkeys(group_ids):
+            if len(group_id) > GROUP_ID_LENGTH_MAX:
+                alone.append([group_id])
+            else:
+                parts.setdefault(self.partition_for(group_id), []).append(group_id)
+        return [*parts.values(), *alone]

@@ -1,0 +1,196 @@
+"""A partition of an internal topic as the coordinators see it: records in, records out.
+
+Rules of the room: what a coordinator appends is a record batch like any other, in the partition's
+log. A snapshot is the whole state appended once more; what lies before it is then dropped, so the
+topic stays as small as the state.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.broker.coordinators.shard_log import PendingRecord, Replayed
+from headrace.coordination.machine import EndsTransaction, InTransaction, TransactionEnded
+from headrace.errors import HeadraceError, OffsetOutOfRange, StorageUnavailable
+from headrace.log.partition_log import Appended, PartitionLog
+from headrace.log.reading import read
+from headrace.records.batch import (
+    CONTROL,
+    TRANSACTIONAL,
+    BatchHeader,
+    Buffer,
+    iterate_headers,
+    read_header,
+)
+from headrace.records.codec import Record, decode_batch, encode_batch
+from headrace.records.marker import read_marker
+from headrace.runtime.completion import Completion, completed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.tasks import Tasks
+    from headrace.storage.ledger import LedgerStore
+
+log = logging.getLogger(__name__)
+
+KeyValue = tuple[bytes | None, bytes | None]
+REPLAY_BYTES = 1024 * 1024
+SNAPSHOT_BATCH_RECORDS = 1_000
+READY_ATTEMPTS_MAX = 8
+
+
+class InternalPartition:
+    """Implements `coordinator_shard.ShardLog` over a PartitionLog."""
+
+    def __init__(
+        self, partition: PartitionLog, store: LedgerStore, clock: Clock, tasks: Tasks
+    ) -> None:
+        self._partition = partition
+        self._store = store
+        self._clock = clock
+        self._tasks = tasks
+
+    @property
+    def leader_epoch(self) -> int:
+        """Under which this broker owns the partition: the epoch of the coordinator."""
+        return self._partition.leader_epoch
+
+    def append(
+        self, records: list[KeyValue], transaction: InTransaction | None = None
+    ) -> Completion:
+        """See ShardLog."""
+        partition, batch = self._partition, self._encode(records, transaction)
+        header = read_header(batch)
+        if transaction is None:
+            return self._appended(lambda: partition.append(batch, header))
+        return self._appended(lambda: partition.append_by_coordinator(batch, header))
+
+    def append_marker(self, marker: EndsTransaction) -> Completion:
+        """See ShardLog."""
+        return self._appended(
+            lambda: self._partition.append_marker(
+                marker.producer_id,
+                marker.producer_epoch,
+                marker.coordinator_epoch,
+                is_commit=marker.is_commit,
+                transaction_version=marker.transaction_version,
+            )
+        )
+
+    def _encode(self, records: list[KeyValue], transaction: InTransaction | None) -> bytes:
+        now_ms = self._clock.now_ms()
+        plain = [Record(i, now_ms, k, v) for i, (k, v) in enumerate(records)]
+        if transaction is None:
+            return encode_batch(plain)
+        return encode_batch(
+            plain,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            is_transactional=True,
+        )
+
+    def _appended(self, write: Callable[[], Appended | None]) -> Completion:
+        """Completes when what `write` appends is durable."""
+        completion = Completion()
+
+        def stored(error: BaseException | None, _context: object) -> None:
+            if error is None:
+                completion.succeed()
+            else:
+                completion.fail(error)
+
+        def appended(outcome: Appended | HeadraceError) -> None:
+            if isinstance(outcome, Appended):
+                outcome.completion.then(stored, None)
+            else:
+                completion.fail(outcome)
+
+        self._write(write, appended, READY_ATTEMPTS_MAX)
+        return completion
+
+    def _write(
+        self,
+        write: Callable[[], Appended | None],
+        appended: Callable[[Appended | HeadraceError], None],
+        attempts: int,
+    ) -> None:
+        """Append now, or as soon as the partition is ready for it."""
+        try:
+            outcome = write()
+        except HeadraceError as error:
+            appended(error)
+            return
+        if outcome is not None:
+            appended(outcome)
+            return
+        ready = self._partition.ready
+        if ready is None or attempts == 0:
+            appended(StorageUnavailable(f"{self._partition.name} cannot be written now"))
+            return
+
+        def again(error: BaseException | None, _context: object) -> None:
+            if isinstance(error, HeadraceError):
+                appended(error)
+            else:
+                self._write(write, appended, attempts - 1)
+
+        ready.then(again, None)
+
+    async def replay(self) -> AsyncIterator[Replayed]:
+        """See ShardLog."""
+        partition = self._partition
+        await partition.wait_loaded()
+        if partition.upkeep.to_resume is not None and partition.ready is not None:
+            # An append is in doubt. If it turns out to be stored, whoever reads this log next
+            # finds it: it belongs to the state here as well.
+            partition.upkeep.require_active()
+            await partition.ready.wait()
+        offset = partition.log_start_offset
+        while offset < partition.high_watermark:
+            data = await read(partition, self._store, offset, REPLAY_BYTES)
+            for position, header in iterate_headers(data):
+                for replayed_offset, replayed in _replayed(data, position, header):
+                    if replayed_offset >= offset:
+                        yield replayed
+                offset = max(offset, header.last_offset + 1)
+
+    def snapshot(self, records: list[KeyValue]) -> Completion:
+        """See ShardLog."""
+        start = self._partition.end_offset
+        parts = [
+            self.append(records[first : first + SNAPSHOT_BATCH_RECORDS])
+            for first in range(0, len(records), SNAPSHOT_BATCH_RECORDS)
+        ]
+        self._tasks.spawn(self._trim(parts, start), f"{self._partition.name} snapshot")
+        return parts[-1] if parts else completed()
+
+    async def _trim(self, parts: list[Completion], start: int) -> None:
+        try:
+            for part in parts:  # what was there before goes only when every part is safe
+                await part.wait()
+            # The ledger of the snapshot stays, those before it go; without a roll here and there
+            # the first ledger would keep everything.
+            await self._partition.upkeep.roll_now()
+            # What an open transaction wrote counts when it ends: it is still to be read until then.
+            stable = self._partition.visibility.last_stable_offset
+            await self._partition.upkeep.trim(min(start, stable))
+        except (StorageUnavailable, OffsetOutOfRange) as error:
+            log.warning("%s: its old records stay for now: %s", self._partition.name, error)
+
+
+def _replayed(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, Replayed]]:
+    """What a batch of the log means, with offsets."""
+    if header.attributes & CONTROL:
+        marker = read_marker(data, position)
+        if marker is not None:
+            yield header.base_offset, TransactionEnded(header.producer_id, marker.is_commit)
+    elif header.attributes & TRANSACTIONAL:
+        transaction = InTransaction(header.producer_id, header.producer_epoch)
+        for record in decode_batch(data, position):
+            yield record.offset, PendingRecord(transaction, record.key, record.value)
+    else:
+        for record in decode_batch(data, position):
+            yield record.offset, (record.key, record.value)

@@ -1,0 +1,122 @@
+"""Asks a transaction's coordinator, wherever it is, about partitions of the transaction.
+
+Invariants: used by the leaders of partitions, before the first write of a transaction, and by group
+coordinators. It adds partitions (version 2) or verifies that they were added (version 1, KIP-890).
+An answer that may differ in a moment is waited for briefly: the transaction before this one is
+being finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headrace.coordination.transactions.commands import (
+    TRANSACTION_VERSION_1,
+    TRANSACTION_VERSION_2,
+    AddPartitionsCommand,
+    AddPartitionsReply,
+)
+from headrace.errors import (
+    BrokerUnreachable,
+    ConcurrentTransactions,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    HeadraceError,
+    NotCoordinator,
+    ProducerFenced,
+    TransactionAbortable,
+    TransactionalProducerFenced,
+    TransactionUnverified,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.coordinators.peer_calls import PeerCalls
+    from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
+    from headrace.coordination.transactions.state_records import Partition
+    from headrace.metadata.facts import BrokerFact
+
+CONCURRENT_WAIT_MS = 100
+CONCURRENT_PAUSE_MS = 20
+_RETRIABLE = (
+    BrokerUnreachable,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    NotCoordinator,
+)
+
+
+class TransactionChecks:
+    """See the module."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        transactions: Callable[[], TransactionCoordinator],
+        coordinator_of: Callable[[str], BrokerFact],
+    ) -> None:
+        """`coordinator_of(transactional_id)` raises CoordinatorUnavailable."""
+        self.peers: PeerCalls | None = None
+        self._broker_id = broker_id
+        self._transactions = transactions
+        self._coordinator_of = coordinator_of
+
+    async def check(
+        self,
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: frozenset[Partition],
+        *,
+        is_adding: bool,
+    ) -> HeadraceError | None:
+        """Add `partitions` to the producer's transaction, or verify that they are in it.
+
+        None: they are. Else the error for the producer: TransactionAbortable where the transaction
+        does not have them, ProducerFenced where a newer epoch is at work, TransactionUnverified
+        where it cannot be found out now, ConcurrentTransactions (adding) while the last transaction
+        is being finished.
+        """
+        command = AddPartitionsCommand(
+            transactional_id,
+            *producer,
+            partitions,
+            not is_adding,
+            TRANSACTION_VERSION_2 if is_adding else TRANSACTION_VERSION_1,
+        )
+        reply = await self._ask(command)
+        for _ in range(CONCURRENT_WAIT_MS // CONCURRENT_PAUSE_MS):
+            if not isinstance(reply.error, ConcurrentTransactions):
+                break
+            await asyncio.sleep(CONCURRENT_PAUSE_MS / 1000)
+            reply = await self._ask(command)
+        return _judged(reply, is_adding=is_adding)
+
+    async def _ask(self, command: AddPartitionsCommand) -> AddPartitionsReply:
+        try:
+            broker = self._coordinator_of(command.transactional_id)
+            if broker.id == self._broker_id:
+                return await self._transactions().add_partitions(command)
+            if self.peers is None:
+                raise BrokerUnreachable(f"broker {broker.id} cannot be called")
+            return await self.peers.add_partitions(broker, command)
+        except HeadraceError as error:
+            return AddPartitionsReply(error)
+
+
+def _judged(reply: AddPartitionsReply, *, is_adding: bool) -> HeadraceError | None:
+    error = reply.error
+    if error is None:
+        if not reply.absent:
+            return None
+        return TransactionAbortable(
+            "the producer's transaction does not have this partition: abort it and begin again"
+        )
+    if isinstance(error, TransactionalProducerFenced):
+        return ProducerFenced(str(error))
+    if isinstance(error, _RETRIABLE) or (
+        isinstance(error, ConcurrentTransactions) and not is_adding
+    ):
+        return TransactionUnverified(f"the transaction's coordinator gave no answer: {error}")
+    return error

@@ -1,0 +1,138 @@
+"""The transaction coordinator of one broker: finds the shard of a transactional id.
+
+Invariants: as the group coordinator: the rules of transactions are in `coordination/transactions`,
+appending and waiting in `coordinator_shard`. Errors come back in the replies. The epoch of a
+coordinator is the leader epoch of its partition of `__transaction_state`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
+from headrace.coordination.host_commands import LoadedCommand, TickCommand
+from headrace.coordination.transactions.commands import (
+    AddPartitionsCommand,
+    AddPartitionsReply,
+    DescribeTransactionCommand,
+    EndTransactionCommand,
+    InitProducerIdCommand,
+    ListTransactionsCommand,
+    ListTransactionsReply,
+    ProducerReply,
+    TransactionCommand,
+    TransactionDescription,
+    TransactionReply,
+)
+from headrace.coordination.transactions.config import TransactionConfig
+from headrace.coordination.transactions.transaction_machine import (
+    TransactionMachine,
+    TransactionRecord,
+)
+from headrace.errors import HeadraceError, RequestInvalid
+from headrace.records.identifiers import TRANSACTIONS_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.coordinators.marker_sender import MarkerSender
+    from headrace.broker.coordinators.producer_ids import ProducerIds
+    from headrace.broker.coordinators.shard_log import ShardLog
+    from headrace.coordination.transactions.commands import WriteMarkers
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.tasks import Tasks
+
+TRANSACTIONAL_ID_LENGTH_MAX = 8_000
+"""Characters; 4 bytes each at most, so that the id fits the int16 length of a stored string."""
+
+TransactionShards = CoordinatorShards[TransactionCommand, TransactionRecord, TransactionReply]
+
+
+class TransactionCoordinator:
+    """All transactional ids that this broker coordinates."""
+
+    def __init__(
+        self,
+        shard_log: Callable[[int], ShardLog],
+        partition_count: int,
+        producer_ids: ProducerIds,
+        sender: MarkerSender,
+        clock: Clock,
+        tasks: Tasks,
+        config: TransactionConfig | None = None,
+    ) -> None:
+        """`shard_log(partition)`: see CoordinatorShards."""
+        machine_config = config or TransactionConfig()
+        self._producer_ids = producer_ids
+        self._sender = sender
+        self.shards: TransactionShards = CoordinatorShards(
+            TRANSACTIONS_TOPIC,
+            partition_count,
+            shard_log,
+            lambda: TransactionMachine(machine_config),
+            (LoadedCommand(), TickCommand()),
+            clock,
+            tasks,
+            self._perform,
+        )
+
+    def _perform(self, log: ShardLog, effect: WriteMarkers, report: Callable[[Any], None]) -> None:
+        self._sender.send(effect, log.leader_epoch, report)
+
+    async def init_producer_id(self, command: InitProducerIdCommand) -> ProducerReply:
+        """InitProducerId of a transactional producer."""
+        return await self._submit_with_id(command)
+
+    async def end(self, command: EndTransactionCommand) -> ProducerReply:
+        """EndTxn: answered when the decision is durable; the markers follow."""
+        return await self._submit_with_id(command)
+
+    async def add_partitions(self, command: AddPartitionsCommand) -> AddPartitionsReply:
+        """AddPartitionsToTxn and AddOffsetsToTxn, adding or verifying."""
+        return cast("AddPartitionsReply", await self._submit(command))
+
+    async def describe(self, transactional_id: str) -> TransactionDescription:
+        """DescribeTransactions, of one id."""
+        command = DescribeTransactionCommand(transactional_id)
+        return cast("TransactionDescription", await self._submit(command))
+
+    async def list_transactions(self, command: ListTransactionsCommand) -> ListTransactionsReply:
+        """ListTransactions over the partitions that this broker owns, sorted by id."""
+        reply = ListTransactionsReply()
+        for shard in self.shards.owned():
+            part = cast("ListTransactionsReply", await shard.submit(command))
+            reply.error = reply.error or part.error
+            reply.transactions += part.transactions
+        reply.transactions.sort()
+        return reply
+
+    async def _submit_with_id(
+        self, command: InitProducerIdCommand | EndTransactionCommand
+    ) -> ProducerReply:
+        """Submit, and again with a fresh producer id if the machine wants one."""
+        reply = cast("ProducerReply", await self._submit(command))
+        while reply.wants_producer_id:
+            try:
+                command.fresh_producer_id = await self._producer_ids.take()
+            except HeadraceError as error:
+                return command.refused(error)
+            reply = cast("ProducerReply", await self._submit(command))
+        return reply
+
+    async def _submit(
+        self,
+        command: InitProducerIdCommand
+        | EndTransactionCommand
+        | AddPartitionsCommand
+        | DescribeTransactionCommand,
+    ) -> object:
+        transactional_id = command.transactional_id
+        if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_LENGTH_MAX:
+            return command.refused(
+                RequestInvalid(
+                    "a transactional id must not be empty or longer than"
+                    f" {TRANSACTIONAL_ID_LENGTH_MAX} characters",
+                    limit=TRANSACTIONAL_ID_LENGTH_MAX,
+                )
+            )
+        return await self.shards.submit(transactional_id, command)

@@ -1,0 +1,1 @@
+"""What runs beside the traffic: sweeps, compaction, tiers, replication, audits, repair."""

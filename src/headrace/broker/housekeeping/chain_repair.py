@@ -1,0 +1,287 @@
+"""Rebuilds what facts have lost from the ledgers' own labels, footers and records.
+
+Invariants: a plan changes nothing; carrying it out closes the ledgers that are still open, which
+fences whoever writes to them, before the chain is written. No offset is guessed: each ledger says
+itself where it begins and ends, in its first batch and its footer, and what does not join is a
+problem for an operator. What a chain names beside ledgers (the start of the log, copies in object
+storage) is not in the ledgers: the log then starts with the oldest one that is left, and records
+that were trimmed lately may show again until retention drops them once more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from headrace.broker.housekeeping.fact_audit import Audit, Facts, audit, read_label
+from headrace.broker.housekeeping.ledger_evidence import (
+    NumbersLedgers,
+    holds_lost_records,
+    read_facts,
+)
+from headrace.errors import HeadraceError, LedgerUnknown
+from headrace.log.footer import decode_footer
+from headrace.log.producer_state import ProducerState
+from headrace.log.segment import Segment
+from headrace.metadata.facts import (
+    LedgerLink,
+    PartitionFact,
+    TopicFact,
+    partition_key,
+    topic_key,
+)
+from headrace.metadata.store import ABSENT, MetadataStore
+from headrace.records.batch import HEADER_SIZE, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from headrace.metadata.facts import PartitionKey
+    from headrace.runtime.clock import Clock
+    from headrace.storage.ledger import LedgerId, LedgerRecord, LedgerStore
+
+
+@dataclass(slots=True)
+class ChainRepair:
+    """What is to be done for one partition."""
+
+    key: PartitionKey
+    name: str
+    fact: PartitionFact
+    """The chain as it would be; without the ledgers in `open_ledgers` while it is a plan."""
+    open_ledgers: list[LedgerId] = field(default_factory=list)
+    """Not closed yet: where they end is known when they are."""
+    lost_records: int = 0
+    """Records that are in no ledger, between others that are."""
+    problem: str = ""
+    """Why it cannot be done."""
+    version: int = ABSENT
+
+    @property
+    def end_offset(self) -> int:
+        """Where the log would go on."""
+        links = self.fact.ledgers
+        return (links[-1].end_offset or 0) if links else self.fact.log_start_offset
+
+
+@dataclass(slots=True)
+class TopicRepair:
+    """A topic whose fact was lost."""
+
+    fact: TopicFact
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Repairs:
+    """All that can be done for a cluster."""
+
+    topics: list[TopicRepair] = field(default_factory=list)
+    chains: list[ChainRepair] = field(default_factory=list)
+    ledgers_ahead: Sequence[LedgerId] = ()
+    """Stored under ids that the metadata are yet to give: these are older than the ledgers."""
+
+
+class RepairableLedgers:
+    """Ledgers by the partition that they were made for."""
+
+    def __init__(self, records: Sequence[LedgerRecord]) -> None:
+        self.by_key: dict[PartitionKey, list[tuple[int, LedgerRecord]]] = {}
+        for record in records:
+            label = read_label(record.custom)
+            if label is not None:
+                self.by_key.setdefault(label.key, []).append((label.epoch, record))
+        for ledgers in self.by_key.values():
+            ledgers.sort(key=lambda one: (one[0], one[1].ledger))
+
+
+class ChainRepairer:
+    """Plans repairs, and carries them out."""
+
+    def __init__(self, store: LedgerStore, metadata: MetadataStore, clock: Clock) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._clock = clock
+
+    async def plan(self, records: Sequence[LedgerRecord]) -> Repairs:
+        """What would be done; `records` are all ledgers of the cluster. Changes nothing."""
+        found = await self._repairs(records, is_plan=True, accept_loss=False)
+        found.ledgers_ahead = await self._ledgers_ahead()
+        return found
+
+    async def repair(self, records: Sequence[LedgerRecord], *, accept_loss: bool) -> Repairs:
+        """Do it, and say what was done. `accept_loss`: also where records are lost for good.
+
+        Raises StorageUnavailable, MetadataUnavailable, VersionConflict: then run it again.
+        """
+        ahead = await self._ledgers_ahead()
+        if ahead and not accept_loss:
+            return Repairs(ledgers_ahead=ahead)
+        done = await self._repairs(records, is_plan=False, accept_loss=accept_loss)
+        for chain in done.chains:
+            if not chain.problem:
+                key = partition_key(*chain.key)
+                await self._metadata.put(key, chain.fact.encode(), chain.version)
+        if ahead and isinstance(self._store, NumbersLedgers):
+            await self._store.skip_ids(ahead[-1])
+            done.ledgers_ahead = ahead
+        return done
+
+    async def _ledgers_ahead(self) -> Sequence[LedgerId]:
+        store = self._store
+        return await store.ledgers_ahead() if isinstance(store, NumbersLedgers) else ()
+
+    async def _repairs(
+        self, records: Sequence[LedgerRecord], *, is_plan: bool, accept_loss: bool
+    ) -> Repairs:
+        facts, found = await self._look(records)
+        repairs = Repairs([_lost_topic(*one, facts, records) for one in found.lost_topics.items()])
+        for lost in repairs.topics:
+            lost.fact.created_ms = self._clock.now_ms()
+            if not is_plan and not lost.problem:
+                await self._metadata.put(topic_key(lost.fact.name), lost.fact.encode(), ABSENT)
+        if repairs.topics and not is_plan:
+            facts, found = await self._look(records)
+        ledgers = RepairableLedgers(records)
+        for key in sorted({*found.missing, *found.suspects}, key=lambda one: (one[0].hex, one[1])):
+            chain = facts.chains.get(key)
+            topic = facts.topics[key[0]]
+            if topic.is_deleted or not await self._is_damaged(key, chain, found, ledgers):
+                continue
+            repair = ChainRepair(key, f"{topic.name}-{key[1]}", chain or PartitionFact())
+            if chain is not None:
+                entry = await self._metadata.get(partition_key(*key))
+                assert entry is not None, "it was just read"
+                repair.version = entry.version
+            owner = facts.owners.get(key)
+            repair.fact = replace(
+                repair.fact,
+                leader_epoch=max(
+                    repair.fact.leader_epoch, 0 if owner is None else owner.leader_epoch
+                ),
+            )
+            try:
+                await self._rebuild(repair, ledgers, is_plan=is_plan, accept_loss=accept_loss)
+            except HeadraceError as error:
+                repair.problem = str(error)
+            repairs.chains.append(repair)
+        return repairs
+
+    async def _is_damaged(
+        self,
+        key: PartitionKey,
+        chain: PartitionFact | None,
+        found: Audit,
+        ledgers: RepairableLedgers,
+    ) -> bool:
+        """Whether it is certain; an owner that lives may be about to enter an open ledger."""
+        if chain is None or key in found.proved:
+            return True
+        suspects = [
+            record.ledger
+            for _epoch, record in ledgers.by_key.get(key, ())
+            if record.ledger in found.suspects[key] and record.is_closed
+        ]
+        for ledger in suspects:
+            if await holds_lost_records(self._store, ledger, chain):
+                return True
+        return False
+
+    async def _look(self, records: Sequence[LedgerRecord]) -> tuple[Facts, Audit]:
+        facts = await read_facts(self._metadata)
+        named = facts.named
+        return facts, audit(facts, [one for one in records if one.ledger not in named])
+
+    async def _rebuild(
+        self, repair: ChainRepair, ledgers: RepairableLedgers, *, is_plan: bool, accept_loss: bool
+    ) -> None:
+        """Make the chain out of what it names for sure and what the ledgers say."""
+        links = [link for link in repair.fact.ledgers if link.is_sealed]
+        known = {link.ledger for link in links}
+        newest = max(known, default=-1)
+        is_new = not repair.fact.ledgers
+        for epoch, record in ledgers.by_key.get(repair.key, ()):
+            if record.ledger in known or (not is_new and record.ledger < newest):
+                continue  # trimmed
+            repair.fact.leader_epoch = max(repair.fact.leader_epoch, epoch)
+            if is_plan and not record.is_closed:
+                repair.open_ledgers.append(record.ledger)
+                continue
+            link = await self._link(record.ledger, epoch)
+            if link is not None and (link.end_offset or 0) > repair.fact.log_start_offset:
+                links.append(link)
+        for before, after in pairwise(links):
+            end = before.end_offset or 0
+            if after.base_offset < end:
+                repair.problem = f"ledgers {before.ledger} and {after.ledger} overlap"
+                return
+            repair.lost_records += after.base_offset - end
+        if repair.lost_records:
+            if not accept_loss:
+                repair.problem = (
+                    f"{repair.lost_records} records lie in no ledger between others: restore the"
+                    " metadata, or give up what lies before them, too, with --accept-loss"
+                )
+                return
+            links = _after_last_gap(links)
+        start = repair.fact.log_start_offset
+        if links and (is_new or repair.lost_records):
+            start = max(start, links[0].base_offset)
+        repair.fact = replace(repair.fact, ledgers=links, log_start_offset=start)
+
+    async def _link(self, ledger: LedgerId, epoch: int) -> LedgerLink | None:
+        """What the chain says of a ledger, read from the ledger; None of an empty one."""
+        try:
+            info = await self._store.recover(ledger)
+        except LedgerUnknown:
+            return None
+        if not info.end:
+            return None
+        first = read_header(await self._store.read(ledger, 0, HEADER_SIZE))
+        segment = Segment(ledger, first.base_offset, epoch)
+        if info.footer is None:
+            now_ms = self._clock.now_ms()
+            await segment.load_by_scan(self._store, info.end, ProducerState(), now_ms)
+        else:
+            footer = decode_footer(info.footer)
+            segment.end_offset, segment.end_position = footer.end_offset, info.end
+            segment.first_append_ms = footer.first_append_ms
+            segment.max_timestamp_ms = footer.offset_index.max_timestamp_ms
+        return LedgerLink(
+            ledger,
+            segment.base_offset,
+            epoch,
+            segment.first_append_ms,
+            segment.end_position,
+            segment.end_offset,
+            segment.max_timestamp_ms,
+        )
+
+
+def _after_last_gap(links: list[LedgerLink]) -> list[LedgerLink]:
+    for at in reversed(range(1, len(links))):
+        if links[at].base_offset != links[at - 1].end_offset:
+            return links[at:]
+    return links
+
+
+def _lost_topic(
+    topic_id: UUID, name: str, facts: Facts, records: Sequence[LedgerRecord]
+) -> TopicRepair:
+    """The fact of a topic that is lost, as far as the ledgers' labels and the chains tell it."""
+    labels = [label for one in records if (label := read_label(one.custom)) is not None]
+    numbers = [label.key[1] for label in labels if label.key[0] == topic_id]
+    numbers += [key[1] for key in facts.chains if key[0] == topic_id]
+    names = {label.topic_name for label in labels if label.key[0] == topic_id} or {name}
+    count = max(numbers, default=0) + 1
+    fact = TopicFact(min(names), topic_id, count, 1, {}, 0, chain_count=count)
+    repair = TopicRepair(fact)
+    if not fact.name:
+        repair.problem = "no ledger says what its name was"
+    elif len(names) > 1:
+        repair.problem = f"its ledgers call it by several names: {sorted(names)}"
+    elif any(topic.name == fact.name for topic in facts.topics.values()):
+        repair.problem = f"another topic is called {fact.name!r} by now: delete that one first"
+    return repair

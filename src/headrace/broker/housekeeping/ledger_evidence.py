@@ -1,0 +1,208 @@
+"""Asks the ledgers of a shared store whether a chain is there, and new enough, to be served.
+
+Invariants: reads facts and labels, and only ledgers that no chain names. The first look, at the
+broker's start, finds what a metadata store that was restored from an old backup has lost: brokers
+that ran before the restore cannot go on (ZooKeeper refuses a client that has seen more). A chain
+that is missing is judged by a look of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from headrace.broker.housekeeping.fact_audit import Audit, Facts, audit, is_after
+from headrace.errors import FactMissing, HeadraceError, LedgerUnknown
+from headrace.metadata.facts import (
+    OWNERS,
+    PARTITIONS,
+    TOPICS,
+    OwnerFact,
+    PartitionFact,
+    TopicFact,
+    partition_of_key,
+)
+from headrace.records.batch import HEADER_SIZE, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from uuid import UUID
+
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.clock import Clock
+    from headrace.storage.ledger import Buffer, LedgerId, LedgerInfo, LedgerRecord
+
+log = logging.getLogger(__name__)
+
+FRESH_NS = 10 * 1_000_000_000
+"""How old the look may be by which a missing chain is judged: many may be missing at once."""
+
+
+class ReadsLedgers(Protocol):
+    """What is needed of a LedgerStore to look into a ledger."""
+
+    async def recover(self, ledger: LedgerId) -> LedgerInfo:
+        """See LedgerStore."""
+        ...
+
+    async def read(self, ledger: LedgerId, position: int, size: int) -> Buffer:
+        """See LedgerStore."""
+        ...
+
+
+@runtime_checkable
+class NumbersLedgers(Protocol):
+    """What a shared store may do besides, if ids come from elsewhere than its ledgers."""
+
+    async def ledgers_ahead(self) -> Sequence[LedgerId]:
+        """Ledgers stored under ids that are yet to be given. Raises MetadataUnavailable."""
+        ...
+
+    async def skip_ids(self, last: int) -> None:
+        """Have no id up to `last` given any more. Raises MetadataUnavailable."""
+        ...
+
+
+class SharedLedgers(ReadsLedgers, Protocol):
+    """A store that can tell of all its ledgers, whoever made them."""
+
+    async def ledger_ids(self) -> Sequence[LedgerId]:
+        """All there are, other products' too, by id. Raises StorageUnavailable."""
+        ...
+
+    async def records_of(self, ledgers: Sequence[LedgerId]) -> Sequence[LedgerRecord]:
+        """Of these, the ledgers that brokers of this cluster made. Raises StorageUnavailable."""
+        ...
+
+    async def delete(self, ledger: LedgerId) -> None:
+        """See LedgerStore."""
+        ...
+
+
+async def read_facts(metadata: MetadataStore) -> Facts:
+    """The facts as they are stored. Raises MetadataUnavailable, DataCorrupt, FormatUnsupported."""
+    before = [TopicFact.decode(entry.value) for entry in await metadata.list(TOPICS)]
+    chains = {
+        partition_of_key(entry.key): PartitionFact.decode(entry.value)
+        for entry in await metadata.list(PARTITIONS)
+    }
+    owners = {
+        partition_of_key(entry.key): OwnerFact.decode(entry.value)
+        for entry in await metadata.list(OWNERS)
+    }
+    # Before and after: a topic that is made meanwhile may have chains that were not read, and one
+    # whose chains were read is not deleted.
+    topics = [TopicFact.decode(entry.value) for entry in await metadata.list(TOPICS)]
+    counts = {topic.id: topic.partition_count for topic in before}
+    return Facts({topic.id: topic for topic in topics}, chains, owners, counts)
+
+
+async def unnamed_in(
+    store: SharedLedgers, ledgers: Sequence[LedgerId], facts: Facts
+) -> Sequence[LedgerRecord]:
+    """Of `ledgers`, those of this cluster that no chain names. Raises StorageUnavailable."""
+    named = facts.named
+    return await store.records_of([ledger for ledger in ledgers if ledger not in named])
+
+
+async def holds_lost_records(store: ReadsLedgers, ledger: LedgerId, fact: PartitionFact) -> bool:
+    """Whether a ledger that its chain does not name has records after the start of the log.
+
+    Recovers the ledger, which fences its writer: only where that one is not to write any more.
+    Raises StorageUnavailable, DataCorrupt.
+    """
+    try:
+        if not (await store.recover(ledger)).end:
+            return False
+        first = read_header(await store.read(ledger, 0, HEADER_SIZE)).base_offset
+    except LedgerUnknown:  # deleted in the meantime
+        return False
+    return first >= fact.log_start_offset
+
+
+class LedgerEvidence:
+    """See ChainEvidence; of one broker."""
+
+    def __init__(self, store: SharedLedgers, metadata: MetadataStore, clock: Clock) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._clock = clock
+        self._looking = asyncio.Lock()
+        self._first: Audit | None = None
+        self._last: Audit | None = None
+        self._last_ns = 0
+
+    async def unnamed(
+        self, topic_id: UUID, partition: int, fact: PartitionFact | None
+    ) -> Sequence[LedgerId]:
+        """See ChainEvidence."""
+        key = (topic_id, partition)
+        if fact is None:
+            return (await self._fresh()).missing.get(key, ())
+        suspects = (await self.first()).suspects.get(key, {})
+        named = {link.ledger for link in fact.ledgers}
+        return [
+            ledger
+            for ledger, epoch in suspects.items()
+            if ledger not in named
+            and is_after(ledger, epoch, fact)
+            and await holds_lost_records(self._store, ledger, fact)
+        ]
+
+    async def first(self) -> Audit:
+        """What was found at the start of this broker; looked for now if that failed."""
+        async with self._looking:
+            if self._first is None:
+                self._first = await self._look()
+            return self._first
+
+    async def lost_names(self, name: str) -> Collection[str]:
+        """See ChainEvidence."""
+        names = (await self.first()).lost_topics.values()
+        if name not in names:
+            return names
+        async with self._looking:  # it may have been restored since, and deleted
+            found = self._first = await self._look()
+        return found.lost_topics.values()
+
+    async def _fresh(self) -> Audit:
+        async with self._looking:
+            if self._last is None or self._clock.now_ns() - self._last_ns > FRESH_NS:
+                self._last = await self._look()
+                self._last_ns = self._clock.now_ns()
+            return self._last
+
+    async def _look(self) -> Audit:
+        ledgers = await self._store.ledger_ids()  # before the chains, which only grow ledgers
+        facts = await read_facts(self._metadata)
+        return audit(facts, await unnamed_in(self._store, ledgers, facts))
+
+    async def check_ids(self) -> None:
+        """Raises FactMissing where ledgers are stored whose ids would be given again."""
+        store = self._store
+        ahead = await store.ledgers_ahead() if isinstance(store, NumbersLedgers) else ()
+        if ahead:
+            raise FactMissing(
+                f"bookies hold {len(ahead)} ledgers, from {ahead[0]} to {ahead[-1]}, that ZooKeeper"
+                " does not know and whose ids it would give again: it was restored from a back-up"
+                " that is older than they are. No broker starts, since their records would be lost."
+                " Stop the bookies, which delete within minutes what ZooKeeper does not list, and"
+                " restore a newer back-up; or give these ledgers up with `headrace cluster repair"
+                " --accept-loss --yes`",
+                ledgers=ahead,
+            )
+
+    async def look_at_start(self) -> None:
+        """Look once, ahead of the first claim, and say what was lost."""
+        try:
+            found = await self.first()
+        except HeadraceError as error:
+            log.warning("the ledgers are not compared with the facts yet: %s", error)
+            return
+        for name in sorted(found.lost_topics.values()):
+            log.error(
+                "the fact of topic %s was lost: its ledgers are kept, it is not served; look at"
+                " `headrace cluster verify`",
+                repr(name) if name else "(name unknown)",
+            )

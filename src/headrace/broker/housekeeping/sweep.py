@@ -1,0 +1,158 @@
+"""Collects what crashes and deleted topics leave behind over storage that brokers share.
+
+Rules of the room: one broker sweeps, the same that all would name. What no chain names is deleted
+only after it has been seen like that for a long while: a ledger that was just made is not yet in
+its chain, and a broker that was stopped for a time must not find its ledger gone, since the bookies
+forget with the ledger that it was fenced (docs/BOOKKEEPER.md, invariant I7). Ledgers of a living
+partition whose chain is missing, or too old, are never deleted: they are all that is left of its
+records. Nor are those of a topic whose fact was lost (`fact_audit`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.broker.housekeeping.fact_audit import Audit, audit, read_label
+from headrace.broker.housekeeping.ledger_evidence import holds_lost_records, read_facts
+from headrace.coordination.placement.rendezvous import one_of
+from headrace.errors import HeadraceError
+from headrace.metadata.facts import (
+    PINS,
+    owner_key,
+    partition_key,
+    partition_of_key,
+    pin_key,
+)
+from headrace.metadata.store import ANY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.housekeeping.fact_audit import Facts
+    from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
+    from headrace.broker.topics.ownership import Ownership
+    from headrace.broker.topics.topics import Topics
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.clock import Clock
+    from headrace.storage.ledger import LedgerId
+
+log = logging.getLogger(__name__)
+
+SWEEPER = UUID(int=0)
+"""What is placed on the brokers like a topic, to choose the one that sweeps."""
+
+
+class Sweep:
+    """The sweeper of one broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: SharedLedgers,
+        metadata: MetadataStore,
+        topics: Topics,
+        ownership: Ownership,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._metadata = metadata
+        self._topics = topics
+        self._ownership = ownership
+        self._clock = clock
+        self._since_ms: dict[LedgerId | str, int] = {}
+        """Ledgers and keys that belong to nothing, and when that was first seen."""
+        self.found = Audit()
+        """What the last pass has found to be lost."""
+
+    async def run(self) -> None:
+        """Sweep now and then, if it is this broker's turn."""
+        while True:
+            await asyncio.sleep(self._config.sweep_interval_ms / 1000)
+            brokers = [broker.id for broker in self._ownership.brokers()]
+            if one_of(SWEEPER, brokers) != self._config.broker_id:
+                self._since_ms.clear()
+                continue
+            await self._topics.finish_deletions()
+            try:
+                await self.sweep()
+            except HeadraceError as error:
+                log.warning("what belongs to no topic stays for now: %s", error)
+
+    async def sweep(self) -> int:
+        """One pass: note what belongs to nothing, delete what has done so for long; how many."""
+        ledgers = await self._store.ledger_ids()  # before the chains, which only grow ledgers
+        pins = await self._metadata.list(PINS)
+        # As they are stored, and read last: what this broker knows may be behind, and a topic that
+        # it cannot read is not one that was deleted.
+        facts = await read_facts(self._metadata)
+        used = {ledger for chain in facts.living.values() for ledger in chain.local_ledgers}
+        records = await self._store.records_of([one for one in ledgers if one not in used])
+        named = facts.named
+        found = self.found = audit(facts, [one for one in records if one.ledger not in named])
+        kept = await self._confirm(found, facts)
+        by_topic = {
+            record.ledger: label.key[0]
+            for record in records
+            if (label := read_label(record.custom)) is not None
+        }
+        stale = [
+            key_of(*key)
+            for key_of, keys in (
+                (partition_key, facts.chains),
+                (owner_key, facts.owners),
+                (pin_key, [partition_of_key(entry.key) for entry in pins]),
+            )
+            for key in keys
+            if key[0] not in facts.topics and key[0] not in found.lost_topics
+        ]
+        orphans = [one.ledger for one in records if one.ledger not in kept]
+        return await self._delete_ripe([*orphans, *stale], by_topic)
+
+    async def _confirm(self, found: Audit, facts: Facts) -> set[LedgerId]:
+        """The ledgers to keep: those with records, of former owners, and all of present ones."""
+        kept = set(found.kept)
+        for key, suspects in found.suspects.items():
+            chain = facts.chains[key]
+            for ledger, epoch in suspects.items():
+                # Of an epoch that is over: nobody is about to enter it into the chain.
+                if epoch < chain.leader_epoch and not await holds_lost_records(
+                    self._store, ledger, chain
+                ):
+                    kept.discard(ledger)
+                elif epoch < chain.leader_epoch:
+                    found.proved.add(key)
+        return kept
+
+    async def _delete_ripe(
+        self, orphans: Sequence[LedgerId | str], by_topic: Mapping[LedgerId, UUID]
+    ) -> int:
+        """Delete what has been an orphan for long: ledgers first, and the facts of a topic after
+        its last ledger, since these say that it was deleted; how many."""
+        now_ms = self._clock.now_ms()
+        self._since_ms = {orphan: self._since_ms.get(orphan, now_ms) for orphan in orphans}
+        left = set(by_topic)
+        count = 0
+        for orphan in orphans:
+            if now_ms - self._since_ms[orphan] < self._config.sweep_grace_ms:
+                continue
+            try:
+                if not isinstance(orphan, str):
+                    await self._store.delete(orphan)
+                    left.discard(orphan)
+                elif partition_of_key(orphan)[0] not in {by_topic[ledger] for ledger in left}:
+                    await self._metadata.delete(orphan, ANY)
+                else:
+                    continue
+            except HeadraceError as error:  # the next one may go all the same
+                log.warning("%s stays for now: %s", orphan, error)
+                continue
+            count += 1
+            del self._since_ms[orphan]
+        if count:
+            log.info("removed %d ledgers and facts that belonged to no topic", count)
+        return count

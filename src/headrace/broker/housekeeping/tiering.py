@@ -1,0 +1,221 @@
+"""The broker's side of tiering: who is offloaded when, and the sweep of objects nobody names.
+
+Rules of the room: works in the background, a bounded number of ledgers at once. Object storage
+that is slow or away delays this work and cold reads, nothing else: after a failure all of it
+rests, twice as long each time up to five minutes, and the log tells once that it began and once
+that it is over.
+
+An object is an orphan when no chain names its ledger: a crash came between the copy and its note,
+or between a trim and the delete. Objects are listed first and chains read after that; a ledger
+enters its chain before its first byte and never comes back to one, so whatever a chain may still
+name is not taken for an orphan. A day's grace covers metadata that is read a little late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import DataCorrupt, HeadraceError, LedgerUnknown
+from headrace.log.tiering import drop_local, offload, to_offload
+from headrace.metadata.facts import PARTITIONS, PartitionFact
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.topics.topics import Topics
+    from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.clock import Clock
+    from headrace.storage.ledger import LedgerStore
+    from headrace.storage.tier import Tier, TierCounters
+
+log = logging.getLogger(__name__)
+
+REST_MS_MAX = 300_000
+"""Between two attempts while object storage is away."""
+PARTITION_REST_MS = 600_000
+"""After a failure that is one partition's own, such as damaged bytes."""
+SWEEP_INTERVAL_MS = 24 * 3600 * 1000
+SWEEP_RETRY_MS = 3600 * 1000
+
+
+class TieringFigures(NamedTuple):
+    """What metrics tell."""
+
+    counters: TierCounters
+    pending_ledgers: int
+    pending_bytes: int
+    is_away: bool
+
+
+class Tiering:
+    """Offloads, drops and sweeps for one broker."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        store: LedgerStore,
+        tier: Tier,
+        metadata: MetadataStore,
+        clock: Clock,
+        config: BrokerConfig,
+        ready: Callable[[PartitionLog], Awaitable[None]],
+    ) -> None:
+        self._topics = topics
+        self._store = store
+        self._tier = tier
+        self._metadata = metadata
+        self._clock = clock
+        self._config = config
+        self._ready = ready
+        self._failures = 0
+        """Rounds that object storage ended, one after the other."""
+        self._resting: dict[str, int] = {}
+        """Partitions that met a failure of their own, and until when they rest."""
+        self._sweep_at_ms = 0
+
+    def figures(self) -> TieringFigures:
+        """See TieringFigures."""
+        waiting = [
+            segment
+            for topic in self._topics.by_name.values()
+            for partition in topic.partitions
+            if partition.config.is_remote_enabled and partition.is_loaded
+            for segment in to_offload(partition)
+        ]
+        size = sum(segment.end_position for segment in waiting)
+        return TieringFigures(self._tier.counters, len(waiting), size, self._failures > 0)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            rest_ms = self._config.tiering_interval_ms
+            if self._failures:
+                rest_ms = min(rest_ms << min(self._failures, 16), max(REST_MS_MAX, rest_ms))
+            await asyncio.sleep(rest_ms / 1000)
+            await self.round()
+
+    async def round(self) -> None:
+        """Drop what is due, offload what is sealed, and once a day sweep."""
+        try:
+            await self._offload_all(await self._survey())
+            now_ms = self._clock.now_ms()
+            if now_ms >= self._sweep_at_ms:
+                self._sweep_at_ms = now_ms + SWEEP_RETRY_MS
+                await self.sweep()
+                self._sweep_at_ms = now_ms + SWEEP_INTERVAL_MS
+        except HeadraceError as error:
+            if not error.fields.get("is_objects"):
+                log.warning("tiering rests: %s", error)
+                return
+            self._failures += 1
+            if self._failures == 1:
+                log.warning("object storage is away, offloading and cold reads wait: %s", error)
+        except Exception:
+            log.exception("a round of tiering met a fault of the broker")
+        else:
+            if self._failures:
+                log.info("object storage is back after %d failed rounds", self._failures)
+            self._failures = 0
+
+    # --- one round -----------------------------------------------------------------------------
+
+    async def _survey(self) -> deque[PartitionLog]:
+        """Drop local copies that are due; the partitions that have something to offload.
+
+        Raises what object storage raises.
+        """
+        mine: list[PartitionLog] = []
+        now_ms = self._clock.now_ms()
+        for topic in list(self._topics.by_name.values()):
+            for number, partition in enumerate(list(topic.partitions)):
+                if (
+                    partition.config.is_remote_enabled
+                    and not partition.is_deleted
+                    and self._topics.ownership.is_mine(topic, number)
+                    and self._resting.get(partition.name, 0) <= now_ms
+                    and await self._is_ready(partition)
+                ):
+                    mine.append(partition)
+        for partition in mine:
+            try:
+                await drop_local(partition, self._store, self._tier, now_ms)
+            except HeadraceError as error:
+                self._partition_failed(partition, error)
+        return deque(partition for partition in mine if to_offload(partition))
+
+    async def _is_ready(self, partition: PartitionLog) -> bool:
+        try:
+            await self._ready(partition)
+        except HeadraceError as error:
+            self._partition_failed(partition, error)
+            return False
+        return True
+
+    async def _offload_all(self, waiting: deque[PartitionLog]) -> None:
+        """Offload ledger by ledger, the partitions in turn. Raises what object storage raises."""
+        count = size = 0
+        away: list[HeadraceError] = []
+
+        async def work() -> None:
+            nonlocal count, size
+            while waiting and not away:
+                partition = waiting.popleft()
+                due = to_offload(partition)
+                if not due or partition.is_deleted:
+                    continue
+                try:
+                    size += await offload(partition, due[0], self._tier, self._clock.now_ms())
+                except HeadraceError as error:
+                    if error.fields.get("is_objects"):
+                        away.append(error)
+                    else:
+                        self._partition_failed(partition, error)
+                    continue
+                count += 1
+                if due[1:]:
+                    waiting.append(partition)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self._config.offloads_at_once, len(waiting))):
+                    group.create_task(work())
+        finally:
+            if count:
+                log.info("offloaded %d ledgers, %d bytes, to %s", count, size, self._tier.shown)
+        if away:
+            raise away[0]
+
+    def _partition_failed(self, partition: PartitionLog, error: HeadraceError) -> None:
+        """Note a failure of one partition. Raises it again if it is object storage's own."""
+        if error.fields.get("is_objects"):
+            raise error
+        if partition.is_deleted or isinstance(error, LedgerUnknown) or not partition.is_loaded:
+            return  # it went meanwhile, or is another broker's, or says elsewhere why it fails
+        if isinstance(error, DataCorrupt):
+            self._resting[partition.name] = self._clock.now_ms() + PARTITION_REST_MS
+        log.warning("%s: tiering failed: %s", partition.name, error)
+
+    # --- the sweep -----------------------------------------------------------------------------
+
+    async def sweep(self) -> int:
+        """Delete the objects of ledgers that no chain names; how many. Raises what storage and
+        metadata raise; then nothing was deleted."""
+        before_ms = self._clock.now_ms() - self._config.orphan_grace_ms
+        old = [
+            item.ledger async for item in self._tier.list_objects() if item.modified_ms <= before_ms
+        ]
+        named: set[int] = set()
+        if old:
+            for entry in await self._metadata.list(PARTITIONS):
+                named |= {link.ledger for link in PartitionFact.decode(entry.value).ledgers}
+        orphans = [ledger for ledger in old if ledger not in named]
+        for ledger in orphans:
+            self._tier.discard(ledger)
+        if orphans:
+            log.info("%d objects that belong to no partition go", len(orphans))
+        return len(orphans)

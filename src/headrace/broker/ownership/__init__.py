@@ -1,0 +1,1 @@
+"""Who owns which partition among several brokers: facts, claims, hand-overs, balance."""

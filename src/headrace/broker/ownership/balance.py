@@ -1,0 +1,234 @@
+"""Moves partitions from a broker that carries much more than the others, slowly and one at a time.
+
+Rules of the room: which move is best is decided in `coordination/placement/load`; here is when one
+may be made. Every broker tells its load; one of them, the same that all would name, looks at all.
+What it decides is a fact that all follow (`MovesFact`), written by compare-and-set.
+
+How it works: a broker counts as overloaded when in `balance_patience` looks in a row it carried
+more than `balance_threshold_percent` of the mean and used `balance_cpu_percent_min` of a core.
+Whatever changes who lives, drains or is overloaded begins the count anew, and so does a move: its
+effect is seen before the next one. A partition that was moved rests; one that an operator has
+pinned is never moved. Nothing is moved while any partition is on its way, or any broker's load is
+unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headrace.broker.ownership.load_meter import LoadMeter
+from headrace.coordination.placement.load import BrokerLoad, choose_move, overloaded
+from headrace.coordination.placement.rendezvous import NOBODY, one_of
+from headrace.errors import HeadraceError, VersionConflict
+from headrace.metadata.load_facts import (
+    LOADS,
+    MOVES,
+    MOVES_MAX,
+    MOVES_VERSION,
+    LoadFact,
+    MovedPartition,
+    MovesFact,
+    load_key,
+)
+from headrace.metadata.store import ABSENT, ANY
+
+if TYPE_CHECKING:
+    from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.ownership.shared_ownership import SharedOwnership
+    from headrace.broker.topics.topics import Topics
+    from headrace.coordination.placement.load import Move
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+BALANCER = UUID(int=1)
+"""What is placed on the brokers like a topic, to choose the one that decides."""
+GAIN_PERCENT = 10
+"""Of the mean: what a move must gain, so that noise moves nothing."""
+STALE_LOOKS = 3
+"""So many looks without news, and a broker's load is unknown."""
+
+
+class Balance:
+    """The part that one broker plays."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: MetadataStore,
+        topics: Topics,
+        ownership: SharedOwnership,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._topics = topics
+        self._view = ownership.view
+        self._placement = ownership.placement
+        self._clock = clock
+        self.meter = LoadMeter(topics, ownership, clock)
+        self._told: dict[int, tuple[int, int]] = {}
+        """Broker -> the version of the load that it told last, and for how many looks already."""
+        self._members: object = None
+        self._source = NOBODY
+        self._streak = 0
+
+    async def run(self) -> None:
+        """Tell and look, now and then."""
+        while True:
+            await asyncio.sleep(self._config.balance_interval_ms / 1000)
+            try:
+                await self.look()
+            except HeadraceError as error:
+                self._begin_anew()
+                log.warning("the brokers' loads were not looked at: %s", error)
+
+    async def look(self) -> Move | None:
+        """Tell this broker's load; if it is the one to decide, decide. The move that was begun.
+
+        Raises MetadataUnavailable, DataCorrupt, FormatUnsupported.
+        """
+        me = self._view.brokers.get(self._config.broker_id)
+        if me is None or me.incarnation is None:
+            return None
+        told = self.meter.measure(me.incarnation).encode()
+        await self._metadata.put(load_key(me.id), told, ANY, ephemeral=True)
+        decider = one_of(BALANCER, list(self._view.brokers))
+        if decider != me.id or not self._config.is_balancing:
+            self._told.clear()
+            self._begin_anew()
+            return None
+        return await self._decide()
+
+    def _begin_anew(self) -> None:
+        self._source, self._streak = NOBODY, 0
+
+    async def _decide(self) -> Move | None:
+        loads = await self._read_loads()
+        view, config = self._view, self._config
+        members = (
+            sorted((fact.id, fact.incarnation or "") for fact in view.brokers.values()),
+            sorted(view.draining),
+        )
+        if members != self._members or loads is None or view.draining:
+            self._members = members
+            self._begin_anew()
+            return None
+        carried = {
+            broker: BrokerLoad(
+                fact.bytes_per_s,
+                {(rate.topic, rate.partition): rate.bytes_per_s for rate in fact.busiest},
+            )
+            for broker, fact in loads.items()
+        }
+        source = overloaded(carried, config.balance_threshold_percent)
+        if source is None or loads[source].cpu_permille < config.balance_cpu_percent_min * 10:
+            self._begin_anew()
+            return None
+        self._streak = self._streak + 1 if source == self._source else 1
+        self._source = source
+        if self._streak < config.balance_patience or not self._is_settled():
+            return None
+        self._streak = 0
+        return await self._move(carried, source)
+
+    async def _read_loads(self) -> dict[int, LoadFact] | None:
+        """What all living brokers carry; None where that is not known of one of them."""
+        loads: dict[int, LoadFact] = {}
+        told: dict[int, tuple[int, int]] = {}
+        entries = {entry.key: entry for entry in await self._metadata.list(LOADS)}
+        for broker_id, broker in self._view.brokers.items():
+            entry = entries.get(load_key(broker_id))
+            if entry is None:
+                continue
+            version, looks = self._told.get(broker_id, (entry.version, 0))
+            told[broker_id] = (entry.version, looks + 1 if version == entry.version else 0)
+            fact = LoadFact.decode(entry.value)
+            if (
+                broker.incarnation == fact.incarnation
+                and broker.moves_version == MOVES_VERSION
+                and told[broker_id][1] <= STALE_LOOKS
+            ):
+                loads[broker_id] = fact
+        self._told = told
+        return loads if len(loads) == len(self._view.brokers) else None
+
+    def _is_settled(self) -> bool:
+        """Whether every partition is where it should be."""
+        view = self._view
+        for topic in self._topics.by_id.values():
+            for number in range(len(topic.partitions)):
+                owner = view.owners.get((topic.id, number))
+                if owner is None or not view.is_alive(owner.fact):
+                    return False
+                if owner.fact.broker != self._placement.target(topic, number):
+                    return False
+        return True
+
+    # --- a move ------------------------------------------------------------------------------
+
+    async def _move(self, carried: dict[int, BrokerLoad], source: int) -> Move | None:
+        entry = await self._metadata.get(MOVES)
+        fact = MovesFact() if entry is None else MovesFact.decode(entry.value)
+        load = carried[source]
+        carried[source] = BrokerLoad(
+            load.bytes_per_s,
+            {
+                key: rate
+                for key, rate in load.movable.items()
+                if self._may_move(key, source, fact.by_partition.get(key))
+            },
+        )
+        move = choose_move(carried, source, GAIN_PERCENT)
+        if move is None:
+            log.info("broker %d carries most, and no move would even that out", source)
+            return None
+        topic_id, number = move.partition
+        kept = [one for one in fact.moves if one.key != move.partition and self._counts(one)]
+        kept.append(MovedPartition(topic_id, number, move.target, self._clock.now_ms()))
+        if len(kept) > MOVES_MAX:
+            log.warning("%d partitions were moved by load already: no more are", MOVES_MAX)
+            return None
+        fact.moves = kept
+        try:
+            version = ABSENT if entry is None else entry.version
+            await self._metadata.put(MOVES, fact.encode(), version)
+        except VersionConflict:
+            log.info("another broker has moved something by load: looking again")
+            return None
+        name = self._topics.by_id[topic_id].name
+        log.info(
+            "%s-%d goes from broker %d to %d, which carry %d and %d bytes/s: %d of them are its",
+            *(name, number, source, move.target),
+            *(carried[broker].bytes_per_s for broker in (source, move.target)),
+            carried[source].movable[move.partition],
+        )
+        return move
+
+    def _may_move(self, key: tuple[UUID, int], source: int, last: MovedPartition | None) -> bool:
+        topic, owner = self._topics.by_id.get(key[0]), self._view.owners.get(key)
+        return (
+            topic is not None
+            and not topic.is_internal
+            and owner is not None
+            and owner.fact.broker == source
+            and key[1] not in self._view.pins.get(key[0], {})
+            and (last is None or not self._rests(last))
+        )
+
+    def _rests(self, move: MovedPartition) -> bool:
+        # Either way: the clock of who moved it may have been ahead of this one.
+        return abs(self._clock.now_ms() - move.moved_ms) < self._config.balance_rest_ms
+
+    def _counts(self, move: MovedPartition) -> bool:
+        """Whether a move is still to be remembered."""
+        topic = self._topics.by_id.get(move.topic)
+        if topic is None or move.partition >= len(topic.partitions):
+            return False
+        if move.broker not in self._view.brokers:
+            return False  # for as long as patience lasts at least: what it had has found its place
+        return self._rests(move) or self._placement.by_count(topic, move.partition) != move.broker

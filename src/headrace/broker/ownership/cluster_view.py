@@ -1,0 +1,159 @@
+"""What one broker sees of its cluster: who lives, who owns what, what operators want.
+
+Rules of the room: a picture, kept by Followers; it decides nothing. A change of an owner that this
+broker made itself is entered at once (`own`), and an older reading never covers a newer one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.broker.ownership.follower import Follower
+from headrace.metadata.facts import (
+    BROKERS,
+    DRAINING,
+    OWNERS,
+    PINS,
+    BrokerFact,
+    OwnerFact,
+    PinFact,
+    owner_key,
+    partition_of_key,
+)
+from headrace.metadata.load_facts import (
+    MOVES,
+    MOVES_FOLDER,
+    MOVES_VERSION,
+    MovedPartition,
+    MovesFact,
+)
+from headrace.metadata.store import ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+    from headrace.broker.topics.topics import Topics
+    from headrace.metadata.facts import PartitionKey
+    from headrace.metadata.store import Entry, MetadataStore
+    from headrace.runtime.tasks import Tasks
+
+
+class Owner(NamedTuple):
+    """The stored owner of a partition, and the version to change it from."""
+
+    fact: OwnerFact
+    version: int
+
+
+class ClusterView:
+    """Live brokers, owners, pins and draining brokers."""
+
+    def __init__(self, metadata: MetadataStore, tasks: Tasks, changed: Callable[[], None]) -> None:
+        """`changed` is called after each bundle of changes."""
+        self.brokers: dict[int, BrokerFact] = {}
+        self.owners: dict[PartitionKey, Owner] = {}
+        self.pins: dict[UUID, dict[int, int]] = {}
+        self.draining: set[int] = set()
+        self.moves: Mapping[PartitionKey, MovedPartition] = {}
+        """What load has moved: where placement is not to decide, while all brokers follow it."""
+        self.dirty: set[PartitionKey] = set()
+        """Partitions whose owner changed; whoever looks at them takes them away."""
+        self.members_version = 0
+        """Counts changes of who may own what: of brokers, pins, moves and draining."""
+        self._followers = [
+            Follower(metadata, prefix, take, changed, tasks)
+            for prefix, take in (
+                (BROKERS, self._take_broker),
+                (PINS, self._take_pin),
+                (DRAINING, self._take_draining),
+                (MOVES_FOLDER, self._take_moves),
+                (OWNERS, self._take_owner),
+            )
+        ]
+
+    async def start(self) -> None:
+        """Read it all, then follow. Raises MetadataUnavailable."""
+        for follower in self._followers:
+            await follower.start()
+
+    def is_alive(self, owner: OwnerFact) -> bool:
+        """Whether that life of that broker still lasts."""
+        broker = self.brokers.get(owner.broker)
+        return broker is not None and broker.incarnation == owner.incarnation
+
+    def next_owner(
+        self, key: PartitionKey, incarnation: str, leader_epoch: int, target: int
+    ) -> OwnerFact | None:
+        """Who follows that life of an owner in that epoch; None if somebody did, or cannot."""
+        owner, broker = self.owners.get(key), self.brokers.get(target)
+        if owner is None or broker is None or broker.incarnation is None:
+            return None
+        if (owner.fact.incarnation, owner.fact.leader_epoch) != (incarnation, leader_epoch):
+            return None
+        return OwnerFact(target, broker.incarnation, leader_epoch + 1)
+
+    def own(self, key: PartitionKey, fact: OwnerFact, version: int) -> None:
+        """Enter an owner that this broker has just written."""
+        known = self.owners.get(key)
+        if known is None or known.version < version:
+            self.owners[key] = Owner(fact, version)
+
+    def _take_broker(self, key: str, entry: Entry | None) -> None:
+        broker_id = int(key.removeprefix(BROKERS))
+        self.members_version += 1
+        if entry is None:
+            self.brokers.pop(broker_id, None)
+        else:
+            self.brokers[broker_id] = BrokerFact.decode(entry.value)
+
+    def _take_owner(self, key: str, entry: Entry | None) -> None:
+        partition = partition_of_key(key)
+        self.dirty.add(partition)
+        if entry is None:
+            self.owners.pop(partition, None)
+            return
+        known = self.owners.get(partition)
+        if known is None or known.version < entry.version:
+            self.owners[partition] = Owner(OwnerFact.decode(entry.value), entry.version)
+
+    def _take_pin(self, key: str, entry: Entry | None) -> None:
+        topic_id, partition = partition_of_key(key)
+        self.members_version += 1
+        pins = self.pins.setdefault(topic_id, {})
+        if entry is None:
+            pins.pop(partition, None)
+        else:
+            pins[partition] = PinFact.decode(entry.value).broker
+
+    def _take_moves(self, key: str, entry: Entry | None) -> None:
+        if key == MOVES:
+            self.members_version += 1
+            self.moves = {} if entry is None else MovesFact.decode(entry.value).by_partition
+
+    def moved_to(self, key: PartitionKey) -> int | None:
+        """The living broker that load has moved a partition to, None where it did not.
+
+        None, too, while a broker lives that does not follow moves: it would send the partition
+        back, and so on without end.
+        """
+        move = self.moves.get(key)
+        if move is None or move.broker not in self.brokers:
+            return None
+        follow = all(fact.moves_version == MOVES_VERSION for fact in self.brokers.values())
+        return move.broker if follow else None
+
+    def _take_draining(self, key: str, entry: Entry | None) -> None:
+        broker_id = int(key.removeprefix(DRAINING))
+        self.members_version += 1
+        (self.draining.discard if entry is None else self.draining.add)(broker_id)
+
+
+async def adopt_partitions(metadata: MetadataStore, topics: Topics, broker_id: int) -> None:
+    """Give the partitions that have no owner yet to the broker which was alone until now."""
+    owned = {partition_of_key(entry.key) for entry in await metadata.list(OWNERS)}
+    for topic in topics.by_id.values():
+        for number in range(len(topic.partitions)):
+            if (topic.id, number) not in owned:
+                fact = OwnerFact(broker_id, "", 0)  # no life of its own: it will be claimed
+                await metadata.put(owner_key(topic.id, number), fact.encode(), ABSENT)

@@ -1,0 +1,101 @@
+"""What this broker carries: bytes in and out of its partitions, and CPU time.
+
+Rules of the room: looks at the partitions now and then and at what they have counted; nothing is
+done for it when a record comes or goes, but for one addition a fetch. Rates are halved into those
+of before, so that a burst counts little.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.metadata.load_facts import LoadFact, PartitionRate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.topics.ownership import Ownership
+    from headrace.broker.topics.topics import Topics
+    from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.facts import PartitionKey
+    from headrace.runtime.clock import Clock
+
+NAMED_MAX = 32
+"""Partitions that are told by name: the busiest are worth moving, and a fact stays small."""
+
+
+class _Seen(NamedTuple):
+    """A partition as it was at the last look."""
+
+    log: PartitionLog
+    ledger: int
+    end_position: int
+    fetched_bytes: int
+
+
+class LoadMeter:
+    """Of one broker."""
+
+    def __init__(self, topics: Topics, ownership: Ownership, clock: Clock) -> None:
+        self.cpu_ns: Callable[[], int] = lambda: 0
+        """The CPU time used so far; whoever knows a real one puts it here."""
+        self._topics = topics
+        self._ownership = ownership
+        self._clock = clock
+        self._seen: dict[PartitionKey, _Seen] = {}
+        self._rates: dict[PartitionKey, tuple[int, int]] = {}
+        """Bytes a second, in and out."""
+        self._looked_ns = clock.now_ns()
+        self._cpu_ns = 0
+        self._cpu_permille = 0
+
+    def measure(self, incarnation: str) -> LoadFact:
+        """What was carried since the last call, mixed with what was before."""
+        now_ns, cpu_ns = self._clock.now_ns(), self.cpu_ns()
+        elapsed_ns = max(now_ns - self._looked_ns, 1)
+        permille = (cpu_ns - self._cpu_ns) * 1000 // elapsed_ns
+        self._cpu_permille = (self._cpu_permille + permille) // 2
+        self._looked_ns, self._cpu_ns = now_ns, cpu_ns
+        seen: dict[PartitionKey, _Seen] = {}
+        rates: dict[PartitionKey, tuple[int, int]] = {}
+        named: list[PartitionRate] = []
+        for topic in self._topics.by_id.values():
+            for number, log in enumerate(topic.partitions):
+                if not log.segments or not self._ownership.is_mine(topic, number):
+                    continue
+                key = topic.id, number
+                last = log.segments[-1]
+                seen[key] = _Seen(log, last.ledger, last.end_position, log.fetched_bytes)
+                carried = _carried(log, self._seen.get(key))
+                before = self._rates.get(key, (0, 0))
+                into, out = (
+                    (old + size * 10**9 // elapsed_ns) // 2
+                    for old, size in zip(before, carried, strict=True)
+                )
+                rates[key] = into, out
+                if into + out and not topic.is_internal:
+                    named.append(PartitionRate(topic.id, number, into + out))
+        self._seen, self._rates = seen, rates
+        named.sort(key=lambda rate: (-rate.bytes_per_s, rate.topic.bytes, rate.partition))
+        return LoadFact(
+            incarnation,
+            sum(into for into, _ in rates.values()),
+            sum(out for _, out in rates.values()),
+            self._cpu_permille,
+            named[:NAMED_MAX],
+        )
+
+
+def _carried(log: PartitionLog, before: _Seen | None) -> tuple[int, int]:
+    """Bytes that came in and went out since `before`; what is seen for the first time is new."""
+    if before is None or before.log is not log:
+        return 0, 0
+    came = 0
+    for segment in reversed(log.segments):
+        if segment.ledger == before.ledger:
+            came += segment.end_position - before.end_position
+            break
+        came += segment.end_position
+    else:  # retention has dropped it: what lay between is not known
+        came = log.segments[-1].end_position
+    return max(came, 0), log.fetched_bytes - before.fetched_bytes

@@ -1,0 +1,119 @@
+"""Gets ready to own partitions that other brokers are about to hand over.
+
+Invariants: nothing is changed but the mark that this broker is ready; the former owner serves until
+it names the next one. What is read ahead is read without a fence.
+
+How it works: an owner that wants to hand a partition over announces the next one in its owner fact.
+That one puts a log in place which waits for its turn, reads ahead what is stored, and notes in the
+fact that it is ready. Clients that come before it has seen that it is named wait at that log,
+instead of being sent back to the former owner. If the partition is not handed over within
+`HELD_MS`, they are sent back after all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError, NotOwner
+
+if TYPE_CHECKING:
+    from headrace.broker.ownership.cluster_view import ClusterView, Owner
+    from headrace.broker.ownership.owner_facts import OwnerFacts
+    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
+    from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.facts import PartitionKey
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+WARM_VERSION = 1
+"""What a broker says that it gets ready for, in its registration. Do not change: stored."""
+HELD_MS = 5_000
+"""How long a log waits for its turn: longer than a former owner waits for this broker."""
+
+
+class NextOwner:
+    """The partitions that this broker was announced for."""
+
+    def __init__(
+        self, me: int, view: ClusterView, topics: Topics, facts: OwnerFacts, tasks: Tasks
+    ) -> None:
+        self._me = me
+        self._view = view
+        self._topics = topics
+        self._facts = facts
+        self._tasks = tasks
+        self._waiting: dict[PartitionKey, tuple[Topic, PartitionLog]] = {}
+
+    def look(self, topic: Topic, number: int) -> None:
+        """The partition, which this broker does not own, has changed: get ready, or give up."""
+        key = (topic.id, number)
+        owner = self._view.owners.get(key)
+        is_next = (
+            owner is not None
+            and owner.fact.successor == self._me
+            and self._view.is_alive(owner.fact)
+        )
+        found = self._waiting.get(key)
+        if found is not None:
+            if owner is None or not is_next or found[1].leader_epoch != owner.fact.leader_epoch + 1:
+                self.drop(key, "it was not handed over")
+        elif owner is not None and is_next and not owner.fact.is_ready:
+            self._prepare(topic, number, owner)
+
+    def _prepare(self, topic: Topic, number: int, owner: Owner) -> None:
+        key = (topic.id, number)
+        waiting = self._topics.new_log(topic.fact, number, owner.fact.leader_epoch + 1)
+        waiting.upkeep.wait_for_turn()
+        self._waiting[key] = topic, waiting
+        topic.partitions[number] = waiting
+        self._topics.version += 1
+        self._tasks.spawn(self._read_ahead(key, waiting, owner), f"read ahead {waiting.name}")
+        asyncio.get_running_loop().call_later(HELD_MS / 1000, self._expire, key, waiting)
+
+    async def _read_ahead(self, key: PartitionKey, waiting: PartitionLog, owner: Owner) -> None:
+        try:
+            await waiting.upkeep.read_ahead()
+            if self._is_waiting(key, waiting):
+                await self._facts.write(key, replace(owner.fact, is_ready=1), owner)
+        except HeadraceError as error:
+            log.info("%s is taken over without being read ahead: %s", waiting.name, error)
+            if self._is_waiting(key, waiting):
+                self.drop(key, "it could not be read ahead")
+
+    def _is_waiting(self, key: PartitionKey, waiting: PartitionLog) -> bool:
+        found = self._waiting.get(key)
+        return found is not None and found[1] is waiting
+
+    def _expire(self, key: PartitionKey, waiting: PartitionLog) -> None:
+        if self._is_waiting(key, waiting):
+            self.drop(key, "it was not handed over in time")
+
+    def take(self, key: PartitionKey, leader_epoch: int) -> PartitionLog | None:
+        """The log that waits for its turn under this epoch, which it has now; or None."""
+        found = self._waiting.pop(key, None)
+        if found is None:
+            return None
+        waiting = found[1]
+        if waiting.leader_epoch == leader_epoch and waiting.failure is None:
+            return waiting
+        waiting.upkeep.abandon(NotOwner(f"{waiting.name} is served under another epoch"))
+        return None
+
+    def drop(self, key: PartitionKey, why: str) -> None:
+        """Wait for the partition no longer."""
+        topic, waiting = self._waiting.pop(key)
+        waiting.upkeep.abandon(
+            NotOwner(f"{waiting.name} is not served here: {why}; refresh the metadata")
+        )
+        if topic.partitions[key[1]] is waiting:
+            self._topics.stand_in(topic, key[1])
+
+    def drop_all(self, why: str) -> None:
+        """Wait for nothing any more."""
+        for key in list(self._waiting):
+            self.drop(key, why)

@@ -1,0 +1,113 @@
+"""Writes owners of partitions, those of one turn together.
+
+Invariants: an owner is written by compare-and-set over the one that was known; a rival that was
+faster is taken over into the picture. Nothing is decided here.
+
+How it works: what is asked for in one turn of the loop goes out as few transactions of the metadata
+store, since a takeover changes hundreds of owners at once and each round trip costs both ends. If
+one of a bundle has a rival, the bundle is undone as a whole, and each is written by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import HeadraceError, VersionConflict
+from headrace.metadata.facts import OwnerFact, owner_key
+from headrace.metadata.store import ABSENT, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.broker.ownership.cluster_view import ClusterView, Owner
+    from headrace.metadata.facts import PartitionKey
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.tasks import Tasks
+
+BUNDLE_MAX = 128
+"""Owners in one transaction: some 20 KB, which a server applies in a millisecond or two."""
+
+
+class _Write(NamedTuple):
+    key: PartitionKey
+    fact: OwnerFact
+    known: Owner | None
+    is_written: asyncio.Future[bool]
+
+    @property
+    def operation(self) -> Operation:
+        version = ABSENT if self.known is None else self.known.version
+        return Operation(owner_key(*self.key), self.fact.encode(), version)
+
+
+class OwnerFacts:
+    """The owners, as one broker writes them."""
+
+    def __init__(self, view: ClusterView, metadata: MetadataStore, tasks: Tasks) -> None:
+        self._view = view
+        self._metadata = metadata
+        self._tasks = tasks
+        self._asked: list[_Write] = []
+
+    async def write(self, key: PartitionKey, fact: OwnerFact, known: Owner | None) -> bool:
+        """Write an owner over the one that was known; False if a rival was faster.
+
+        Raises MetadataUnavailable: it may have been written.
+        """
+        loop = asyncio.get_running_loop()
+        is_written: asyncio.Future[bool] = loop.create_future()
+        if not self._asked:
+            loop.call_soon(self._send)
+        self._asked.append(_Write(key, fact, known, is_written))
+        return await is_written
+
+    def _send(self) -> None:
+        asked, self._asked = self._asked, []
+        for first in range(0, len(asked), BUNDLE_MAX):
+            bundle = asked[first : first + BUNDLE_MAX]
+            self._tasks.spawn(self._write_bundle(bundle), "write owners")
+
+    async def _write_bundle(self, bundle: Sequence[_Write]) -> None:
+        try:
+            try:
+                versions = await self._metadata.multi([one.operation for one in bundle])
+            except VersionConflict:
+                await asyncio.gather(*map(self._write_one, bundle))
+                return
+            for one, version in zip(bundle, versions, strict=True):
+                self._view.own(one.key, one.fact, version)
+                _tell(one, result=True)
+        except HeadraceError as error:
+            for one in bundle:  # a copy: one instance would gather the tracebacks of all
+                _fail(one, type(error)(str(error), **error.fields))
+        finally:
+            for one in bundle:  # cancelled: the broker ends
+                one.is_written.cancel()
+
+    async def _write_one(self, one: _Write) -> None:
+        key, value, version = one.operation
+        assert value is not None, "owners are written here, not removed"
+        try:
+            self._view.own(one.key, one.fact, await self._metadata.put(key, value, version))
+            _tell(one, result=True)
+        except VersionConflict:
+            try:
+                entry = await self._metadata.get(key)
+                if entry is not None:
+                    self._view.own(one.key, OwnerFact.decode(entry.value), entry.version)
+                _tell(one, result=False)
+            except HeadraceError as error:
+                _fail(one, error)
+        except HeadraceError as error:
+            _fail(one, error)
+
+
+def _tell(one: _Write, *, result: bool) -> None:
+    if not one.is_written.done():
+        one.is_written.set_result(result)
+
+
+def _fail(one: _Write, error: HeadraceError) -> None:
+    if not one.is_written.done():
+        one.is_written.set_exception(error)

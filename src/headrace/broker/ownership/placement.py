@@ -1,0 +1,76 @@
+"""Where partitions should be, as all brokers compute it from the picture they have.
+
+Rules of the room: remembers what it computed until the picture of who may own something changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.coordination.placement.rendezvous import place
+from headrace.metadata.facts import OwnerFact, owner_key
+from headrace.metadata.store import ABSENT, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+    from uuid import UUID
+
+    from headrace.broker.ownership.cluster_view import ClusterView
+    from headrace.broker.topics.topic import Topic
+    from headrace.metadata.facts import TopicFact
+
+
+class Placement:
+    """Of all topics, over the brokers of a view."""
+
+    def __init__(self, view: ClusterView, slots: Sequence[int]) -> None:
+        """`slots`: see SharedOwnership."""
+        self._view = view
+        self._slots = slots
+        self._placed: dict[UUID, tuple[tuple[int, int, int], list[int]]] = {}
+        self.without = -1
+        """A broker that is to own nothing, since it is about to leave."""
+
+    def target(self, topic: Topic, number: int) -> int:
+        """The broker that should serve a partition, or NOBODY."""
+        if self._slots:
+            owner = self._view.owners.get((topic.id, number))
+            if owner is not None:
+                return owner.fact.broker
+        elif self._view.moves and number not in self._view.pins.get(topic.id, {}):
+            moved_to = self._view.moved_to((topic.id, number))
+            if moved_to is not None and self._may_own(moved_to):
+                return moved_to
+        return self.by_count(topic, number)
+
+    def by_count(self, topic: Topic, number: int) -> int:
+        """The broker that should serve a partition if load were not looked at, or NOBODY."""
+        count = len(topic.partitions)
+        stamp = (self._view.members_version, count, self.without)
+        known = self._placed.get(topic.id)
+        if known is None or known[0] != stamp:
+            known = self._placed[topic.id] = (stamp, self.place(topic.id, count))
+        return known[1][number]
+
+    def place(self, topic_id: UUID, count: int) -> list[int]:
+        """The broker for each partition of a topic."""
+        brokers = self._slots or [b for b in self._view.brokers if self._may_own(b)]
+        return place(topic_id, count, brokers, self._view.pins.get(topic_id, {}))
+
+    def first_owners(self, fact: TopicFact) -> list[Operation]:
+        """See Ownership: of a topic that is to be made."""
+        operations: list[Operation] = []
+        for number, broker_id in enumerate(self.place(fact.id, fact.partition_count)):
+            broker = self._view.brokers.get(broker_id)
+            if broker is not None and broker.incarnation is not None:
+                owner = OwnerFact(broker_id, broker.incarnation, 0)
+                operations.append(Operation(owner_key(fact.id, number), owner.encode(), ABSENT))
+        return operations
+
+    def _may_own(self, broker: int) -> bool:
+        return broker not in self._view.draining and broker != self.without
+
+    def forget_all_but(self, topics: Container[UUID]) -> None:
+        """Forget what was computed for topics that are gone."""
+        for topic_id in [topic_id for topic_id in self._placed if topic_id not in topics]:
+            del self._placed[topic_id]

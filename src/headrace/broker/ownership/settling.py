@@ -1,0 +1,69 @@
+"""Waits until the picture of owners shows what somebody was promised.
+
+Rules of the room: reads a ClusterView and changes nothing. Whoever acts on changes tells of each
+round (`told`), after it has acted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.ownership.cluster_view import ClusterView, Owner
+    from headrace.broker.topics.topic import Topic
+
+log = logging.getLogger(__name__)
+
+SERVED_WAIT_S = 2.0
+
+
+class Settling:
+    """What may be waited for."""
+
+    def __init__(self, view: ClusterView, me: int) -> None:
+        self._view = view
+        self._me = me
+        self._news = asyncio.Event()
+
+    def told(self) -> None:
+        """Another round of changes has been acted upon."""
+        self._news.set()
+
+    async def wait_served(self, topic: Topic) -> None:
+        """See Ownership."""
+        if not await self._until(
+            lambda: all(owner is not None for owner in self._owners(topic)), SERVED_WAIT_S
+        ):
+            log.warning("topic %s has partitions without an owner yet", topic.name)
+
+    async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
+        """See Ownership."""
+        return await self._until(
+            lambda: all(
+                owner is None or owner.fact.broker == self._me for owner in self._owners(topic)
+            ),
+            timeout_s,
+        )
+
+    def _owners(self, topic: Topic) -> list[Owner | None]:
+        """Of each partition, if it lives."""
+        owners = [self._view.owners.get((topic.id, n)) for n in range(topic.fact.partition_count)]
+        return [owner if owner and self._view.is_alive(owner.fact) else None for owner in owners]
+
+    async def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until the picture shows `condition`; whether it did in time."""
+        return await self._until(condition, timeout_s)
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            return False
+        return True

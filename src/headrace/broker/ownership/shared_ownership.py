@@ -1,0 +1,495 @@
+"""Ownership where several brokers share the partitions: claim, serve, hand over, step down.
+
+Rules of the room: every broker computes the same placement from the same picture and acts on its
+own partitions alone; nobody is in charge. Each change of an owner is a compare-and-set of its fact,
+which raises the leader epoch. That settles who *may* serve; what keeps a former owner from writing
+is storage, which the log fences when it loads (`PartitionLog`). A claim needs no consent, since it
+is made only where the owner's life has ended; a living owner hands over by itself.
+
+How it works: whatever changes sets one event, and one task compares what is with what should be: of
+the partitions whose owner changed, and of all of them when brokers, topics or pins did. A partition
+is served by one PartitionLog for one tenure; afterwards another object stands in its place that
+says who is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.broker.ownership.chain_watch import ChainWatch
+from headrace.broker.ownership.cluster_view import ClusterView
+from headrace.broker.ownership.membership import Membership
+from headrace.broker.ownership.next_owner import WARM_VERSION, NextOwner
+from headrace.broker.ownership.owner_facts import OwnerFacts
+from headrace.broker.ownership.peers import Peers
+from headrace.broker.ownership.placement import Placement
+from headrace.broker.ownership.settling import Settling
+from headrace.broker.ownership.unheard import Unheard
+from headrace.broker.session_guard import SessionGuard
+from headrace.broker.topics.ownership import NO_LEADER, Leader
+from headrace.coordination.placement.rendezvous import NOBODY
+from headrace.errors import ChainMissing, HeadraceError, NotOwner
+from headrace.log.fencing import EPOCH_OF_DELETED
+from headrace.metadata.facts import OwnerFact, PartitionFact, owner_key, partition_key
+from headrace.metadata.load_facts import MOVES_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
+    from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.facts import BrokerFact, PartitionKey, TopicFact
+    from headrace.metadata.store import MetadataStore, Operation
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+CHANGES_AT_ONCE = 512
+HAND_OVERS_AT_ONCE = 16
+WARM_HAND_OVERS_AT_ONCE = 2
+"""Of partitions that clients use: each pauses from its own turn on, and the fewer share the
+processors with it, the shorter. Those that are not used pause for no client."""
+WARM_TURNS_MAX = 100
+"""Of a broker that stops: it has no more time than for so many, one after the other."""
+READY_WAIT_S = 1.0
+"""For the next owner of such a partition to be ready; then it is handed over as it is."""
+NAMED_WAIT_S = 0.5
+NAMED_ATTEMPTS_MAX = 3
+RETRY_S = 0.2
+LOADS_AT_ONCE = 32
+"""Of what no client has asked for yet: what one waits for is read at once, beside those."""
+
+
+class SharedOwnership:
+    """See Ownership."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: MetadataStore,
+        topics: Topics,
+        resigned: Callable[[Topic, int], None],
+        incarnation: str,
+        clock: Clock,
+        tasks: Tasks,
+        slots: Sequence[int] = (),
+    ) -> None:
+        """`resigned(topic, partition)` is told before a partition is given up.
+
+        `slots`: the ids of all brokers, alive or not, where each keeps its partitions in a folder
+        of its own: then a partition stays with its first owner, and waits for it if it must.
+        """
+        self._me = config.broker_id
+        self._config = config
+        self._metadata = metadata
+        self._topics = topics
+        self._resigned = resigned
+        self._incarnation = incarnation
+        self._clock = clock
+        self._tasks = tasks
+        self._slots = slots
+        self._wake = asyncio.Event()
+        self.view = ClusterView(metadata, tasks, self._wake.set)
+        self._settling = Settling(self.view, self._me)
+        self._facts = OwnerFacts(self.view, metadata, tasks)
+        self._next = NextOwner(self._me, self.view, topics, self._facts, tasks)
+        self._unheard = Unheard(self.view, metadata, incarnation, tasks)
+        self._is_all_due = True
+        """Whether all partitions have to be looked at; else those that the view calls dirty."""
+        self._peers = Peers(self._me, metadata, tasks)
+        self._membership: Membership | None = None
+        self._mine: dict[PartitionKey, PartitionLog] = {}
+        self._chains = ChainWatch(metadata, self._mine, self._look_at)
+        self._ended: dict[PartitionKey, int] = {}
+        """The epochs of tenures that ended here: none is begun twice in one life, since steps of
+        its log may still be under way, and would take the new log's facts for their own."""
+        self._busy: set[PartitionKey] = set()
+        self._idle = asyncio.Event()
+        self.placement = Placement(self.view, slots)
+        self._members_version = -1
+        self._moves_at = 0.0
+        """When partitions may move between brokers that live: a little after the last change of
+        who lives, so that a broker that is restarted finds most of what it had."""
+        self._claims = asyncio.Semaphore(CHANGES_AT_ONCE)
+        self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._hand_overs = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
+        self._warm_hand_overs = asyncio.Semaphore(WARM_HAND_OVERS_AT_ONCE)
+        self._announcements = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
+        self._is_leaving = False
+        self._leaving: asyncio.Timeout | None = None  # while all is handed over
+        self.guard: SessionGuard | None
+        self._guard = self.guard = SessionGuard(
+            metadata.session, clock, self._step_down, self._step_up
+        )
+
+    # --- what the faces ask ------------------------------------------------------------------
+
+    def leader(self, topic: Topic, partition: int) -> Leader:
+        """See Ownership."""
+        key = (topic.id, partition)
+        owner = self.view.owners.get(key)
+        if owner is None:
+            return Leader(NO_LEADER, -1)
+        broker, epoch = owner.fact.broker, owner.fact.leader_epoch
+        if not self.view.is_alive(owner.fact) or (
+            # This broker has stepped down since, and another one may have taken it over.
+            broker == self._me and self._ended.get(key, -1) >= epoch
+        ):
+            return Leader(NO_LEADER, epoch)
+        return Leader(broker, epoch)
+
+    def is_mine(self, topic: Topic, partition: int) -> bool:
+        """See Ownership."""
+        return (topic.id, partition) in self._mine
+
+    def brokers(self) -> Sequence[BrokerFact]:
+        """See Ownership."""
+        return [fact for _id, fact in sorted(self.view.brokers.items())]
+
+    def topics_changed(self) -> None:
+        """See Ownership."""
+        self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        self._is_all_due = True
+        self._wake.set()
+
+    def _look_at(self, key: PartitionKey) -> None:
+        self.view.dirty.add(key)
+        self._wake.set()
+
+    def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
+        """See Ownership."""
+        return self.placement.first_owners(fact)
+
+    async def wait_served(self, topic: Topic) -> None:
+        """See Ownership."""
+        await self._settling.wait_served(topic)
+
+    async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
+        """See Ownership."""
+        return await self._settling.wait_ended(topic, timeout_s)
+
+    # --- coming and going --------------------------------------------------------------------
+
+    async def join(self, fact: BrokerFact) -> None:
+        """See Ownership. Raises BrokerIdInUse, MetadataUnavailable."""
+        fact.incarnation, fact.moves_version = self._incarnation, MOVES_VERSION
+        fact.warm_version = WARM_VERSION
+        self._membership = Membership(fact, self._metadata, self._config.join_timeout_ms)
+        await self._membership.join()
+        await self.view.start()
+        self._tasks.spawn(self._reconcile_always(), "ownership")
+        self._tasks.spawn(self._guard.run(), "session")
+        self._tasks.spawn(self._chains.run(), "chains")
+        self._look_at_all()
+
+    async def leave(self) -> None:
+        """See Ownership: what cannot be handed over in time is claimed when this broker is gone."""
+        self._is_leaving = True
+        self._next.drop_all("this broker stops")
+        self.placement.without = self._me
+        if self._slots:
+            return
+        try:
+            async with asyncio.timeout(self._config.hand_over_timeout_ms / 1000) as self._leaving:
+                while self._busy and self._guard.is_up:  # one change of a partition at a time
+                    self._idle.clear()
+                    await self._idle.wait()
+                in_turn = max(WARM_HAND_OVERS_AT_ONCE, len(self._mine) // WARM_TURNS_MAX)
+                self._warm_hand_overs = asyncio.Semaphore(in_turn)
+                await self._hand_over_all()
+        except TimeoutError:
+            if self._mine:
+                log.warning("%d partitions were not handed over in time", len(self._mine))
+        finally:
+            self._leaving = None
+            self._end_all("this broker stops")
+            if self._membership is not None:
+                await self._membership.leave()
+
+    async def _hand_over_all(self) -> None:
+        moves = [
+            self._hand_over(topic, number, self.placement.target(topic, number))
+            for topic, number in self._all_mine()
+        ]
+        for result in await asyncio.gather(*moves, return_exceptions=True):
+            if isinstance(result, Exception):
+                log.warning("a partition was not handed over: %s", result)
+
+    def _all_mine(self) -> list[tuple[Topic, int]]:
+        topics = list(self._topics.by_id.values())
+        every = ((topic, number) for topic in topics for number in range(len(topic.partitions)))
+        return [(topic, number) for topic, number in every if (topic.id, number) in self._mine]
+
+    def _end_all(self, why: str) -> None:
+        for topic, number in self._all_mine():
+            self._end(topic, number, why)
+
+    # --- what is, and what should be ---------------------------------------------------------
+
+    async def _reconcile_always(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._look()
+            except Exception:
+                # Whatever it was: a broker that reacts to nothing any more would be worse.
+                log.exception("the owners of partitions were not settled; trying again")
+                await asyncio.sleep(RETRY_S)
+                self._look_at_all()
+
+    async def _look(self) -> None:
+        """Take in what changed, and act on it."""
+        loop = asyncio.get_running_loop()
+        if self._members_version != self.view.members_version:
+            self._members_version = self.view.members_version
+            self._moves_at = loop.time() + self._config.rebalance_delay_ms / 1000
+            loop.call_at(self._moves_at, self._look_at_all)
+            self._topics.version += 1
+            self._peers.follow(self.view.brokers)
+            self._is_all_due = True
+        if self._guard.is_up and not self._is_leaving:
+            membership = self._membership
+            is_unknown = membership is not None and self._me not in self.view.brokers
+            if membership is not None and is_unknown and not await membership.restore():
+                loop.call_later(RETRY_S, self._wake.set)
+            self._reconcile()
+
+    def _step_down(self) -> None:
+        """The session may end before long: serve nothing, so that no client is led here."""
+        self._end_all("the session with the metadata store is over")
+        self._next.drop_all("the session with the metadata store is over")
+        if self._leaving is not None and not self._leaving.expired():
+            self._leaving.reschedule(asyncio.get_running_loop().time())
+
+    def _step_up(self) -> None:
+        self._look_at_all()
+
+    def _reconcile(self) -> None:
+        """Begin whatever it takes for each partition of this broker; what is under way goes on."""
+        is_moving = asyncio.get_running_loop().time() >= self._moves_at
+        dirty, self.view.dirty = self.view.dirty, set()
+        self._unheard.note(dirty, self._topics.by_id)
+        if self._is_all_due:
+            self._is_all_due = False
+            self._drop_deleted()
+            for topic in list(self._topics.by_id.values()):
+                for number in range(len(topic.partitions)):
+                    self._settle(topic, number, is_moving=is_moving)
+        else:
+            for topic_id, number in dirty:
+                found = self._topics.by_id.get(topic_id)
+                if found is not None and number < len(found.partitions):
+                    self._settle(found, number, is_moving=is_moving)
+        self._settling.told()
+
+    def _drop_deleted(self) -> None:
+        known = self._topics.by_id
+        for key in [key for key in {**self._mine, **self._ended} if key[0] not in known]:
+            self._ended.pop(key, None)
+            served = self._mine.pop(key, None)
+            self._tasks.spawn(self._let_go(key, served), f"let go of deleted {key[0]}-{key[1]}")
+        self.placement.forget_all_but(known)
+
+    async def _let_go(self, key: PartitionKey, served: PartitionLog | None) -> None:
+        """Own a partition of a deleted topic no longer, for who waits to see that."""
+        if served is not None and self._slots:  # over shared storage the sweep of orphans does it
+            await self._topics.clear([served], [partition_key(*key)])
+        owner = self.view.owners.get(key)
+        if owner is None or owner.fact.incarnation != self._incarnation:
+            return
+        try:
+            await self._metadata.delete(owner_key(*key), owner.version)
+        except HeadraceError as error:
+            log.debug("the owner of a deleted partition stays for now: %s", error)
+
+    def _settle(self, topic: Topic, number: int, *, is_moving: bool) -> None:
+        key = (topic.id, number)
+        if key in self._busy:  # looked at again when that is done
+            return
+        target = self.placement.target(topic, number)
+        owner = self.view.owners.get(key)
+        mine = self._mine.get(key)
+        if owner is not None and owner.fact.incarnation == self._incarnation:
+            epoch = owner.fact.leader_epoch
+            if mine is None and self._ended.get(key, -1) >= epoch:
+                self._do(key, self._claim(topic, number))
+            elif mine is None or mine.leader_epoch < epoch:
+                self._begin(topic, number, epoch)
+            elif isinstance(mine.failure, NotOwner):
+                # Storage says that somebody else was here, the facts that nobody is: claim anew.
+                self._do(key, self._claim(topic, number))
+            elif isinstance(mine.failure, ChainMissing):
+                if self._chains.is_back(key):
+                    self._do(key, self._claim(topic, number))
+                else:  # a coordinator over it must not go on from memory
+                    self._resigned(topic, number)
+            elif target not in {self._me, NOBODY} and is_moving:
+                self._do(key, self._hand_over(topic, number, target))
+            return
+        if mine is not None:
+            self._end(topic, number, "another broker has taken it over")
+        if target == self._me and (owner is None or not self.view.is_alive(owner.fact)):
+            self._do(key, self._claim(topic, number))
+        else:
+            self._next.look(topic, number)
+
+    def _do(self, key: PartitionKey, change: Coroutine[None, None, None]) -> None:
+        """Run one change of a partition; nothing else is begun with it meanwhile."""
+        self._busy.add(key)
+
+        async def run() -> None:
+            try:
+                await change
+            except HeadraceError as error:
+                log.warning("a change of the owner of %s-%d failed: %s", *key, error)
+                await asyncio.sleep(RETRY_S)
+            finally:
+                self._busy.discard(key)
+                self._idle.set()
+                self._look_at(key)
+
+        task = self._tasks.start(run(), f"own {key[0]}-{key[1]}")
+        task.add_done_callback(lambda _: change.close())  # if it was cancelled before it began
+
+    # --- a tenure ----------------------------------------------------------------------------
+
+    async def _claim(self, topic: Topic, number: int) -> None:
+        async with self._claims:
+            known = self.view.owners.get((topic.id, number))
+            if known is None:
+                epoch = await self._first_epoch(topic, number)
+            else:
+                epoch = known.fact.leader_epoch + 1
+            fact = OwnerFact(self._me, self._incarnation, epoch)
+            is_mine = await self._facts.write((topic.id, number), fact, known)
+        if is_mine and self._guard.is_up and not self._is_leaving:
+            self._begin(topic, number, epoch)
+
+    async def _first_epoch(self, topic: Topic, number: int) -> int:
+        """The epoch of a partition without an owner fact: after its chain's, if that was lost."""
+        entry = await self._metadata.get(partition_key(topic.id, number))
+        epoch = 0 if entry is None else PartitionFact.decode(entry.value).leader_epoch
+        if not epoch or epoch >= EPOCH_OF_DELETED:  # deleted: the log is refused when it is read
+            return 0
+        log.warning(
+            "the owner fact of %s-%d was lost: claimed after epoch %d", topic.name, number, epoch
+        )
+        return epoch + 1
+
+    async def _warm(self, served: PartitionLog, *, is_in_use: bool) -> None:
+        """Read the log at once: the first client should not have to wait for it, nor for the
+        first ledger of a partition that is in use."""
+        async with self._loads:
+            try:
+                await served.wait_loaded()
+                if is_in_use:
+                    served.upkeep.require_active()
+            except NotOwner as error:  # no fault, and one for each partition of a lost session
+                log.debug("%s is not read any more: %s", served.name, error)
+            except HeadraceError as error:
+                log.warning("%s cannot be read yet: %s", served.name, error)
+
+    def _begin(self, topic: Topic, number: int, leader_epoch: int) -> None:
+        key = (topic.id, number)
+        former = self._mine.pop(key, None)
+        if former is not None:
+            self._ended[key] = former.leader_epoch
+            former.upkeep.abandon(NotOwner(f"{former.name} is served under a newer epoch"))
+        self._resigned(topic, number)
+        waiting = self._next.take(key, leader_epoch)
+        served = waiting or self._topics.new_log(topic.fact, number, leader_epoch)
+        self._mine[key] = topic.partitions[number] = served
+        self._chains.begun(key)
+        self._topics.version += 1
+        served.on_lost = partial(self._look_at, key)
+        if waiting is not None:
+            served.upkeep.begin_turn()
+        loading = self._warm(served, is_in_use=waiting is not None)
+        self._tasks.spawn(loading, f"load {served.name}")
+        log.debug("%s is served here since epoch %d", served.name, leader_epoch)
+
+    def _end(self, topic: Topic, number: int, why: str) -> None:
+        """Serve the partition no longer; whatever is under way fails."""
+        served = self._mine.pop((topic.id, number))
+        self._ended[topic.id, number] = served.leader_epoch
+        error = NotOwner(f"{served.name} is not served here: {why}; refresh the metadata")
+        self._resigned(topic, number)
+        served.upkeep.abandon(error)
+        self._topics.stand_in(topic, number)
+        log.debug("%s is no longer served here: %s", served.name, why)
+
+    def _is_warm(self, topic: Topic, served: PartitionLog, target: int) -> bool:
+        """Whether clients would notice a pause, and the next owner knows how to get ready."""
+        broker = self.view.brokers.get(target)
+        if broker is None or broker.warm_version != WARM_VERSION:
+            return False
+        return served.is_loaded and (served.active is not None or topic.is_internal)
+
+    async def _announce(self, key: PartitionKey, served: PartitionLog, target: int) -> None:
+        """Have the next owner get ready, within reason, while this one still serves."""
+        async with self._announcements:
+            epoch = served.leader_epoch
+            owner = self.view.owners.get(key)
+            if owner is None or self._mine.get(key) is not served:
+                return
+            fact = OwnerFact(self._me, self._incarnation, epoch, successor=target)
+
+            def is_decided() -> bool:
+                now = self.view.owners.get(key)
+                return now is None or now.fact.leader_epoch != epoch or bool(now.fact.is_ready)
+
+            if await self._facts.write(key, fact, owner) and not await self._settling.wait(
+                is_decided, READY_WAIT_S
+            ):
+                log.info("%s: broker %d is not ready; it is handed over", served.name, target)
+
+    async def _name(self, key: PartitionKey, served: PartitionLog, target: int) -> None:
+        """Name the next owner; once more where its mark that it is ready came in between."""
+        for _ in range(NAMED_ATTEMPTS_MAX):
+            fact = self.view.next_owner(key, self._incarnation, served.leader_epoch, target)
+            if fact is None or self._mine.get(key) is not served:
+                return
+            if await self._facts.write(key, fact, self.view.owners[key]):
+                return
+
+    async def _hand_over(self, topic: Topic, number: int, target: int) -> None:
+        """Settle and seal, then name the next owner; it serves as soon as it sees that."""
+        key = (topic.id, number)
+        served = self._mine.get(key)
+        if served is None:
+            return
+        is_warm = self._is_warm(topic, served, target)
+        if is_warm:
+            await self._announce(key, served, target)
+        async with self._warm_hand_overs if is_warm else self._hand_overs:
+            if self._mine.get(key) is not served:
+                return
+            await served.upkeep.settle_and_seal()
+            self._resigned(topic, number)
+            gone = NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
+            # Whether it is named is in doubt if no answer comes; nobody is kept here for that.
+            loop = asyncio.get_running_loop()
+            giving_up = loop.call_later(NAMED_WAIT_S, served.upkeep.abandon, gone)
+            try:
+                await self._name(key, served, target)
+            finally:
+                # Who waits is sent to the next owner now, and not while nobody could say which.
+                giving_up.cancel()
+                served.upkeep.abandon(gone)
+                # Once more: a request may have made a coordinator over the log meanwhile.
+                self._resigned(topic, number)
+            if self._mine.get(key) is not served:
+                return
+            del self._mine[key]
+            self._ended[key] = served.leader_epoch
+            self._topics.stand_in(topic, number)
+            log.debug("%s was handed over to broker %d", served.name, target)

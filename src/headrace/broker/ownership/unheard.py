@@ -1,0 +1,83 @@
+"""Partitions that a broker was given, of topics that were gone before it heard of them.
+
+Rules of the room: a topic's first owners are written together with it, so one that is deleted at
+once may have owners who never knew it, and who would stand in the metadata for ever: whoever
+deletes it waits for them, and where no sweep looks nobody else takes them away. The metadata store
+is asked before one is given up: the news of a topic may be on their way, and the owners of one with
+thousands of partitions are written ahead of it. A partition that is given up too early is claimed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+from headrace.metadata.facts import TOPICS, TopicFact, owner_key
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+    from uuid import UUID
+
+    from headrace.broker.ownership.cluster_view import ClusterView
+    from headrace.metadata.facts import PartitionKey
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 0.5
+"""For the news of the topic: they come some milliseconds after those of its owners, if at all."""
+
+
+class Unheard:
+    """Gives up what one life of a broker owns of topics that are not there."""
+
+    def __init__(
+        self, view: ClusterView, metadata: MetadataStore, incarnation: str, tasks: Tasks
+    ) -> None:
+        self._view = view
+        self._metadata = metadata
+        self._incarnation = incarnation
+        self._tasks = tasks
+        self._waiting: dict[PartitionKey, None] = {}
+        self._is_looking = False
+
+    def note(self, changed: Iterable[PartitionKey], known: Container[UUID]) -> None:
+        """Owners of these partitions have changed; the broker knows the topics in `known`."""
+        for key in changed:
+            if key[0] not in known and self._version_of(key) is not None:
+                self._waiting[key] = None
+        if self._waiting and not self._is_looking:
+            self._is_looking = True
+            self._tasks.spawn(self._look(), "owners of topics that nobody has heard of")
+
+    def _version_of(self, key: PartitionKey) -> int | None:
+        """Of the fact that this broker owns the partition, None if it does not."""
+        owner = self._view.owners.get(key)
+        is_ours = owner is not None and owner.fact.incarnation == self._incarnation
+        return owner.version if owner is not None and is_ours else None
+
+    async def _look(self) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(WAIT_S)
+                try:
+                    await self._give_up()
+                except HeadraceError as error:
+                    log.info("owners of topics that are not known stay for now: %s", error)
+        finally:
+            self._is_looking = False
+
+    async def _give_up(self) -> None:
+        """Raises MetadataUnavailable, VersionConflict, and why a topic cannot be read: it may be
+        the one."""
+        asked = list(self._waiting)
+        facts = [TopicFact.decode(one.value) for one in await self._metadata.list(TOPICS)]
+        topics = {fact.id for fact in facts if not fact.is_deleted}
+        for key in asked:
+            version = self._version_of(key)
+            if key[0] not in topics and version is not None:
+                await self._metadata.delete(owner_key(*key), version)
+            del self._waiting[key]

@@ -1,0 +1,1 @@
+"""Share groups: queues over partitions, their state beside the data, dead letters."""

@@ -1,0 +1,383 @@
+"""Copies records that share groups have given up to the group's dead letter topic (KIP-1191).
+
+Invariants: a record is finished in its group only when its copy is durable, so none is lost; a
+crash between the two may leave a second copy, which the origin in its headers identifies. A copy
+keeps key, value, timestamp and headers, and says in headers of its own where it comes from and why.
+A record that expired from its log before it was copied has no copy, and is finished too.
+
+Errors: what may pass, and a configuration that can be mended, is retried for as long as this broker
+serves the partition. What is wrong with a record itself (its batch cannot be decoded, the dead
+letter topic refuses it) is retried `ATTEMPTS_MAX` times, then logged, counted and passed over, so
+that one record does not hold up its group for ever. A copy that is too large is first tried without
+its value; the record stays in its own topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.coordination.shares.commands import DeadLetteredCommand
+from headrace.errors import (
+    BatchCorrupt,
+    BatchTooLarge,
+    DataCorrupt,
+    HeadraceError,
+    RecordInvalid,
+    Rejected,
+    StorageUnavailable,
+    TopicExists,
+    TopicUnknown,
+    UnsupportedForMessageFormat,
+)
+from headrace.log.reading import read
+from headrace.records.batch import CONTROL, iterate_headers, read_header
+from headrace.records.codec import Record, encode_batch, iterate_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from headrace.broker.topics.ownership import Ownership
+    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
+    from headrace.coordination.shares.commands import DeadLetter, ShareCommand
+    from headrace.log.environment import Environment
+    from headrace.log.partition_log import PartitionLog
+
+log = logging.getLogger(__name__)
+
+RETRY_S_MIN: Final = 0.1
+RETRY_S_MAX: Final = 30.0
+ATTEMPTS_MAX: Final = 5
+"""To copy a record that something is wrong with. A damaged read may come from one bad replica, so
+one attempt is not enough."""
+WARNING_INTERVAL_NS: Final = 60_000_000_000
+"""Between two warnings of one group and topic whose configuration keeps copies from being made."""
+READ_BYTES: Final = 1024 * 1024
+AT_ONCE: Final = 16
+"""Copies under way at a time, so that a wave of failures does not hold the broker's memory."""
+
+H_TOPIC: Final = "__dlq.errors.topic"
+H_PARTITION: Final = "__dlq.errors.partition"
+H_OFFSET: Final = "__dlq.errors.offset"
+H_GROUP: Final = "__dlq.errors.group"
+H_DELIVERIES: Final = "__dlq.errors.delivery.count"
+H_MESSAGE: Final = "__dlq.errors.message"
+"""Kafka's names (KIP-1191), values in text. Do not change: stored."""
+ORIGIN_HEADERS: Final = (H_TOPIC, H_PARTITION, H_OFFSET, H_GROUP, H_DELIVERIES, H_MESSAGE)
+H_VALUE_OMITTED: Final = "headrace-dlq-value-omitted-bytes"
+"""The size of a value that was left out because the copy was too large. Do not change: stored."""
+
+
+class Origin(NamedTuple):
+    """Where records come from, and where their copies go."""
+
+    topic: Topic
+    partition: int
+    target: Callable[[], str]
+    """The name of the dead letter topic as it is set now; empty where none is wanted any more."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """One letter on its way."""
+
+    origin: Origin
+    letter: DeadLetter
+    data: PartitionLog
+    """The origin's log in this tenure: with another one, the copies are another broker's task."""
+    report: Callable[[ShareCommand], None]
+    offset: int
+    """The next one to copy: those before it are copied, or given up."""
+    attempts: int = 0
+    """That failed for good at `offset`."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether this broker still serves the origin, in the same tenure."""
+        data = self.data
+        is_same = self.origin.topic.partition(self.origin.partition) is data
+        return is_same and not data.is_deleted and data.failure is None
+
+    def advance(self, offset: int) -> None:
+        """What comes before `offset` is done."""
+        if offset > self.offset:
+            self.offset, self.attempts = offset, 0
+
+
+class _Uncopyable(Exception):
+    """The records up to `last` cannot be copied, for a reason that lies in them."""
+
+    def __init__(self, last: int, cause: HeadraceError) -> None:
+        super().__init__(str(cause))
+        self.last = last
+
+
+class _Misconfigured(Exception):
+    """No copy can be made until an operator changes a configuration."""
+
+
+class DeadLetters:
+    """The dead letters of one broker."""
+
+    def __init__(self, environment: Environment, topics: Topics, ownership: Ownership) -> None:
+        self._environment = environment
+        self._topics = topics
+        self._ownership = ownership
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._jobs: dict[tuple[UUID, int, str, int, int], _Job] = {}
+        self._warned_ns: dict[tuple[str, str], int] = {}
+        self.copied_total = 0
+        """Records whose copy is durable."""
+        self.failed_total = 0
+        """Attempts that failed, retried or not."""
+        self.given_up_total = 0
+        """Records that have no copy because none can be made."""
+
+    def begin(
+        self, origin: Origin, letter: DeadLetter, report: Callable[[ShareCommand], None]
+    ) -> None:
+        """Copy the records of `letter`, however long it takes; then report that they are.
+
+        A letter that is under way already, because the group's state was loaded again, is not begun
+        twice: its outcome goes to the new `report`. Nothing is reported once this broker has ceased
+        to serve the partition.
+        """
+        topic, number = origin.topic, origin.partition
+        data = topic.partition(number)
+        if data is None:
+            return
+        key = (topic.id, number, letter.group_id, letter.first, letter.last)
+        job = self._jobs.get(key)
+        if job is not None and job.data is data:
+            job.report = report
+            return
+        job = self._jobs[key] = _Job(origin, letter, data, report, letter.first)
+        self._environment.tasks.spawn(self._run(key, job), f"dead letters of {topic.name}")
+
+    async def _run(self, key: tuple[UUID, int, str, int, int], job: _Job) -> None:
+        try:
+            if await self._persist(job):
+                letter = job.letter
+                job.report(DeadLetteredCommand(letter.group_id, letter.first, letter.last))
+        finally:
+            if self._jobs.get(key) is job:
+                del self._jobs[key]
+
+    async def _persist(self, job: _Job) -> bool:
+        """Copy all of the letter; False where this broker serves the partition no longer."""
+        wait_s = RETRY_S_MIN
+        while job.is_served:
+            before = job.offset
+            try:
+                if job.origin.target():
+                    async with self._slots:
+                        await self._copy(job)
+                return True
+            except _Uncopyable as error:
+                if not job.is_served:
+                    return False
+                self.failed_total += 1
+                job.attempts += 1
+                if job.attempts >= ATTEMPTS_MAX:
+                    self._give_up(job, error)
+            except _Misconfigured as error:
+                self.failed_total += 1
+                self._warn_misconfigured(job, error)
+            except HeadraceError as error:
+                if not job.is_served:
+                    return False
+                self.failed_total += 1
+                self._warn(job, error)
+            if job.offset > before:
+                wait_s = RETRY_S_MIN
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, RETRY_S_MAX)
+        return False
+
+    # --- failures ----------------------------------------------------------------------------
+
+    def _give_up(self, job: _Job, error: _Uncopyable) -> None:
+        origin, letter = job.origin, job.letter
+        log.error(
+            "records %d to %d of %s-%d, given up by group %s (%s), cannot be copied to %s and are"
+            " finished without a copy: %s; read them in their own topic before they expire",
+            job.offset,
+            error.last,
+            origin.topic.name,
+            origin.partition,
+            letter.group_id,
+            letter.reason,
+            origin.target(),
+            error,
+        )
+        self.given_up_total += error.last - job.offset + 1
+        job.advance(error.last + 1)
+
+    def _warn_misconfigured(self, job: _Job, error: _Misconfigured) -> None:
+        """Once a minute for each group and topic: all their letters fail for the same reason."""
+        now_ns = self._environment.clock.now_ns()
+        key = (job.origin.topic.name, job.letter.group_id)
+        if now_ns - self._warned_ns.get(key, now_ns - WARNING_INTERVAL_NS) < WARNING_INTERVAL_NS:
+            return
+        recent = {
+            other: at_ns
+            for other, at_ns in self._warned_ns.items()
+            if now_ns - at_ns < WARNING_INTERVAL_NS
+        }
+        self._warned_ns = {**recent, key: now_ns}
+        self._warn(job, error)
+
+    def _warn(self, job: _Job, error: Exception) -> None:
+        log.warning(
+            "records %d to %d of %s-%d, given up by group %s, are not in %s yet (%s): they are"
+            " kept and tried again",
+            job.offset,
+            job.letter.last,
+            job.origin.topic.name,
+            job.origin.partition,
+            job.letter.group_id,
+            job.origin.target(),
+            error,
+        )
+
+    # --- copying -----------------------------------------------------------------------------
+
+    async def _copy(self, job: _Job) -> None:
+        letter, data = job.letter, job.data
+        job.advance(data.log_start_offset)
+        while job.offset <= letter.last:
+            try:
+                # After a failure one batch at a time, so that only the damaged one is passed over.
+                size = 1 if job.attempts else READ_BYTES
+                batches = bytes(await read(data, self._environment.store, job.offset, size))
+            except (DataCorrupt, Rejected) as error:
+                # Where the damaged batch ends is not known.
+                raise _Uncopyable(letter.last, error) from error
+            if not batches:
+                return
+            copies, reached = self._copies(job, batches)
+            if copies:
+                await self._append(job, copies)
+            assert reached > job.offset or copies, "a read returns at least one whole batch"
+            job.advance(reached)
+
+    def _copies(self, job: _Job, batches: bytes) -> tuple[list[Record], int]:
+        """(copies of the letter's records in `batches`, the offset up to which they reach).
+
+        Raises _Uncopyable where the first batch cannot be decoded; a later one ends what is
+        returned.
+        """
+        letter = job.letter
+        copies: list[Record] = []
+        reached = job.offset
+        for at, header in iterate_headers(batches):
+            if header.base_offset > letter.last:  # compaction has removed the letter's last records
+                return copies, letter.last + 1
+            if not header.attributes & CONTROL:
+                try:
+                    records = list(iterate_records(batches[at : at + header.size]))
+                except (BatchCorrupt, UnsupportedForMessageFormat) as error:
+                    if copies or reached > job.offset:
+                        return copies, reached
+                    raise _Uncopyable(min(header.last_offset, letter.last), error) from error
+                copies += [
+                    copy_of(record, job.origin, letter)
+                    for record in records
+                    if job.offset <= record.offset <= letter.last
+                ]
+            reached = header.last_offset + 1
+        return copies, reached
+
+    async def _append(self, job: _Job, copies: list[Record]) -> None:
+        """Append copies in order, in as few batches as the topic takes.
+
+        Raises _Uncopyable where it does not take one of them.
+        """
+        target = await self._target(job.origin)
+        try:
+            await self._append_batch(target, copies)
+        except (BatchTooLarge, RecordInvalid) as error:
+            if len(copies) > 1:
+                half = len(copies) // 2
+                await self._append(job, copies[:half])
+                await self._append(job, copies[half:])
+                return
+            await self._append_without_value(target, copies[0], error)
+        self.copied_total += len(copies)
+        job.advance(copies[-1].offset + 1)
+
+    async def _append_without_value(
+        self, target: PartitionLog, copy: Record, error: HeadraceError
+    ) -> None:
+        if not isinstance(error, BatchTooLarge) or copy.value is None:
+            raise _Uncopyable(copy.offset, error) from error
+        omitted = (H_VALUE_OMITTED, str(len(copy.value)).encode())
+        headers = [*copy.headers, omitted]
+        try:
+            await self._append_batch(
+                target, [Record(copy.offset, copy.timestamp_ms, copy.key, None, headers)]
+            )
+        except (BatchTooLarge, RecordInvalid) as again:
+            raise _Uncopyable(copy.offset, again) from again
+
+    async def _append_batch(self, target: PartitionLog, copies: list[Record]) -> None:
+        batch = encode_batch(copies)
+        await target.wait_loaded()
+        while (appended := target.append(batch, read_header(batch))) is None:
+            ready = target.ready
+            if ready is None:
+                raise StorageUnavailable(f"{target.name} cannot be written now")
+            await ready.wait()
+        await appended.completion.wait()
+
+    async def _target(self, origin: Origin) -> PartitionLog:
+        """A partition of the dead letter topic that this broker serves.
+
+        The one with the origin's number, where that is so; else another, since copies carry their
+        origin. Raises _Misconfigured, and TopicUnknown where this broker serves none.
+        """
+        name = origin.target()
+        topic = self._topics.by_name.get(name)
+        if topic is None:
+            try:
+                await self._topics.create(name, len(origin.topic.partitions), -1, {})
+            except TopicExists:
+                log.debug("%s was created by another broker", name)
+            except Rejected as error:
+                raise _Misconfigured(f"the topic cannot be created: {error}") from error
+            topic = self._topics.get(name)
+        if topic.id == origin.topic.id:
+            raise _Misconfigured(
+                f"{name} cannot be its own dead letter topic: name another one for the"
+                " group (errors.deadletterqueue.topic.name)"
+            )
+        count = len(topic.partitions)
+        for turn in range(count):
+            number = (origin.partition + turn) % count
+            if self._ownership.is_mine(topic, number):
+                return topic.partitions[number]
+        raise TopicUnknown(
+            f"this broker serves no partition of {name}: give the topic at least as many"
+            " partitions as there are brokers"
+        )
+
+
+def copy_of(record: Record, origin: Origin, letter: DeadLetter) -> Record:
+    """The dead letter of one record."""
+    said = (
+        origin.topic.name,
+        origin.partition,
+        record.offset,
+        letter.group_id,
+        letter.deliveries,
+        letter.reason,
+    )
+    kept = [(name, value) for name, value in record.headers if name not in ORIGIN_HEADERS]
+    headers = [
+        (name, str(value).encode()) for name, value in zip(ORIGIN_HEADERS, said, strict=True)
+    ]
+    return Record(record.offset, record.timestamp_ms, record.key, record.value, [*kept, *headers])

@@ -1,0 +1,149 @@
+"""The share groups that this broker coordinates, and the sessions of their members on it.
+
+Invariants: the coordinator of a share group is the owner of the group's partition of
+`__consumer_offsets`, as for any group; members alone are known there. What they consume is known
+by the owners of the data partitions (`share_partitions`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.broker.coordinators.group_config import group_value
+from headrace.broker.shares.share_sessions import ShareSessions
+from headrace.coordination.shares.membership import (
+    ShareHeartbeat,
+    ShareHeartbeatReply,
+    ShareMembers,
+    ShareMembership,
+    TopicShape,
+)
+from headrace.errors import GroupIdInvalid, GroupNotEmpty, GroupUnknown, HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.broker.coordinators.groups_configured import ConfiguredGroups
+    from headrace.broker.shares.share_partitions import SharePartitions
+    from headrace.broker.shares.share_sessions import ShareSession
+    from headrace.broker.topics.topics import Topics
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+EXPIRY_INTERVAL_S = 1.0
+
+
+class HeartbeatAnswer(NamedTuple):
+    """What a member is told."""
+
+    reply: ShareHeartbeatReply
+    interval_ms: int
+
+
+class ShareGroups:
+    """See the module."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        partitions: SharePartitions,
+        configs: ConfiguredGroups,
+        check_coordinator: Callable[[str], None],
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        """`check_coordinator(group_id)` raises NotCoordinator where another broker is."""
+        self.membership = ShareMembership()
+        self.sessions = ShareSessions()
+        self._topics = topics
+        self._partitions = partitions
+        self._configs = configs
+        self._check_coordinator = check_coordinator
+        self._clock = clock
+        self._tasks = tasks
+        self._expiry: asyncio.Task[None] | None = None
+
+    # --- members -----------------------------------------------------------------------------
+
+    def heartbeat(self, beat: ShareHeartbeat) -> HeartbeatAnswer:
+        """ShareGroupHeartbeat. Raises what `ShareMembership.heartbeat` does, NotCoordinator."""
+        if not beat.group_id:
+            raise GroupIdInvalid("a group id must not be empty")
+        self._check_coordinator(beat.group_id)
+        overrides = self._configs.overrides(beat.group_id)
+        session_ms = int(group_value(overrides, "share.session.timeout.ms"))
+        interval_ms = int(group_value(overrides, "share.heartbeat.interval.ms"))
+        reply = self.membership.heartbeat(
+            beat, self._shapes(), session_ms, self._clock.now_ns() // 1_000_000
+        )
+        if self._expiry is None:
+            self._expiry = self._tasks.start(self._expire_always(), "members of share groups")
+        return HeartbeatAnswer(reply, interval_ms)
+
+    def members_of(self, group_id: str) -> ShareMembers:
+        """The group's members, none where it has been quiet. Raises NotCoordinator."""
+        self._check_coordinator(group_id)
+        return self.membership.groups.get(group_id) or ShareMembers(group_id)
+
+    def check_empty(self, group_id: str) -> None:
+        """Raises GroupNotEmpty, NotCoordinator."""
+        if self.members_of(group_id).members:
+            raise GroupNotEmpty(f"share group {group_id!r} has members: stop its consumers first")
+
+    async def _expire_always(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_INTERVAL_S)
+            try:
+                self._expire()
+            except Exception:  # without this task no member's session would ever end again
+                log.exception("sessions of share groups were not ended: tried again")
+
+    def _expire(self) -> None:
+        now_ms = self._clock.now_ns() // 1_000_000
+        for group_id, member_id in self.membership.expire(self._shapes(), now_ms):
+            log.info("member %s of share group %s: its session ended", member_id, group_id)
+            session = self.sessions.close(group_id, member_id)
+            if session is not None:  # a task each: a partition that does not answer holds up none
+                self._tasks.spawn(self.release(session), f"release {member_id}")
+
+    def _shapes(self) -> Mapping[str, TopicShape]:
+        return _Shapes(self._topics)
+
+    # --- sessions ----------------------------------------------------------------------------
+
+    def disconnected(self, connection: object) -> None:
+        """A connection has ended: what its members held here is released."""
+        for session in self.sessions.disconnected(connection):
+            self._tasks.spawn(self.release(session), f"release {session.member_id}")
+
+    async def release(self, session: ShareSession) -> None:
+        """Make what the session's member holds here available again."""
+        for topic_id, number in list(session.partitions):
+            topic = self._topics.by_id.get(topic_id)
+            if topic is None or topic.partition(number) is None:
+                continue
+            try:
+                await self._partitions.release(topic, number, session.group_id, session.member_id)
+            except GroupUnknown:
+                continue  # nothing was ever fetched there
+            except HeadraceError as error:  # its locks end by themselves
+                log.info("records of %s are not released yet: %s", session.member_id, error)
+
+
+class _Shapes(dict[str, TopicShape]):
+    """Topics by name, looked up when they are asked for."""
+
+    def __init__(self, topics: Topics) -> None:
+        super().__init__()
+        self._topics = topics
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._topics.by_name
+
+    def __getitem__(self, name: str) -> TopicShape:
+        topic = self._topics.by_name[name]
+        return TopicShape(topic.id, len(topic.partitions))

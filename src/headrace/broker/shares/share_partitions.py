@@ -1,0 +1,432 @@
+"""Share groups at work on the partitions that this broker serves: receive and settle.
+
+Invariants: what a group may have is decided by the machine of the partition
+(`coordination.shares`), whose journal is a companion log; this module reads the batches, and waits.
+Nothing here knows a protocol: Kafka's share groups and HTTP's queues call the same methods. Errors
+come back in the replies or are raised as HeadraceErrors.
+How it works: a receive looks at what could be had, reads whole batches for it, then acquires within
+what was read; so nothing is acquired that does not fit the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
+from headrace.broker.coordinators.group_config import duration_ms
+from headrace.broker.coordinators.internal_topics import InternalPartition
+from headrace.broker.shares.companions import open_companion
+from headrace.broker.shares.dead_letters import DeadLetters, Origin
+from headrace.broker.shares.share_reads import BatchesRead, rows_of
+from headrace.coordination.shares.commands import (
+    AcquireCommand,
+    Acquired,
+    AcquireReply,
+    AnyShareReply,
+    DescribeCommand,
+    DescribeReply,
+    LearnCommand,
+    LogStartCommand,
+    MoveStartCommand,
+    OpenCommand,
+    PeekCommand,
+    PeekReply,
+    ReleaseMemberCommand,
+    RemoveGroupCommand,
+    SettleCommand,
+    Settlement,
+    SettleReply,
+    ShareCommand,
+    ShareLoadedCommand,
+    ShareReply,
+    ShareTickCommand,
+    SkipCommand,
+)
+from headrace.coordination.shares.share_machine import ShareMachine, ShareRecord
+from headrace.errors import GroupUnknown, HeadraceError, NotOwner, TopicUnknown
+from headrace.log.reading import fetch, offset_of_time
+from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
+from headrace.metadata.facts import CompanionKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from headrace.broker.topics.ownership import Ownership
+    from headrace.broker.topics.topic import Topic
+    from headrace.coordination.shares.commands import DeadLetter, ShareDescription
+    from headrace.coordination.shares.config import ShareConfig
+    from headrace.log.environment import Environment
+    from headrace.log.partition_log import PartitionLog
+
+ROUNDS_MAX = 64
+"""Of one receive: each learns keys, or passes over records that nobody gets."""
+ROWS_BYTES = 256 * 1024
+"""Batches whose keys are learned at a time."""
+WAKE_LATE_MS = 2
+"""A lock's end is acted on by the shard's timer, which comes a moment after it."""
+WAKE_NEVER = -1
+
+OFFSET_MAX = 2**63 - 1
+ShareShard = CoordinatorShard[ShareCommand, ShareRecord, AnyShareReply]
+
+
+class GroupTerms(NamedTuple):
+    """How a group takes records: settings, and where it begins on a partition."""
+
+    config: ShareConfig
+    offset_reset: str
+    """share.auto.offset.reset"""
+    is_committed_only: bool
+    """share.isolation.level"""
+    dead_letter_topic: str
+    """errors.deadletterqueue.topic.name"""
+
+
+@dataclass(slots=True)
+class ReceiveRequest:
+    """What one member asks of one partition."""
+
+    group_id: str
+    member_id: str
+    records_max: int
+    bytes_max: int
+    is_strict: bool = False
+    lock_ms: int = -1
+
+
+class Pause(NamedTuple):
+    """What a receive saw that found nothing: until that changes, another one finds nothing."""
+
+    isolation: int
+    readable_end: int
+    settled: int
+    """The count of settlements, on which records may have become available."""
+    wait_ms: int = WAKE_NEVER
+    """After which time there may be something all the same; WAKE_NEVER: not by time alone."""
+
+
+@dataclass(slots=True)
+class Received:
+    """Whole batches in order of offset, and which of their records the member got."""
+
+    acquired: list[Acquired] = field(default_factory=list)
+    batches: list[bytes] = field(default_factory=list)
+    pause: Pause | None = None
+    """Set where nothing was acquired; for `wait`."""
+
+
+class _Hosted:
+    """The machine of one partition, for one tenure."""
+
+    __slots__ = ("data", "journal", "settled", "shard", "waiters")
+
+    def __init__(self, data: PartitionLog, journal: PartitionLog, shard: ShareShard) -> None:
+        self.data = data
+        self.journal = journal
+        self.shard = shard
+        self.settled = 0
+        self.waiters: dict[_Waiter, None] = {}
+
+    def wake(self) -> None:
+        """Records may be available again, or the next ones of their keys."""
+        self.settled += 1
+        for waiter in list(self.waiters):
+            waiter.notify()
+
+
+class SharePartitions:
+    """All share partitions of one broker."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        ownership: Ownership,
+        terms: Callable[[str], GroupTerms],
+        dead_letters: DeadLetters,
+        *,
+        is_alone: bool,
+    ) -> None:
+        """`terms(group_id)`: the group's settings as they are now."""
+        self._dead_letters = dead_letters
+        self._environment = environment
+        self._ownership = ownership
+        self._terms = terms
+        self._is_alone = is_alone
+        self._hosted: dict[tuple[UUID, int], _Hosted] = {}
+        self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
+
+    # --- what faces ask ----------------------------------------------------------------------
+
+    async def receive(self, topic: Topic, number: int, request: ReceiveRequest) -> Received:
+        """Acquire records that are there now; empty where none are.
+
+        Raises NotOwner, StorageUnavailable, CoordinatorLoading, CoordinatorUnavailable.
+        """
+        hosted = await self._host(topic, number)
+        await self._open_group(hosted, request.group_id)
+        is_committed = self._terms(request.group_id).is_committed_only
+        isolation = READ_COMMITTED if is_committed else READ_UNCOMMITTED
+        group_id = request.group_id
+        pause = Pause(isolation, 0, hosted.settled)
+        for _ in range(ROUNDS_MAX):
+            end, settled = hosted.data.visibility.bound(isolation).offset, hosted.settled
+            command = PeekCommand(group_id, end, request.records_max)
+            peeked = cast("PeekReply", await hosted.shard.submit(command))
+            _check(peeked.error)
+            pause = Pause(isolation, end, settled, peeked.wait_ms)
+            if not peeked.ranges:
+                if peeked.rows_from >= 0 and await self._learn(
+                    hosted, group_id, peeked.rows_from, isolation
+                ):
+                    continue
+                return Received(pause=pause)
+            read_ = await self._read(hosted, sorted(peeked.ranges), request, isolation)
+            if read_.skipped:
+                _check((await hosted.shard.submit(SkipCommand(group_id, read_.skipped))).error)
+            elif not read_.within:
+                return Received(pause=pause)
+            reply = await self._acquire(hosted, request, read_.within)
+            if reply.acquired:
+                return Received(reply.acquired, read_.holding(reply.acquired))
+        return Received(pause=pause._replace(wait_ms=0))
+
+    @staticmethod
+    async def _acquire(
+        hosted: _Hosted, request: ReceiveRequest, within: Sequence[tuple[int, int]]
+    ) -> AcquireReply:
+        command = AcquireCommand(
+            request.group_id,
+            request.member_id,
+            within,
+            request.records_max,
+            request.is_strict,
+            request.lock_ms,
+        )
+        reply = cast("AcquireReply", await hosted.shard.submit(command))
+        _check(reply.error)
+        return reply
+
+    async def wait(self, topic: Topic, number: int, pause: Pause, timeout_s: float) -> None:
+        """Return when there may be more than a receive saw, or after `timeout_s`."""
+        hosted = await self._host(topic, number)
+        waiter = _Waiter()
+        hosted.waiters[waiter] = None
+        hosted.data.waiters.add(waiter, pause.isolation)
+        try:
+            end = hosted.data.visibility.bound(pause.isolation).offset
+            if (end, hosted.settled) != (pause.readable_end, pause.settled):
+                return
+            if pause.wait_ms != WAKE_NEVER:
+                timeout_s = min(timeout_s, (pause.wait_ms + WAKE_LATE_MS) / 1000)
+            async with asyncio.timeout(timeout_s):
+                await waiter.event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            hosted.data.waiters.discard(waiter)
+            hosted.waiters.pop(waiter, None)
+
+    async def settle(
+        self,
+        topic: Topic,
+        number: int,
+        group_id: str,
+        member_id: str,
+        settlements: Sequence[Settlement],
+        *,
+        is_atomic: bool,
+    ) -> Sequence[HeadraceError | None]:
+        """One error or None for each settlement, once what it says is durable.
+
+        Raises NotOwner, StorageUnavailable.
+        """
+        hosted = await self._host(topic, number)
+        command = SettleCommand(group_id, member_id, settlements, is_atomic)
+        reply = cast("SettleReply", await hosted.shard.submit(command))
+        _check(reply.error)
+        hosted.wake()
+        return reply.errors
+
+    async def release(self, topic: Topic, number: int, group_id: str, member_id: str) -> None:
+        """A member's session has ended."""
+        hosted = await self._host(topic, number)
+        _check((await hosted.shard.submit(ReleaseMemberCommand(group_id, member_id))).error)
+        hosted.wake()
+
+    async def describe(
+        self, topic: Topic, number: int, group_ids: Sequence[str] | None = None
+    ) -> Sequence[ShareDescription]:
+        """Where groups stand on the partition; groups that have not begun there are left out."""
+        hosted = await self._host(topic, number)
+        reply = cast("DescribeReply", await hosted.shard.submit(DescribeCommand(group_ids)))
+        _check(reply.error)
+        return reply.groups
+
+    async def has_group(self, group_id: str) -> bool:
+        """Whether the group has begun on a partition whose journal is open here."""
+        for hosted in list(self._hosted.values()):
+            reply = cast("DescribeReply", await hosted.shard.submit(DescribeCommand([group_id])))
+            if reply.groups:
+                return True
+        return False
+
+    async def move_start(self, topic: Topic, number: int, group_id: str, offset: int) -> None:
+        """Let the group begin at `offset`; what is in flight is forgotten."""
+        hosted = await self._host(topic, number)
+        await self._open_group(hosted, group_id)
+        _check((await hosted.shard.submit(MoveStartCommand(group_id, offset))).error)
+        hosted.wake()
+
+    async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:
+        """Forget the group on the partition."""
+        hosted = await self._host(topic, number)
+        reply = await hosted.shard.submit(RemoveGroupCommand(group_id))
+        if not isinstance(reply.error, GroupUnknown):
+            _check(reply.error)
+
+    def resign(self, topic: Topic, number: int) -> None:
+        """This broker serves the partition no longer."""
+        hosted = self._hosted.pop((topic.id, number), None)
+        if hosted is not None:
+            error = NotOwner(f"{hosted.data.name} is served by another broker now")
+            hosted.shard.close(error)
+            hosted.journal.upkeep.abandon(error)
+
+    def forget_topic(self, topic_id: UUID) -> None:
+        """The topic was deleted, and the journals with it."""
+        for key in [key for key in self._hosted if key[0] == topic_id]:
+            hosted = self._hosted.pop(key)
+            hosted.shard.close(TopicUnknown("the topic was deleted"))
+            hosted.journal.upkeep.abandon(NotOwner("the topic was deleted"))
+
+    def close(self) -> None:
+        """Refuse what waits, stop the timers."""
+        for hosted in self._hosted.values():
+            hosted.shard.close(NotOwner("the broker is stopping"))
+
+    # --- the machine of a partition ----------------------------------------------------------
+
+    async def _host(self, topic: Topic, number: int) -> _Hosted:
+        data = topic.require_partition(number)
+        if data.is_deleted:
+            raise TopicUnknown(f"topic {topic.name!r} was deleted")
+        key = (topic.id, number)
+        hosted = self._hosted.get(key)
+        if hosted is not None and hosted.data is data and not hosted.shard.is_closed:
+            return hosted
+        if not self._ownership.is_mine(topic, number):
+            raise NotOwner(f"{data.name} is not served by this broker: refresh the metadata")
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            hosted = self._hosted.get(key)
+            if hosted is not None and hosted.data is data and not hosted.shard.is_closed:
+                return hosted
+            self.resign(topic, number)
+            journal = await open_companion(
+                self._environment, topic, number, CompanionKind.SHARES, is_owned=not self._is_alone
+            )
+            if topic.partition(number) is not data:
+                raise NotOwner(f"{data.name} has changed hands: refresh the metadata")
+            hosted = self._hosted[key] = _Hosted(data, journal, self._shard(topic, number, journal))
+        self._opening.pop(key, None)
+        return hosted
+
+    def _shard(self, topic: Topic, number: int, journal: PartitionLog) -> ShareShard:
+        environment = self._environment
+
+        def perform(letter: DeadLetter, report: Callable[[ShareCommand], None]) -> None:
+            group_id = letter.group_id
+            origin = Origin(topic, number, lambda: self._terms(group_id).dead_letter_topic)
+            self._dead_letters.begin(origin, letter, report)
+
+        return CoordinatorShard(
+            f"share groups of {topic.name}-{number}",
+            InternalPartition(journal, environment.store, environment.clock, environment.tasks),
+            ShareMachine,
+            (ShareLoadedCommand(), ShareTickCommand()),
+            environment.clock,
+            environment.tasks,
+            perform,
+        )
+
+    async def _open_group(self, hosted: _Hosted, group_id: str) -> None:
+        terms = self._terms(group_id)
+        machine = hosted.shard.machine
+        if isinstance(machine, ShareMachine):
+            group = machine.groups.get(group_id)
+            if group is not None and group.config == terms.config:
+                if group.window.start < hosted.data.log_start_offset:
+                    start = LogStartCommand(hosted.data.log_start_offset)
+                    _check((await hosted.shard.submit(start)).error)
+                return
+        start_offset = await self._first_offset(hosted.data, terms.offset_reset)
+        command = OpenCommand(group_id, start_offset, terms.config)
+        reply = cast("ShareReply", await hosted.shard.submit(command))
+        _check(reply.error)
+
+    async def _first_offset(self, data: PartitionLog, offset_reset: str) -> int:
+        """Where a group begins that this partition has not seen."""
+        if offset_reset == "earliest":
+            return data.log_start_offset
+        age_ms = duration_ms(offset_reset)
+        if age_ms is None:
+            return data.high_watermark
+        environment = self._environment
+        since_ms = environment.clock.now_ms() - age_ms
+        found = await offset_of_time(data, environment.store, since_ms)
+        return data.high_watermark if found.offset < 0 else found.offset
+
+    async def _learn(self, hosted: _Hosted, group_id: str, rows_from: int, isolation: int) -> bool:
+        """Tell the machine the keys of the records from `rows_from` on; whether there are any."""
+        start = max(rows_from, hosted.data.log_start_offset)
+        store = self._environment.store
+        fetched = await fetch(hosted.data, store, start, ROWS_BYTES, isolation)
+        found = BatchesRead()
+        rows_end = found.add(bytes(fetched.data), start, OFFSET_MAX, fetched.aborted or ())
+        if rows_end <= rows_from:
+            return False
+        rows = [row for data in found.batches for row in rows_of(data, start)]
+        command = LearnCommand(group_id, rows_from, rows, rows_end)
+        _check((await hosted.shard.submit(command)).error)
+        return True
+
+    async def _read(
+        self,
+        hosted: _Hosted,
+        ranges: Sequence[tuple[int, int]],
+        request: ReceiveRequest,
+        isolation: int,
+    ) -> BatchesRead:
+        """Whole batches for the first of `ranges`, up to the bytes that are wanted."""
+        found = BatchesRead()
+        reached = 0
+        for first, last in ranges:
+            offset = max(first, reached, hosted.data.log_start_offset)
+            left = request.bytes_max - found.size
+            if offset > last or (left <= 0 and found.batches):
+                continue
+            fetched = await fetch(hosted.data, self._environment.store, offset, left, isolation)
+            if fetched.data:
+                data, aborted = bytes(fetched.data), fetched.aborted or ()
+                reached = max(reached, found.add(data, offset, last, aborted))
+        return found
+
+
+class _Waiter:
+    """See log.waiters.Waiter."""
+
+    __slots__ = ("event",)
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def notify(self) -> None:
+        """See Waiter."""
+        self.event.set()
+
+
+def _check(error: HeadraceError | None) -> None:
+    if error is not None:
+        raise error

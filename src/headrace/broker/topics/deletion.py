@@ -1,0 +1,156 @@
+"""What follows when a topic is deleted: nobody serves its partitions, their ledgers go.
+
+Rules of the room: over what is left of the topic; `Topics` has forgotten it. Brokers hear of a
+deletion one after another. One that has not yet heard could take records for the next topic of that
+name, acknowledge them, and lose them a moment later; and it could show the old ones. So a topic is
+marked first, and its name is free when that is over: over shared storage the logs are taken from
+whoever serves them, for writers, and whoever serves them is waited for, for readers' sake; where
+each worker has ledgers of its own, there is only the waiting. Any broker may finish what another
+has begun, and whoever wants the name does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError, StorageUnavailable, VersionConflict
+from headrace.log.fencing import shut_out
+from headrace.metadata.facts import topic_key
+from headrace.metadata.store import ANY, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from headrace.broker.topics.ownership import Ownership
+    from headrace.broker.topics.topic import Topic
+    from headrace.log.environment import Environment
+    from headrace.log.partition_log import PartitionLog
+
+log = logging.getLogger(__name__)
+
+END_WAIT_S = 13.0
+HEARD_WAIT_S = 3.0
+PARTITIONS_AT_ONCE = 64
+TRIES_MAX = 60
+RETRY_S = 1.0
+
+
+async def clear(
+    environment: Environment, partitions: Sequence[PartitionLog], keys: Sequence[str]
+) -> None:
+    """Delete the ledgers of partitions whose topic is gone, then what says which these are."""
+    for partition in partitions:
+        await partition.upkeep.delete()
+    for key in keys:
+        if await environment.metadata.get(key) is not None:
+            await environment.metadata.delete(key, ANY)
+
+
+class _Ending:
+    """One deletion that this broker is about to finish."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.why: object = "it takes long"
+        """What was in its way last."""
+        self.task: asyncio.Task[bool]
+
+
+class Deletions:
+    """Topics that are marked as deleted, as this broker sees them."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._marked: dict[str, Topic] = {}
+        self._endings: dict[UUID, _Ending] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._marked
+
+    def holds(self, topic_id: UUID) -> bool:
+        """Whether it is a marked topic's: what is heard of it now is older than the mark."""
+        return any(topic.id == topic_id for topic in self._marked.values())
+
+    def marked(self, topic: Topic) -> None:
+        """The store has taken the mark, by this broker or another."""
+        self._marked[topic.name] = topic
+
+    def ended(self, name: str) -> None:
+        """The fact is gone, or of another topic."""
+        self._marked.pop(name, None)
+
+    async def finish(self, name: str, ownership: Ownership) -> None:
+        """On return no broker takes records for a marked topic of this name, which is free.
+
+        Raises StorageUnavailable where one might: then the name is not free. It is gone on with.
+        """
+        topic = self._marked.get(name)
+        if topic is None:
+            return
+        ending = self._endings.get(topic.id)
+        if ending is None:
+            ending = self._endings[topic.id] = _Ending(topic)
+            ending.task = self._environment.tasks.start(
+                self._end(ending, ownership), f"finish the deletion of {name}"
+            )
+            ending.task.add_done_callback(lambda _: self._endings.pop(topic.id))
+        await asyncio.wait({ending.task}, timeout=END_WAIT_S)
+        task = ending.task
+        if not task.done() or task.cancelled() or not task.result():
+            raise StorageUnavailable(
+                f"topic {name!r} is deleted, but a broker that has not heard of it may take records"
+                f" that go with it ({ending.why}): another topic of this name can be made when that"
+                " is over; delete it again to see whether it is"
+            )
+
+    async def finish_all(self, ownership: Ownership) -> None:
+        """Finish what brokers that are gone have begun."""
+        for name in list(self._marked):
+            try:
+                await self.finish(name, ownership)
+            except HeadraceError as error:
+                log.warning("%s", error)
+
+    async def _end(self, ending: _Ending, ownership: Ownership) -> bool:
+        """Whether the topic has ended."""
+        topic = ending.topic
+        try:
+            if self._environment.is_shared:
+                await self._shut_out_all(ending)
+            if not await ownership.wait_ended(topic, HEARD_WAIT_S):
+                if not self._environment.is_shared:
+                    ending.why = "a worker has not answered"
+                    return False
+                log.warning("a broker may still show records of the deleted topic %s", topic.name)
+            gone = Operation(topic_key(topic.name), None, topic.version)
+            await self._environment.metadata.multi([gone])
+        except VersionConflict:
+            log.debug("another broker has finished the deletion of topic %s", topic.name)
+        except HeadraceError as error:
+            ending.why = error
+            return False
+        if self._marked.get(topic.name) is topic:
+            self.ended(topic.name)
+        return True
+
+    async def _shut_out_all(self, ending: _Ending) -> None:
+        """Let nobody write to the topic. Raises why some may, after a minute of trying."""
+        at_once = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+
+        async def persist(number: int) -> None:
+            for left in reversed(range(TRIES_MAX)):
+                try:
+                    async with at_once:
+                        await shut_out(self._environment, ending.topic.id, number)
+                        return
+                except HeadraceError as error:
+                    ending.why = error
+                    if not left:
+                        raise
+                    await asyncio.sleep(RETRY_S)
+
+        numbers = range(ending.topic.fact.partition_count)
+        await asyncio.gather(*(persist(number) for number in numbers))

@@ -1,0 +1,475 @@
+"""The topics this broker knows, and what may be done to them.
+
+Rules of the room: the metadata store holds the truth; this is its picture in memory, changed only
+after the store has taken a change, by this broker or, as `apply` hears, by another. `version`
+counts changes, so that encoded answers can be kept.
+Topics are found by name and by id; a topic made again under its old name has a new id, new
+partitions and new ledgers, so old data can never show through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.broker.topics.deletion import Deletions, clear
+from headrace.broker.topics.topic import Topic
+from headrace.broker.topics.topic_checks import TopicChecks
+from headrace.broker.topics.topic_config import log_config
+from headrace.errors import (
+    FactMissing,
+    HeadraceError,
+    MetadataUnavailable,
+    NotOwner,
+    PartitionsInvalid,
+    PolicyViolation,
+    TopicExists,
+    TopicIdUnknown,
+    TopicUnknown,
+    VersionConflict,
+)
+from headrace.log.fencing import EPOCH_OF_DELETED
+from headrace.log.partition_log import PartitionLog
+from headrace.metadata.facts import (
+    TOPICS,
+    PartitionFact,
+    TopicFact,
+    partition_key,
+    partition_of_key,
+    partitions_prefix,
+    topic_key,
+    topic_of_key,
+)
+from headrace.metadata.store import ABSENT, Operation
+from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from uuid import UUID
+
+    from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.topics.ownership import Ownership
+    from headrace.log.environment import Environment
+    from headrace.log.log_config import LogConfig
+    from headrace.metadata.store import Entry
+    from headrace.runtime.randomness import Randomness
+
+log = logging.getLogger(__name__)
+
+SHARED_LEDGER_BYTES_MAX = 256 * 1024 * 1024
+PARTS_AT_ONCE = 1_000
+"""Owners and chains in one step of the metadata store, whose steps are bounded."""
+_INTERNAL_CONFIGS = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(64 * 1024 * 1024),
+    "segment.bytes": str(100 * 1024 * 1024),
+}
+
+
+class Topics:
+    """All topics of the cluster, as this broker sees them."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        config: BrokerConfig,
+        randomness: Randomness,
+        *,
+        is_alone: bool = True,
+    ) -> None:
+        """`is_alone`: this broker serves every partition, so each has its log from the start."""
+        self._environment = environment
+        self._config = config
+        self._is_alone = is_alone
+        self._checks = TopicChecks(environment, config, is_alone=is_alone)
+        self.ownership: Ownership
+        self.randomness = randomness
+        self.forget_progress: Callable[[str, UUID], Awaitable[None]]
+        """Has the groups of this broker forget their progress in a topic that is gone."""
+        self._changing = asyncio.Lock()
+        self.deletions = Deletions(environment)
+        self.by_name: dict[str, Topic] = {}
+        self.by_id: dict[UUID, Topic] = {}
+        self.ids: dict[str, UUID] = {}
+        self.version = 0
+        self._vanished: dict[str, UUID] = {}
+        """Topics whose fact went without a mark that was seen: deleted, or lost."""
+
+    async def load(self) -> None:
+        """Read all topics from the metadata store."""
+        for entry in await self._environment.metadata.list(TOPICS):
+            self.apply(entry.key, entry)
+
+    def apply(self, key: str, entry: Entry | None) -> Topic | None:
+        """Take over what is stored under a topic's key, None for nothing; the topic that is gone
+        by that, deleted, or deleted and made again before this broker looked.
+
+        Raises DataCorrupt, FormatUnsupported.
+        """
+        name = topic_of_key(key)
+        known = self.by_name.get(name)
+        gone: Topic | None = None
+        fact = None if entry is None else TopicFact.decode(entry.value)
+        if fact is not None:
+            self._vanished.pop(name, None)
+        if known is not None and (fact is None or fact.is_deleted or known.id != fact.id):
+            self._remove(known)
+            if fact is None:
+                self._vanished[name] = known.id
+            known, gone = None, known
+        if entry is None or fact is None:
+            self.deletions.ended(name)
+        elif fact.is_deleted:
+            self.deletions.marked(Topic(fact, entry.version, []))
+        elif known is None:
+            if not self.deletions.holds(fact.id):
+                self.deletions.ended(name)
+                self._add(fact, entry.version)
+        elif known.version < entry.version:
+            known.fact, known.version = fact, entry.version
+            self._extend(known)
+            for partition in known.partitions:
+                partition.config = self._log_config(fact.configs)
+            self.version += 1
+        return gone
+
+    async def is_lost(self, name: str) -> bool:
+        """Whether there was a topic of this name whose fact was lost, not deleted.
+
+        Only over shared storage, where a deletion closes the chains. Raises MetadataUnavailable,
+        StorageUnavailable.
+        """
+        evidence, topic_id = self._environment.evidence, self._vanished.get(name)
+        if evidence is None:
+            return False
+        if topic_id is not None:
+            for entry in await self._environment.metadata.list(partitions_prefix(topic_id)):
+                chain = PartitionFact.decode(entry.value)
+                if chain.ledgers and chain.leader_epoch < EPOCH_OF_DELETED:
+                    return True
+            self._vanished.pop(name, None)
+        return name in await evidence.lost_names(name)
+
+    async def refresh(self, name: str) -> None:
+        """Take over what the store says of one topic. Raises MetadataUnavailable."""
+        key = topic_key(name)
+        self.apply(key, await self._environment.metadata.get(key))
+
+    def _remove(self, topic: Topic) -> None:
+        """Forget the topic; what is under way in its logs fails."""
+        del self.by_name[topic.name]
+        del self.by_id[topic.id]
+        del self.ids[topic.name]
+        for partition in topic.partitions:
+            partition.is_deleted = True
+            if not self._is_alone:
+                partition.upkeep.abandon(NotOwner(f"topic {topic.name!r} was deleted"))
+        self.version += 1
+
+    def _extend(self, topic: Topic) -> None:
+        """Give the topic the partitions that its fact says it has."""
+        for number in range(len(topic.partitions), topic.fact.partition_count):
+            topic.partitions.append(self._first_log(topic.fact, number))
+        self.version += 1
+        self.ownership.topics_changed()
+
+    def _first_log(self, fact: TopicFact, number: int) -> PartitionLog:
+        return self.new_log(fact, number) if self._is_alone else self.foreign_log(fact, number)
+
+    def foreign_log(self, fact: TopicFact, number: int) -> PartitionLog:
+        """What stands in the place of a partition that another broker serves, or nobody yet."""
+        foreign = self.new_log(fact, number)
+        foreign.upkeep.abandon(
+            NotOwner(f"{foreign.name} is not served by this broker: refresh the metadata")
+        )
+        return foreign
+
+    def stand_in(self, topic: Topic, number: int) -> None:
+        """Put in the place of a log that is not served here what says so."""
+        if self.by_id.get(topic.id) is topic:
+            topic.partitions[number] = self.foreign_log(topic.fact, number)
+            self.version += 1
+
+    def _add(self, fact: TopicFact, version: int) -> Topic:
+        partitions = [self._first_log(fact, number) for number in range(fact.partition_count)]
+        topic = Topic(fact, version, partitions)
+        self.by_name[fact.name] = topic
+        self.by_id[fact.id] = topic
+        self.ids[fact.name] = fact.id
+        self.version += 1
+        self.ownership.topics_changed()
+        return topic
+
+    def new_log(
+        self, fact: TopicFact, number: int, leader_epoch: int | None = None
+    ) -> PartitionLog:
+        """The log of a partition, served under `leader_epoch` (None: by no other broker ever)."""
+        made = PartitionLog(
+            f"{fact.name}-{number}",
+            fact.id,
+            number,
+            self._log_config(fact.configs),
+            self._environment,
+            leader_epoch,
+        )
+        made.upkeep.chain.is_expected = fact.has_chain(number)
+        return made
+
+    def _log_config(self, configs: Mapping[str, str]) -> LogConfig:
+        config = log_config(configs)
+        if self._environment.is_shared:
+            # Who takes over a ledger reads all that it holds.
+            config.segment_bytes = min(config.segment_bytes, SHARED_LEDGER_BYTES_MAX)
+        return config
+
+    def get(self, name: str) -> Topic:
+        """The topic. Raises TopicUnknown."""
+        topic = self.by_name.get(name)
+        if topic is None:
+            raise TopicUnknown(f"there is no topic {name[:249]!r}: create it, or check the name")
+        return topic
+
+    def get_by_id(self, topic_id: UUID) -> Topic:
+        """The topic. Raises TopicIdUnknown."""
+        topic = self.by_id.get(topic_id)
+        if topic is None:
+            raise TopicIdUnknown(f"there is no topic with the id {topic_id}")
+        return topic
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self.by_name)
+
+    # --- changes -----------------------------------------------------------------------------
+
+    async def create(
+        self,
+        name: str,
+        partition_count: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        is_validated_only: bool = False,
+    ) -> TopicFact:
+        """Make a topic; -1 stands for the broker's default. Raises what `TopicChecks` says."""
+        if name in INTERNAL_TOPICS and name not in self.by_name:
+            raise PolicyViolation(f"{name} is internal: it is created when a client first needs it")
+        for is_last in (False, True):
+            if not is_validated_only:
+                await self.deletions.finish(name, self.ownership)
+            try:
+                return await self._create(
+                    name,
+                    partition_count,
+                    replication_factor,
+                    configs,
+                    is_validated_only=is_validated_only,
+                )
+            except TopicExists:
+                if is_last or name not in self.deletions:  # else it was just heard of
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    async def _create(
+        self,
+        name: str,
+        partition_count: int,
+        replication_factor: int,
+        configs: Mapping[str, str] | None,
+        *,
+        is_validated_only: bool = False,
+    ) -> TopicFact:
+        if partition_count == -1:
+            partition_count = self._config.partition_count_default
+        if replication_factor == -1:
+            replication_factor = 1
+        overrides = dict(configs or {})
+        if name not in self.by_name and await self.is_lost(name):
+            raise FactMissing(
+                f"topic {name!r} cannot be made: one of this name has lost its fact, and its"
+                " records would be hidden; restore it with `headrace cluster repair`",
+                topic=name,
+            )
+        async with self._changing:
+            self._checks.check_new(
+                name, partition_count, replication_factor, overrides, self.by_name
+            )
+            fact = TopicFact(
+                name,
+                self.randomness.uuid(),
+                partition_count,
+                replication_factor,
+                overrides,
+                self._environment.clock.now_ms(),
+                chain_count=partition_count,
+            )
+            if is_validated_only:
+                return fact
+            parts = [
+                *self.ownership.first_owners(fact),
+                *_first_chains(fact, range(partition_count)),
+            ]
+            born = Operation(topic_key(name), fact.encode(), ABSENT)
+            try:
+                version = await self._put_with(born, parts)
+            except VersionConflict as error:
+                await self.refresh(name)  # a rival was faster
+                raise TopicExists(f"topic {name!r} is there already") from error
+            topic = self.by_name.get(name) or self._add(fact, version)
+            log.info("created topic %s with %d partitions", name, partition_count)
+        await self.ownership.wait_served(topic)
+        return fact
+
+    async def ensure_internal(self, name: str) -> Topic:
+        """The internal topic, made now if it is not there yet."""
+        if name not in self.by_name:
+            counts = {
+                OFFSETS_TOPIC: self._config.offsets_partition_count,
+                TRANSACTIONS_TOPIC: self._config.transactions_partition_count,
+            }
+            try:
+                await self._create(name, counts[name], 1, _INTERNAL_CONFIGS)
+            except TopicExists:  # made in the meantime
+                log.debug("internal topic %s was made by a rival", name)
+        return self.by_name[name]
+
+    async def delete(self, topic: Topic) -> None:
+        """Remove the topic and all its records; on return nobody takes any for it.
+
+        Raises StorageUnavailable where it is gone, but that cannot be made sure of.
+        """
+        if topic.is_internal:
+            raise PolicyViolation(f"{topic.name} is internal: it holds the state of coordinators")
+        async with self._changing:
+            self._check_current(topic)
+            numbers = range(topic.fact.partition_count)
+            if self._is_alone:
+                await self._put(topic, None)
+            else:
+                deleted_ms = self._environment.clock.now_ms()
+                await self._put(topic, replace(topic.fact, deleted_ms=deleted_ms))
+                self.deletions.marked(topic)
+            if self.by_id.get(topic.id) is topic:  # the store's own news may have been faster
+                self._remove(topic)
+            try:
+                await self.forget_progress(topic.name, topic.id)
+            except HeadraceError as error:
+                log.warning(
+                    "offsets of the deleted topic %s stay, and are found stale: %s",
+                    topic.name,
+                    error,
+                )
+        log.info("deleted topic %s", topic.name)
+        if self._is_alone:
+            # Behind the answer's back; a crash leaves it to the next start's `collect_orphans`.
+            clearing = self._clear_alone(topic, numbers)
+            self._environment.tasks.spawn(clearing, f"delete {topic.name}")
+        else:  # the sweep of orphans deletes ledgers when nobody can write to them any more
+            self.ownership.topics_changed()
+            await self.deletions.finish(topic.name, self.ownership)
+
+    async def _clear_alone(self, topic: Topic, numbers: range) -> None:
+        keys = [partition_key(topic.id, number) for number in numbers]
+        await self.clear(topic.partitions, keys)
+        # What is left are companions: the journals of share groups and the like.
+        for entry in await self._environment.metadata.list(partitions_prefix(topic.id)):
+            companion = self.new_log(topic.fact, partition_of_key(entry.key)[1])
+            await self.clear([companion], [entry.key])
+
+    async def finish_deletions(self) -> None:
+        """Finish what brokers that are gone have begun to delete."""
+        await self.deletions.finish_all(self.ownership)
+
+    async def clear(self, partitions: Sequence[PartitionLog], keys: Sequence[str]) -> None:
+        """Delete the ledgers of partitions whose topic is gone, then what says which these are."""
+        await clear(self._environment, partitions, keys)
+
+    async def add_partitions(
+        self, topic: Topic, count: int, *, is_validated_only: bool = False
+    ) -> None:
+        """Raise the number of partitions to `count`. Raises PartitionsInvalid."""
+        async with self._changing:
+            self._check_current(topic)
+            self._checks.check_partition_count(count)
+            if count <= topic.fact.partition_count:
+                raise PartitionsInvalid(
+                    f"topic {topic.name!r} has {topic.fact.partition_count} partitions already,"
+                    f" and {count} are not more: partitions are never taken away"
+                )
+            if topic.is_internal:
+                raise PolicyViolation(
+                    f"{topic.name} is internal: keys would change their partition"
+                )
+            if is_validated_only:
+                return
+            await self._add_partitions(topic, count)
+            self._extend(topic)
+        await self.ownership.wait_served(topic)
+
+    async def _add_partitions(self, topic: Topic, count: int) -> None:
+        """Store the new number, and the chains of the partitions that come with it."""
+        fact = replace(topic.fact, partition_count=count)
+        if fact.chain_count == topic.fact.partition_count:  # no earlier version had a hand in it
+            fact.chain_count = count
+        metadata = self._environment.metadata
+        # Some are there where an attempt was cut short.
+        known = {entry.key for entry in await metadata.list(partitions_prefix(fact.id))}
+        added = _first_chains(fact, range(topic.fact.partition_count, count))
+        await self._put(topic, fact, [step for step in added if step.key not in known])
+
+    async def change_configs(
+        self,
+        topic: Topic,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        *,
+        is_validated_only: bool = False,
+    ) -> None:
+        """Let `change` make the overrides, so that none of two is lost. Raises ConfigInvalid."""
+        async with self._changing:
+            self._check_current(topic)
+            configs = change(topic.fact.configs)
+            self._checks.check_configs(configs, topic.fact.configs)
+            if is_validated_only:
+                return
+            await self._put(topic, replace(topic.fact, configs=dict(configs)))
+            for partition in topic.partitions:
+                partition.config = self._log_config(configs)
+            self.version += 1
+
+    def _check_current(self, topic: Topic) -> None:
+        """Raises TopicUnknown if `topic` went: its name may be another topic's by now."""
+        if self.by_id.get(topic.id) is not topic:
+            raise TopicUnknown(f"topic {topic.name!r} was deleted in the meantime")
+
+    async def _put_with(self, step: Operation, parts: Sequence[Operation]) -> int:
+        """Write a topic's fact after, or together with, the facts of its partitions; its version.
+
+        Raises VersionConflict, MetadataUnavailable.
+        """
+        metadata = self._environment.metadata
+        for first in range(PARTS_AT_ONCE, len(parts), PARTS_AT_ONCE):
+            await metadata.multi(parts[first : first + PARTS_AT_ONCE])
+        return (await metadata.multi([step, *parts[:PARTS_AT_ONCE]]))[0]
+
+    async def _put(
+        self, topic: Topic, fact: TopicFact | None, parts: Sequence[Operation] = ()
+    ) -> None:
+        """Store the topic's fact; None removes it. Raises TopicUnknown, MetadataUnavailable."""
+        value = None if fact is None else fact.encode()
+        try:
+            step = Operation(topic_key(topic.name), value, topic.version)
+            version = await self._put_with(step, parts)
+        except VersionConflict as error:  # another broker was faster
+            await self.refresh(topic.name)
+            self._check_current(topic)
+            raise MetadataUnavailable(f"topic {topic.name!r} was changed: try again") from error
+        if fact is not None:
+            topic.version, topic.fact = version, fact
+
+
+def _first_chains(fact: TopicFact, numbers: range) -> list[Operation]:
+    """What to write with new partitions, so that a chain which is missing later was lost."""
+    value = PartitionFact().encode()
+    return [Operation(partition_key(fact.id, number), value, ABSENT) for number in numbers]
