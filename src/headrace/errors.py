@@ -200,6 +200,10 @@ class PartitionsInvalid(Rejected):
     """Not a legal partition count."""
 
 
+class AssignmentInvalid(Rejected):
+    """Not a legal assignment of partitions to brokers."""
+
+
 class ReplicationFactorInvalid(Rejected):
     """More replicas asked for than there are brokers."""
 

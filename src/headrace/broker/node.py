@@ -30,6 +30,9 @@ from headrace.broker.ownership.balance import Balance
 from headrace.broker.ownership.cluster_view import adopt_partitions
 from headrace.broker.ownership.follower import Follower
 from headrace.broker.ownership.shared_ownership import SharedOwnership
+from headrace.broker.services.configurations import Configurations
+from headrace.broker.services.group_administration import GroupAdministration
+from headrace.broker.services.topic_administration import TopicAdministration
 from headrace.broker.shares.dead_letters import DeadLetters
 from headrace.broker.shares.share_groups import ShareGroups
 from headrace.broker.shares.share_partitions import GroupTerms, SharePartitions
@@ -152,6 +155,10 @@ class Node:
         self.producer_ids = ProducerIds(metadata, clock)
         self._prepare_coordinators()
         self._prepare_shares(environment)
+        self.topic_administration = TopicAdministration(
+            self.topics, self.ownership, config.broker_id
+        )
+        self.configurations = Configurations(self.topics, self.group_configs, config)
         self.compactor = (
             Compactor(self.topics, environment, config) if shared_ledgers is None else None
         )
@@ -230,6 +237,7 @@ class Node:
         """What handlers and logs may ask for before the metadata is read."""
         self.coordinators = CoordinatorRegistry()
         self.groups: GroupCoordinator
+        self.group_administration: GroupAdministration
         self.transactions: TransactionCoordinator
         self.markers = MarkerWriter(self.topics, lambda: self.groups)
         self.marker_sender = MarkerSender(
@@ -264,6 +272,7 @@ class Node:
                 config.transaction_timeout_ms_max, config.transactional_id_expiration_ms
             ),
         )
+        self.group_administration = GroupAdministration(self.topics, self.groups)
         self.coordinators.add(self.groups.shards)
         self.coordinators.add(self.transactions.shards)
 

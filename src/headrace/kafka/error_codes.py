@@ -125,6 +125,7 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.TopicNameInvalid: INVALID_TOPIC_EXCEPTION,
     errors.PartitionsInvalid: INVALID_PARTITIONS,
     errors.ReplicationFactorInvalid: INVALID_REPLICATION_FACTOR,
+    errors.AssignmentInvalid: INVALID_REPLICA_ASSIGNMENT,
     errors.ConfigInvalid: INVALID_CONFIG,
     errors.RequestInvalid: INVALID_REQUEST,
     errors.VersionUnsupported: UNSUPPORTED_VERSION,

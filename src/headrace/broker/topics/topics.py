@@ -335,13 +335,18 @@ class Topics:
                 log.debug("internal topic %s was made by a rival", name)
         return self.by_name[name]
 
+    @staticmethod
+    def check_deletable(topic: Topic) -> None:
+        """Raises PolicyViolation."""
+        if topic.is_internal:
+            raise PolicyViolation(f"{topic.name} is internal: it holds the state of coordinators")
+
     async def delete(self, topic: Topic) -> None:
         """Remove the topic and all its records; on return nobody takes any for it.
 
         Raises StorageUnavailable where it is gone, but that cannot be made sure of.
         """
-        if topic.is_internal:
-            raise PolicyViolation(f"{topic.name} is internal: it holds the state of coordinators")
+        self.check_deletable(topic)
         async with self._changing:
             self._check_current(topic)
             numbers = range(topic.fact.partition_count)

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.coordination.groups.commands import (
     CommitCommand,
-    DeleteOffsetsCommand,
     FetchedOffset,
-    FetchOffsetsCommand,
     OffsetToCommit,
 )
 from headrace.errors import HeadraceError, TopicIdUnknown
 from headrace.kafka import apis
 from headrace.kafka.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION, code_of
-from headrace.kafka.handlers.groups import ensure_offsets_topic
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -40,20 +37,17 @@ def _topic_name(node: Node, item: Any) -> str:
 
 async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
     """OffsetCommit: what a partition's error is, is said beside it."""
-    await ensure_offsets_topic(node)
     errors: dict[tuple[int, int], HeadraceError | None] = {}
-    accepted: list[tuple[int, int]] = []
+    named: list[tuple[int, int]] = []
     offsets: list[OffsetToCommit] = []
     for at, topic in enumerate(request.topics):
+        try:
+            name = _topic_name(node, topic)
+        except HeadraceError as error:
+            errors.update(((at, number), error) for number in range(len(topic.partitions)))
+            continue
         for number, item in enumerate(topic.partitions):
-            try:
-                name = _topic_name(node, topic)
-                known = node.topics.get(name)
-                known.require_partition(item.partition_index)
-            except HeadraceError as error:
-                errors[at, number] = error
-                continue
-            accepted.append((at, number))
+            named.append((at, number))
             offsets.append(
                 OffsetToCommit(
                     name,
@@ -61,7 +55,6 @@ async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
                     item.committed_offset,
                     getattr(item, "committed_leader_epoch", -1),
                     item.committed_metadata,
-                    known.id,
                 )
             )
     command = CommitCommand(
@@ -71,8 +64,8 @@ async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
         getattr(request, "group_instance_id", None),
         offsets,
     )
-    reply = await node.groups.commit(command)
-    for place, result in zip(accepted, reply.results, strict=True):
+    reply = await node.group_administration.commit(command)
+    for place, result in zip(named, reply.results, strict=True):
         errors[place] = result.error
     return {
         "topics": [
@@ -107,9 +100,7 @@ async def _fetch_offsets(
                 unknown.append(_no_offsets(topic, code_of(error)))
                 continue
             wanted.extend((name, number) for number in topic.partition_indexes)
-    reply = await node.groups.fetch_offsets(
-        FetchOffsetsCommand(group_id, wanted, require_stable=require_stable)
-    )
+    reply = await node.group_administration.offsets(group_id, wanted, require_stable=require_stable)
     by_topic: dict[str, list[FetchedOffset]] = {}
     for offset in reply.offsets:
         by_topic.setdefault(offset.topic, []).append(offset)
@@ -156,7 +147,6 @@ def _no_offsets(topic: Any, error_code: int) -> dict[str, Any]:
 
 async def offset_fetch(node: Node, request: Any, context: Context) -> Answer:
     """OffsetFetch: of one group, or from v8 on of several."""
-    await ensure_offsets_topic(node)
     stable: bool = getattr(request, "require_stable", False)
     if context.version < 8:
         topics = request.topics
@@ -179,11 +169,10 @@ async def offset_fetch(node: Node, request: Any, context: Context) -> Answer:
 
 async def offset_delete(node: Node, request: Any, _context: Context) -> Answer:
     """OffsetDelete (KIP-496)."""
-    await ensure_offsets_topic(node)
     wanted = [
         (topic.name, item.partition_index) for topic in request.topics for item in topic.partitions
     ]
-    reply = await node.groups.delete_offsets(DeleteOffsetsCommand(request.group_id, wanted))
+    reply = await node.group_administration.delete_offsets(request.group_id, wanted)
     codes = {(r.topic, r.partition): code_of(r.error) for r in reply.results}
     return {
         "error_code": code_of(reply.error),

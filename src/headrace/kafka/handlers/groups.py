@@ -14,7 +14,6 @@ from headrace.coordination.groups.commands import (
     JoinCommand,
     LeaveCommand,
     LeavingMember,
-    ListGroupsCommand,
     SyncCommand,
 )
 from headrace.kafka import apis
@@ -24,7 +23,6 @@ from headrace.kafka.error_codes import (
     code_of,
     message_of,
 )
-from headrace.records.identifiers import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -42,9 +40,8 @@ def milliseconds(duration: datetime.timedelta) -> int:
 
 
 async def ensure_offsets_topic(node: Node) -> None:
-    """Make the internal topic that holds all groups, if nobody has needed it yet."""
-    if OFFSETS_TOPIC not in node.topics.by_name:
-        await node.topics.ensure_internal(OFFSETS_TOPIC)
+    """Create the internal topic that holds all groups, unless it is there."""
+    await node.group_administration.ensure_offsets_topic()
 
 
 async def join_group(node: Node, request: Any, context: Context) -> Answer:
@@ -155,11 +152,9 @@ async def leave_group(node: Node, request: Any, context: Context) -> Answer:
 
 async def list_groups(node: Node, request: Any, _context: Context) -> Answer:
     """ListGroups."""
-    await ensure_offsets_topic(node)
-    command = ListGroupsCommand(
-        list(getattr(request, "states_filter", ())), list(getattr(request, "types_filter", ()))
+    reply = await node.group_administration.list(
+        getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
     )
-    reply = await node.groups.list_groups(command)
     return {
         "error_code": code_of(reply.error),
         "groups": [
@@ -202,8 +197,7 @@ def _described(group: GroupDescription, context: Context, *, with_operations: bo
 
 async def describe_groups(node: Node, request: Any, context: Context) -> Answer:
     """DescribeGroups."""
-    await ensure_offsets_topic(node)
-    groups = await node.groups.describe_groups([str(group) for group in request.groups])
+    groups = await node.group_administration.describe([str(group) for group in request.groups])
     with_operations = getattr(request, "include_authorized_operations", False)
     return {
         "groups": [_described(group, context, with_operations=with_operations) for group in groups]
@@ -212,8 +206,8 @@ async def describe_groups(node: Node, request: Any, context: Context) -> Answer:
 
 async def delete_groups(node: Node, request: Any, _context: Context) -> Answer:
     """DeleteGroups."""
-    await ensure_offsets_topic(node)
-    results = await node.groups.delete_groups([str(group) for group in request.groups_names])
+    group_ids = [str(group) for group in request.groups_names]
+    results = await node.group_administration.delete(group_ids)
     return {
         "results": [
             {

@@ -1,6 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions.
 
-Rules of the room: each topic of a request has its own outcome; one that fails harms no other.
+Invariants: each topic of a request has its own outcome; one that fails affects no other. The
+rules are in `broker/services/topic_administration`.
 """
 
 from __future__ import annotations
@@ -8,14 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import (
-    HeadraceError,
-    PartitionsInvalid,
-    Rejected,
-    RequestInvalid,
-)
+from headrace.broker.services.topic_administration import Assignment, NewTopic
+from headrace.errors import HeadraceError, RequestInvalid
 from headrace.kafka import apis
-from headrace.kafka.error_codes import INVALID_REPLICA_ASSIGNMENT, code_of, message_of
+from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.configs import described_topic_configs
 
 if TYPE_CHECKING:
@@ -25,35 +22,13 @@ if TYPE_CHECKING:
     from headrace.metadata.facts import TopicFact
 
 
-class _AssignmentInvalid(Rejected):
-    pass
-
-
-def _code(error: BaseException | None) -> int:
-    return INVALID_REPLICA_ASSIGNMENT if isinstance(error, _AssignmentInvalid) else code_of(error)
-
-
-def _assigned_count(topic: Any, broker_id: int) -> int:
-    """The partition count that an explicit assignment means."""
-    if topic.num_partitions != -1 or topic.replication_factor != -1:
-        raise RequestInvalid("give either a partition count or an assignment, not both")
-    numbers = sorted(item.partition_index for item in topic.assignments)
-    if numbers != list(range(len(numbers))):
-        raise _AssignmentInvalid("an assignment names each partition from 0 on once")
-    if any(tuple(item.broker_ids or ()) != (broker_id,) for item in topic.assignments):
-        raise _AssignmentInvalid(f"the only broker to assign partitions to is {broker_id}")
-    return len(numbers)
-
-
-async def _create(node: Node, topic: Any, *, is_validated_only: bool) -> TopicFact:
-    count, factor = topic.num_partitions, topic.replication_factor
-    if topic.assignments:
-        count, factor = _assigned_count(topic, node.config.broker_id), 1
-    configs = {item.name: item.value for item in topic.configs if item.value is not None}
-    if count < 1 and count != -1:
-        raise PartitionsInvalid(f"{count} partitions are not possible: ask for at least 1")
-    return await node.topics.create(
-        topic.name, count, factor, configs, is_validated_only=is_validated_only
+def _new(topic: Any) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        {item.name: item.value for item in topic.configs if item.value is not None},
+        [(item.partition_index, tuple(item.broker_ids or ())) for item in topic.assignments],
     )
 
 
@@ -67,14 +42,16 @@ async def create_topics(node: Node, request: Any, _context: Context) -> Answer:
         try:
             if counts[topic.name] > 1:
                 raise RequestInvalid(f"topic {topic.name[:249]!r} is named twice")
-            fact = await _create(node, topic, is_validated_only=request.validate_only)
+            fact = await node.topic_administration.create(
+                _new(topic), is_dry_run=request.validate_only
+            )
         except HeadraceError as refused:
             error = refused
         results.append(
             {
                 "name": topic.name,
                 "topic_id": fact.id if fact and not request.validate_only else None,
-                "error_code": _code(error),
+                "error_code": code_of(error),
                 "error_message": message_of(error),
                 "topic_config_error_code": 0,
                 "num_partitions": fact.partition_count if fact else -1,
@@ -94,17 +71,13 @@ async def delete_topics(node: Node, request: Any, context: Context) -> Answer:
         asked = [(name, None) for name in request.topic_names]
     results: list[dict[str, Any]] = []
     for name, topic_id in asked:
+        known = node.topics.by_id.get(topic_id) if name is None else node.topics.by_name.get(name)
         result = {"name": name, "topic_id": topic_id}
+        if known is not None:
+            result = {"name": known.name, "topic_id": known.id}
         error: HeadraceError | None = None
         try:
-            if (name is None) == (topic_id is None):
-                raise RequestInvalid("name a topic either by its name or by its id")
-            if name and name in node.topics.deletions:  # once more, since the first answer was bad
-                await node.topics.deletions.finish(name, node.ownership)
-            else:
-                topic = node.topics.get(name) if name else node.topics.get_by_id(topic_id)
-                result = {"name": topic.name, "topic_id": topic.id}
-                await node.topics.delete(topic)
+            await node.topic_administration.delete(name, topic_id)
         except HeadraceError as refused:
             error = refused
         results.append(result | {"error_code": code_of(error), "error_message": message_of(error)})
@@ -117,19 +90,19 @@ async def create_partitions(node: Node, request: Any, _context: Context) -> Answ
     for item in request.topics:
         error: HeadraceError | None = None
         try:
-            topic = node.topics.get(item.name)
-            for assignment in item.assignments or ():
-                if tuple(assignment.broker_ids or ()) != (node.config.broker_id,):
-                    raise _AssignmentInvalid("the only broker is this one")
-            await node.topics.add_partitions(
-                topic, item.count, is_validated_only=request.validate_only
+            assignments: list[Assignment] = [
+                (number, tuple(one.broker_ids or ()))
+                for number, one in enumerate(item.assignments or ())
+            ]
+            await node.topic_administration.add_partitions(
+                item.name, item.count, assignments, is_dry_run=request.validate_only
             )
         except HeadraceError as refused:
             error = refused
         results.append(
             {
                 "name": item.name,
-                "error_code": _code(error),
+                "error_code": code_of(error),
                 "error_message": message_of(error),
             }
         )

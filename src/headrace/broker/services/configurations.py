@@ -1,0 +1,184 @@
+"""The settings of topics and groups: shown and changed for every face.
+
+Invariants: knows no protocol. A change is checked as a whole and made as a whole, under the lock of
+the topic or group, so none of two concurrent changes is lost; a dry run stops after the checks.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.coordinators.group_config import GROUP_DEFINITIONS, check_group_config
+from headrace.broker.topics.topic_config import (
+    DEFINITIONS,
+    LIST,
+    QUORUM,
+    ConfigDefinition,
+    check_config,
+)
+from headrace.errors import ConfigInvalid, PolicyViolation, RequestInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.coordinators.groups_configured import ConfiguredGroups
+    from headrace.broker.topics.topics import Topics
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+"""What a change does to a setting (KIP-339). Do not change: on Kafka's wire."""
+NO_DEFAULTS: Final[Mapping[str, str]] = {}
+
+
+class ConfigChange(NamedTuple):
+    """One setting's change."""
+
+    name: str
+    operation: int
+    value: str | None = None
+
+
+class Setting(NamedTuple):
+    """One setting as it is now."""
+
+    definition: ConfigDefinition
+    value: str
+    default: str
+    is_override: bool
+    """Set for this topic or group."""
+    is_broker_default: bool
+    """The default is the broker's own, not the table's."""
+
+
+class Configurations:
+    """See the module."""
+
+    def __init__(
+        self, topics: Topics, group_configs: ConfiguredGroups, config: BrokerConfig
+    ) -> None:
+        self._topics = topics
+        self._groups = group_configs
+        self._config = config
+
+    # --- topics ------------------------------------------------------------------------------
+
+    def of_topic(self, name: str) -> list[Setting]:
+        """All settings of a topic. Raises TopicUnknown."""
+        return self.of_overrides(self._topics.get(name).fact.configs)
+
+    def of_overrides(self, overrides: Mapping[str, str]) -> list[Setting]:
+        """All settings of a topic with these overrides."""
+        quorum = self._config.ledger_quorum
+        defaults = NO_DEFAULTS if quorum is None else {QUORUM: quorum}
+        return _settings(DEFINITIONS, overrides, defaults)
+
+    async def change_topic(
+        self, name: str, changes: Sequence[ConfigChange], *, is_dry_run: bool = False
+    ) -> None:
+        """Change some settings of a topic, leave the others.
+
+        Raises TopicUnknown, ConfigInvalid, RequestInvalid, PolicyViolation, MetadataUnavailable.
+        """
+        change = partial(changed, changes, definitions=DEFINITIONS, check=check_config)
+        await self._change_topic(name, change, is_dry_run=is_dry_run)
+
+    async def replace_topic(
+        self, name: str, configs: Mapping[str, str], *, is_dry_run: bool = False
+    ) -> None:
+        """Set these overrides of a topic, and no others. Raises what `change_topic` does."""
+        await self._change_topic(name, lambda _overrides: dict(configs), is_dry_run=is_dry_run)
+
+    async def _change_topic(
+        self,
+        name: str,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        *,
+        is_dry_run: bool,
+    ) -> None:
+        topic = self._topics.get(name)
+        if topic.is_internal:
+            raise PolicyViolation(
+                f"{topic.name} is internal: its settings protect the coordinators' state, and"
+                " cannot be changed"
+            )
+        await self._topics.change_configs(topic, change, is_validated_only=is_dry_run)
+
+    # --- groups ------------------------------------------------------------------------------
+
+    def of_group(self, group_id: str) -> list[Setting]:
+        """All settings of a group; a group that nobody configured has the defaults."""
+        return _settings(GROUP_DEFINITIONS, self._groups.overrides(group_id), NO_DEFAULTS)
+
+    async def change_group(
+        self, group_id: str, changes: Sequence[ConfigChange], *, is_dry_run: bool = False
+    ) -> None:
+        """Change some settings of a group, leave the others.
+
+        Raises GroupIdInvalid, ConfigInvalid, RequestInvalid, MetadataUnavailable.
+        """
+        change = partial(changed, changes, definitions=GROUP_DEFINITIONS, check=check_group_config)
+        await self._groups.change(group_id, change, is_validated_only=is_dry_run)
+
+    async def replace_group(
+        self, group_id: str, configs: Mapping[str, str], *, is_dry_run: bool = False
+    ) -> None:
+        """Set these overrides of a group, and no others. Raises what `change_group` does."""
+        await self._groups.change(
+            group_id, lambda _overrides: dict(configs), is_validated_only=is_dry_run
+        )
+
+
+def _settings(
+    definitions: Mapping[str, ConfigDefinition],
+    overrides: Mapping[str, str],
+    defaults: Mapping[str, str],
+) -> list[Setting]:
+    found: list[Setting] = []
+    for name, definition in definitions.items():
+        default = defaults.get(name, definition.default)
+        value = overrides.get(name, default)
+        found.append(Setting(definition, value, default, name in overrides, name in defaults))
+    return found
+
+
+def changed(
+    changes: Sequence[ConfigChange],
+    overrides: Mapping[str, str],
+    definitions: Mapping[str, ConfigDefinition],
+    check: Callable[[str, str | None], None],
+) -> dict[str, str]:
+    """The overrides after `changes`. Raises ConfigInvalid, RequestInvalid."""
+    after = dict(overrides)
+    seen: set[str] = set()
+    for name, operation, value in changes:
+        if name in seen:
+            raise RequestInvalid(f"{name[:100]!r} is changed twice")
+        seen.add(name)
+        definition = definitions.get(name)
+        if definition is None:
+            raise ConfigInvalid(f"unknown configuration {name[:100]!r}")
+        if operation == DELETE:
+            after.pop(name, None)
+            continue
+        if value is None:
+            raise RequestInvalid(f"{name} is to be set to null: delete it instead")
+        if operation not in {SET, APPEND, SUBTRACT}:
+            raise RequestInvalid(f"unknown operation {operation} on {name}")
+        new = value if operation == SET else _edited_list(definition, after, operation, value)
+        check(name, new)
+        after[name] = new
+    return after
+
+
+def _edited_list(
+    definition: ConfigDefinition, overrides: Mapping[str, str], operation: int, value: str
+) -> str:
+    name = definition.name
+    if definition.type != LIST:
+        raise ConfigInvalid(f"{name} is no list: nothing can be added or taken away")
+    current = [part for part in overrides.get(name, definition.default).split(",") if part]
+    named = list(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    if operation == APPEND:
+        return ",".join(current + [part for part in named if part not in current])
+    return ",".join(part for part in current if part not in named)

@@ -1,0 +1,105 @@
+"""Listing, describing, moving and deleting groups: one service for every face.
+
+Invariants: knows no protocol. The rules of groups are in `coordination/groups`; here a request is
+checked against the topics that there are, and handed to the coordinators. This broker answers for
+the groups that it coordinates; for others the reply carries NotCoordinator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.coordination.groups.commands import (
+    CommitCommand,
+    CommitReply,
+    DeleteOffsetsCommand,
+    DeleteOffsetsReply,
+    FetchOffsetsCommand,
+    FetchOffsetsReply,
+    GroupDescription,
+    GroupResult,
+    ListGroupsCommand,
+    ListGroupsReply,
+    OffsetToCommit,
+    PartitionResult,
+)
+from headrace.errors import HeadraceError
+from headrace.records.identifiers import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.broker.coordinators.group_coordinator import GroupCoordinator
+    from headrace.broker.topics.topics import Topics
+
+
+class GroupAdministration:
+    """See the module."""
+
+    def __init__(self, topics: Topics, coordinator: GroupCoordinator) -> None:
+        self._topics = topics
+        self._coordinator = coordinator
+
+    async def ensure_offsets_topic(self) -> None:
+        """Create the internal topic that holds all groups, unless it is there."""
+        if OFFSETS_TOPIC not in self._topics.by_name:
+            await self._topics.ensure_internal(OFFSETS_TOPIC)
+
+    async def list(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> ListGroupsReply:
+        """The groups that this broker coordinates, sorted; no filter lets everything through."""
+        await self.ensure_offsets_topic()
+        return await self._coordinator.list_groups(ListGroupsCommand([*states], [*types]))
+
+    async def describe(self, group_ids: Sequence[str]) -> Sequence[GroupDescription]:
+        """The groups, in the order of `group_ids`."""
+        await self.ensure_offsets_topic()
+        return await self._coordinator.describe_groups([*group_ids])
+
+    async def delete(self, group_ids: Sequence[str]) -> Sequence[GroupResult]:
+        """Delete groups without members, with their offsets; in the order of `group_ids`."""
+        await self.ensure_offsets_topic()
+        return await self._coordinator.delete_groups([*group_ids])
+
+    # --- offsets -----------------------------------------------------------------------------
+
+    async def offsets(
+        self,
+        group_id: str,
+        partitions: Sequence[tuple[str, int]] | None = None,
+        *,
+        require_stable: bool = False,
+    ) -> FetchOffsetsReply:
+        """What the group has committed, for these partitions or (None) all."""
+        await self.ensure_offsets_topic()
+        wanted = None if partitions is None else [*partitions]
+        command = FetchOffsetsCommand(group_id, wanted, require_stable=require_stable)
+        return await self._coordinator.fetch_offsets(command)
+
+    async def commit(self, command: CommitCommand) -> CommitReply:
+        """Commit offsets of partitions that exist; results in the order of the command.
+
+        An administrator commits with generation -1 and no member id, which an empty group
+        takes.
+        """
+        await self.ensure_offsets_topic()
+        results: dict[int, PartitionResult] = {}
+        accepted: dict[int, OffsetToCommit] = {}
+        for place, offset in enumerate(command.offsets):
+            try:
+                topic = self._topics.get(offset.topic)
+                topic.require_partition(offset.partition)
+            except HeadraceError as error:
+                results[place] = PartitionResult(offset.topic, offset.partition, error)
+                continue
+            accepted[place] = offset._replace(topic_id=topic.id)
+        command.offsets = list(accepted.values())
+        reply = await self._coordinator.commit(command)
+        results.update(zip(accepted, reply.results, strict=True))
+        return CommitReply([results[place] for place in sorted(results)])
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> DeleteOffsetsReply:
+        """Forget what the group has committed for these partitions."""
+        await self.ensure_offsets_topic()
+        return await self._coordinator.delete_offsets(DeleteOffsetsCommand(group_id, [*partitions]))
