@@ -1,0 +1,60 @@
+// Consume, transform, produce in transactions: one program, two client libraries.
+//
+//	clients LIBRARY -bootstrap HOST:PORT -in TOPIC -out TOPIC -group G -id TRANSACTIONAL_ID
+//
+// It copies until the input has been silent for a while. Each transaction takes what one poll
+// returned, at most -batch records; each -abort-every-th transaction is aborted and its input read
+// again. The last line of its output is {"commits": N, "aborts": N}.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+)
+
+// A member that is killed holds its partitions for this long.
+const sessionTimeout = 6 * time.Second
+
+type options struct {
+	bootstrap, in, out, group, id string
+	batch, abortEvery             int
+	silence                       time.Duration
+}
+
+type outcome struct {
+	Commits int `json:"commits"`
+	Aborts  int `json:"aborts"`
+}
+
+var libraries = map[string]func(options) (outcome, error){
+	"franz-go": copyWithFranz,
+	"sarama":   copyWithSarama,
+}
+
+func main() {
+	var o options
+	flags := flag.NewFlagSet("clients", flag.ExitOnError)
+	flags.StringVar(&o.bootstrap, "bootstrap", "", "host:port")
+	flags.StringVar(&o.in, "in", "", "topic to read")
+	flags.StringVar(&o.out, "out", "", "topic to write")
+	flags.StringVar(&o.group, "group", "", "consumer group")
+	flags.StringVar(&o.id, "id", "", "transactional id")
+	flags.IntVar(&o.batch, "batch", 10, "records of a transaction")
+	flags.IntVar(&o.abortEvery, "abort-every", 0, "abort each n-th transaction; 0: none")
+	silenceMs := flags.Int("silence-ms", 3_000, "end after the input was silent for so long")
+	if len(os.Args) < 2 || libraries[os.Args[1]] == nil {
+		fmt.Fprintln(os.Stderr, "usage: clients franz-go|sarama [flags]")
+		os.Exit(2)
+	}
+	_ = flags.Parse(os.Args[2:])
+	o.silence = time.Duration(*silenceMs) * time.Millisecond
+	done, err := libraries[os.Args[1]](o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(done)
+}
