@@ -10,7 +10,7 @@ SPARK := $(VENV)/.ready-spark
 
 setup: $(STAMP)
 
-$(STAMP): requirements.lock pyproject.toml scripts/setup.sh
+$(STAMP): requirements.lock pyproject.toml $(wildcard packages/*/pyproject.toml) scripts/setup.sh
 	@PYTHON=$(PYTHON) sh scripts/setup.sh $(VENV)
 	@touch $@
 

@@ -1,1 +1,1 @@
-"""What only a checkout can measure, for its servers come from the tests. See headrace.bench."""
+"""What only a checkout can measure, for its servers come from the tests. See headrace_bench."""

@@ -26,9 +26,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster.fixtures import cluster
 from tests.integration.broker import Broker
 
-from headrace.bench.raw_client import produce_request
 from headrace.records.codec import Record, encode_batch
 from headrace.server.dev_cluster.parts import find_parts
+from headrace_bench.raw_client import produce_request
 
 TOPIC = "t"
 RECORD = bytes(100)

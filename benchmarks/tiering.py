@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from headrace.bench.raw_client import fetch_all
+from headrace_bench.raw_client import fetch_all
 
 FETCH_BYTES = 1 << 20
 LEDGER_BYTES = 64 << 20

@@ -18,7 +18,7 @@ import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.integration.broker import Broker
 
-from headrace.bench.java_tools import producer_performance
+from headrace_bench.java_tools import producer_performance
 
 PARTITIONS = 6
 RECORD_BYTES = 100

@@ -39,8 +39,8 @@ if [ "$part" = broker ]; then
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
     say "2 of 3: $(packages requirements.lock) locked packages"
     install "$(packages requirements.lock)" --require-hashes -r requirements.lock
-    say "3 of 3: Headrace itself, and what its tests use"
-    install 1 --no-deps --no-build-isolation -e .
+    say "3 of 3: Headrace itself, its attacks and its measurements"
+    install 3 --no-deps --no-build-isolation -e . -e packages/verify -e packages/bench
     sh scripts/s3-server.sh
 else
     say "1 of 2: $(packages requirements-pipeline.lock) locked packages for Spark (PySpark alone is 450 MB)"

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "src" / "headrace"
+SOURCES = ROOT / "src"
+SOURCE = SOURCES / "headrace"
+TREES = (SOURCE, SOURCES / "headrace_verify", SOURCES / "headrace_bench")
 
 MODULE_LINES, MODULE_LINES_MAX = 500, 700
 FUNCTION_LINES, FUNCTION_LINES_MAX = 60, 70  # without the docstring
@@ -33,11 +35,11 @@ PURE_NAMES = {("uuid", "UUID")}  # a type, no chance in it
 
 
 def modules() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
+    return sorted(path for tree in TREES for path in tree.rglob("*.py"))
 
 
 def name_of(path: Path) -> str:
-    return path.relative_to(SOURCE).as_posix()
+    return path.relative_to(SOURCES).as_posix()
 
 
 @cache
@@ -99,7 +101,7 @@ def test_functions_are_short():
 
 
 def test_no_module_has_a_name_that_says_nothing():
-    parts = {name_of(p): set(p.relative_to(SOURCE).with_suffix("").parts) for p in modules()}
+    parts = {name_of(p): set(p.relative_to(SOURCES).with_suffix("").parts) for p in modules()}
     assert not {name for name, words in parts.items() if words & BANNED_NAMES}
 
 
@@ -150,6 +152,14 @@ def test_every_package_has_its_place_in_the_layers():
         p.stem for p in SOURCE.iterdir() if not p.name.startswith("_") and p.suffix != ".typed"
     }
     assert there <= set(words), "name it in .importlinter: who may import it?"
+
+
+def test_every_distribution_has_its_tree_and_its_rules():
+    trees = {p.name for p in SOURCES.iterdir() if (p / "__init__.py").exists()}
+    assert trees == {tree.name for tree in TREES}
+    config = configparser.ConfigParser()
+    config.read(ROOT / ".importlinter")
+    assert set(config["importlinter"]["root_packages"].split()) == trees
 
 
 def test_imports_point_down():

@@ -4,8 +4,8 @@ import ctypes
 import socket
 import time
 
-from headrace.verify.blackbox.fabric import Edge, Fabric
-from headrace.verify.blackbox.link import TO_BROKER, TO_CLIENTS
+from headrace_verify.blackbox.fabric import Edge, Fabric
+from headrace_verify.blackbox.link import TO_BROKER, TO_CLIENTS
 
 NET = 0x40000000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.verify.blackbox import fabric
+from headrace_verify.blackbox import fabric
 
 
 def test_any_pair_of_nodes_is_cut_healed_slowed_and_reset():
@@ -18,7 +18,7 @@ def test_any_pair_of_nodes_is_cut_healed_slowed_and_reset():
     before = Path("/run/netns").exists()
     script = Path(__file__).with_name("cut_and_heal.py")
     inside = (
-        "import sys; from headrace.verify.blackbox.fabric import run_inside;"
+        "import sys; from headrace_verify.blackbox.fabric import run_inside;"
         "sys.exit(run_inside(*sys.argv[1:]))"
     )
     done = subprocess.run(

@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from headrace.verify.blackbox.context import Context, Spec
-from headrace.verify.blackbox.crew import Client, find_program
-from headrace.verify.blackbox.routing import Connection
-from headrace.verify.checkers import judge
-from headrace.verify.checkers.facts import gather
-from headrace.verify.history import History, merged, read_history
-from headrace.verify.real_broker import RealBroker
+from headrace_verify.blackbox.context import Context, Spec
+from headrace_verify.blackbox.crew import Client, find_program
+from headrace_verify.blackbox.routing import Connection
+from headrace_verify.checkers import judge
+from headrace_verify.checkers.facts import gather
+from headrace_verify.history import History, merged, read_history
+from headrace_verify.real_broker import RealBroker
 
 PATIENCE_S = 180
 """A virtual machine that starts beside much else takes its time."""

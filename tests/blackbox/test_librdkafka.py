@@ -19,7 +19,7 @@ QUIET_S = 30
     raises=AssertionError,
     strict=True,
     reason="librdkafka 2.16.0 takes up a partition that it has given up: when it no longer does,"
-    " `_is_revived` in verify/checkers/polls.py can go",
+    " `_is_revived` in headrace_verify/checkers/polls.py can go",
 )
 def test_a_partition_that_was_given_up_while_its_start_was_asked_for_is_fetched_no_more() -> None:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition

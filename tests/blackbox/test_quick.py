@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli.main import cli
-from headrace.verify.blackbox.bugs import BUGS, find
+from headrace_verify.blackbox.bugs import BUGS, find
 
 QUICK_BUGS = [bug for bug in BUGS if bug.number == 20]
 

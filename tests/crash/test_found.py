@@ -23,16 +23,16 @@ from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
-from headrace.verify import faults
-from headrace.verify.broker_scenario import batches_in
-from headrace.verify.chance import seeded
-from headrace.verify.damage import verdict
-from headrace.verify.data_folder import SlowClock, build, open_ledgers
-from headrace.verify.exploration import NEW_DISK
-from headrace.verify.model_disk import ModelDisk
-from headrace.verify.power_loss import PowerLoss
-from headrace.verify.scenario import abandon
-from headrace.verify.task import Task
+from headrace_verify import faults
+from headrace_verify.broker_scenario import batches_in
+from headrace_verify.chance import seeded
+from headrace_verify.damage import verdict
+from headrace_verify.data_folder import SlowClock, build, open_ledgers
+from headrace_verify.exploration import NEW_DISK
+from headrace_verify.model_disk import ModelDisk
+from headrace_verify.power_loss import PowerLoss
+from headrace_verify.scenario import abandon
+from headrace_verify.task import Task
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.verify.crash import BY_NAME
-from headrace.verify.planted import PLANTED, is_found
+from headrace_verify.crash import BY_NAME
+from headrace_verify.planted import PLANTED, is_found
 
 
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: f"{bug.attack}: {bug.name}")

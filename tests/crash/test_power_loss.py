@@ -1,6 +1,6 @@
 """Power loss: at every operation of the disk, in every mode, what was acknowledged is there.
 
-The rig is `headrace.verify`'s; that it sees bugs is proved in `test_planted.py`.
+The rig is `headrace_verify`'s; that it sees bugs is proved in `test_planted.py`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import asyncio
 import pytest
 
 from headrace.storage.files import wal_sync
-from headrace.verify.exploration import explore
-from headrace.verify.power_loss import PROFILES
-from headrace.verify.scenario import run_faulty_workload
+from headrace_verify.exploration import explore
+from headrace_verify.power_loss import PROFILES
+from headrace_verify.scenario import run_faulty_workload
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli.main import cli
-from headrace.verify import native
-from headrace.verify.exploration import NEW_DISK
-from headrace.verify.recorder import RecordReader, RecordUnsound, compile_recorder, recording
+from headrace_verify import native
+from headrace_verify.exploration import NEW_DISK
+from headrace_verify.recorder import RecordReader, RecordUnsound, compile_recorder, recording
 
 EVERYTHING = """
 import ctypes, os, sqlite3, sys

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.bench.kafka_parts import java, kafka_classpath
+from headrace_bench.kafka_parts import java, kafka_classpath
 
 SOURCES = Path(__file__).with_name("java")
 TIMEOUT_S = 300

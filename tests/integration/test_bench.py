@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.integration.broker import wait_until
 
-from headrace.bench.processes import tree_of
-from headrace.bench.systems.registry import BY_NAME
+from headrace_bench.processes import tree_of
+from headrace_bench.systems.registry import BY_NAME
 
 COMMAND = [sys.executable, "-m", "headrace.cli.main", "bench"]
 PATIENCE_S = 120
@@ -116,7 +116,7 @@ def wait_for_child(process, said, word):
 
 def test_a_signal_ends_what_was_started_and_says_so(tmp_path):
     with running(tmp_path) as (process, said):
-        wait_for_child(process, said, b"headrace.bench.latency")
+        wait_for_child(process, said, b"headrace_bench.latency")
         below = tree_of(process.pid)[1:]
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_S)
@@ -129,7 +129,7 @@ def test_a_signal_ends_what_was_started_and_says_so(tmp_path):
 
 def test_a_server_that_vanishes_is_written_down_and_the_others_are_measured(tmp_path):
     with running(tmp_path) as (process, said):
-        wait_for_child(process, said, b"headrace.bench.latency")
+        wait_for_child(process, said, b"headrace_bench.latency")
         os.kill(wait_for_child(process, said, b"serve"), signal.SIGKILL)
         out, _ = process.communicate(timeout=240)
         assert process.returncode == 0, said.read_text()

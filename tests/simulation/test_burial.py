@@ -7,7 +7,7 @@ import gc
 import warnings
 
 from headrace.runtime.tasks import Tasks
-from headrace.verify.simulation.loop import Host, SimulatedLoop
+from headrace_verify.simulation.loop import Host, SimulatedLoop
 
 
 def test_what_hosts_begin_while_they_are_buried_is_buried_with_them():

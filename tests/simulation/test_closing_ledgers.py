@@ -14,12 +14,12 @@ from headrace.errors import HeadraceError, StorageUnavailable
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
-from headrace.verify.chance import seeded
-from headrace.verify.simulation.clock import SimulatedClock, SimulatedRandomness
-from headrace.verify.simulation.cluster import Cluster
-from headrace.verify.simulation.loop import Host, SimulatedLoop
-from headrace.verify.simulation.machines import LEDGERS_ROOT
-from headrace.verify.simulation.zookeeper import SimulatedZooKeeper
+from headrace_verify.chance import seeded
+from headrace_verify.simulation.clock import SimulatedClock, SimulatedRandomness
+from headrace_verify.simulation.cluster import Cluster
+from headrace_verify.simulation.loop import Host, SimulatedLoop
+from headrace_verify.simulation.machines import LEDGERS_ROOT
+from headrace_verify.simulation.zookeeper import SimulatedZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

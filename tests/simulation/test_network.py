@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.verify.chance import seeded
-from headrace.verify.simulation.loop import OUTSIDE, Host, SimulatedLoop
-from headrace.verify.simulation.network import Network
+from headrace_verify.chance import seeded
+from headrace_verify.simulation.loop import OUTSIDE, Host, SimulatedLoop
+from headrace_verify.simulation.network import Network
 
 PLACE, PORT = "server", 7
 

@@ -14,13 +14,13 @@ pytest.importorskip("kazoo", reason="a cluster needs headrace[cluster]")
 pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
 
 from headrace.cli.main import cli
-from headrace.verify.simulation.bugs import BUGS, chosen, find
-from headrace.verify.simulation.explore import Limits, explore, shrink
-from headrace.verify.simulation.run import draw_scenario, simulate
-from headrace.verify.simulation.schedule import DISK_FAULTS, KINDS, draw_schedule
+from headrace_verify.simulation.bugs import BUGS, chosen, find
+from headrace_verify.simulation.explore import Limits, explore, shrink
+from headrace_verify.simulation.run import draw_scenario, simulate
+from headrace_verify.simulation.schedule import DISK_FAULTS, KINDS, draw_schedule
 
 TRACE = """
-from headrace.verify.simulation.run import draw_scenario, simulate
+from headrace_verify.simulation.run import draw_scenario, simulate
 print(simulate(draw_scenario(5, 20.0)).trace, simulate(draw_scenario(1000, 60.0)).trace)
 print(simulate(draw_scenario(7, 40.0, is_lone=True)).trace)
 """
@@ -89,8 +89,8 @@ def test_a_run_without_clients_work_or_faults_is_no_proof():
 
 
 def test_what_is_found_can_be_replayed_from_its_file(tmp_path):
-    from headrace.verify.simulation import report as reports
-    from headrace.verify.simulation.explore import Failure, Outcome
+    from headrace_verify.simulation import report as reports
+    from headrace_verify.simulation.explore import Failure, Outcome
 
     result = simulate(draw_scenario(5, 20.0))
     needed = result.scenario.schedule[1:]
@@ -126,8 +126,8 @@ def test_mischief_is_done_where_the_seed_wants_it_and_nowhere_else():
 
 
 def test_a_long_run_that_has_missed_a_point_of_mischief_is_no_proof():
-    from headrace.verify.simulation.explore import RUNS_FOR_ALL_POINTS, Outcome
-    from headrace.verify.simulation.mischief import POINTS
+    from headrace_verify.simulation.explore import RUNS_FOR_ALL_POINTS, Outcome
+    from headrace_verify.simulation.mischief import POINTS
 
     done = {"operations": 1, "faults": {"crash": 1}, "mischief": dict.fromkeys(POINTS, 1)}
     assert Outcome(1, runs=RUNS_FOR_ALL_POINTS, **done).held

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("kazoo", reason="a cluster needs headrace[cluster]")
 pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
 
-from headrace.verify.simulation import operator, workload
-from headrace.verify.simulation.churn import make_topic
-from headrace.verify.simulation.run import TOPICS, Run, draw_scenario
+from headrace_verify.simulation import operator, workload
+from headrace_verify.simulation.churn import make_topic
+from headrace_verify.simulation.run import TOPICS, Run, draw_scenario
 
 UP_S = 60.0
 

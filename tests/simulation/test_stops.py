@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("kazoo", reason="a cluster needs headrace[cluster]")
 pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
 
-from headrace.verify.simulation import cluster as cluster_module
-from headrace.verify.simulation.run import draw_scenario, simulate
-from headrace.verify.simulation.schedule import Fault
+from headrace_verify.simulation import cluster as cluster_module
+from headrace_verify.simulation.run import draw_scenario, simulate
+from headrace_verify.simulation.schedule import Fault
 
 CUT_AT_S, CUT_S = 8.0, 28.0
 GONE_WITHIN_S = 8.0

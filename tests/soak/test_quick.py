@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli.main import cli
-from headrace.verify.soak.bugs import BUGS, find
-from headrace.verify.soak.targets import CLUSTER
+from headrace_verify.soak.bugs import BUGS, find
+from headrace_verify.soak.targets import CLUSTER
 
 
 def test_a_broker_under_mixed_load_gives_back_what_it_takes_and_loses_nothing(tmp_path):

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from headrace.cli.main import cli
 from headrace.errors import RequestInvalid
-from headrace.verify.upgrade import archive, older
-from headrace.verify.upgrade.bugs import BUGS, find
-from headrace.verify.upgrade.run import Plan, run_upgrade
+from headrace_verify.upgrade import archive, older
+from headrace_verify.upgrade.bugs import BUGS, find
+from headrace_verify.upgrade.run import Plan, run_upgrade
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli.main import cli
-from headrace.verify.wire.bugs import BUGS, find
+from headrace_verify.wire.bugs import BUGS, find
 
 
 def test_hostile_clients_harm_nobody(tmp_path):

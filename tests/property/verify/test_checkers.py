@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.verify.histories import MUTATIONS, SIDE_EFFECTS, Model
 
-from headrace.verify.checkers import judge_history
+from headrace_verify.checkers import judge_history
 
 seeds = st.integers(0, 2**32 - 1)
 

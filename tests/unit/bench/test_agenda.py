@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.bench.agenda import SideName, turns
-from headrace.bench.growth import SERIES
-from headrace.bench.loads import LOADS
-from headrace.bench.side_by_side import chosen_systems
-from headrace.bench.workloads import SYNCED, UNSYNCED
+from headrace_bench.agenda import SideName, turns
+from headrace_bench.growth import SERIES
+from headrace_bench.loads import LOADS
+from headrace_bench.side_by_side import chosen_systems
+from headrace_bench.workloads import SYNCED, UNSYNCED
 
 SIDES = [SideName(one.name, p) for one in chosen_systems(()) for p in (SYNCED, UNSYNCED)]
 

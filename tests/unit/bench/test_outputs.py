@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.bench import java_tools
-from headrace.bench.processes import SystemFailed
-from headrace.bench.systems import nats, rabbitmq, redis, rocketmq
+from headrace_bench import java_tools
+from headrace_bench.processes import SystemFailed
+from headrace_bench.systems import nats, rabbitmq, redis, rocketmq
 
 REDIS = (
     '"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms",'

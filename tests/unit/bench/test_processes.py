@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from headrace.bench.processes import Processes, SystemFailed, tree_of, undisturbed, usage_of
-from headrace.bench.stopping import Stopped, stopped_by_signals
+from headrace_bench.processes import Processes, SystemFailed, tree_of, undisturbed, usage_of
+from headrace_bench.stopping import Stopped, stopped_by_signals
 
 WORK = """
 import os, subprocess, sys

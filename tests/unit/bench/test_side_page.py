@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.bench.growth import SERIES
-from headrace.bench.hdr import HdrHistogram
-from headrace.bench.loads import FIGURES, LOADS
-from headrace.bench.side_page import BEGIN, END, SideBook, markdown
+from headrace_bench.growth import SERIES
+from headrace_bench.hdr import HdrHistogram
+from headrace_bench.loads import FIGURES, LOADS
+from headrace_bench.side_page import BEGIN, END, SideBook, markdown
 
 PRODUCE = next(load for load in LOADS if load.kind == "produce")
 LATENCY = next(load for load in LOADS if load.kind == "latency")

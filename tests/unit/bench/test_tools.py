@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bench import tools
-from headrace.bench.processes import SystemFailed
-from headrace.bench.tools import Tool, Window, run_tool, serving, watch
+from headrace_bench import tools
+from headrace_bench.processes import SystemFailed
+from headrace_bench.tools import Tool, Window, run_tool, serving, watch
 
 TELLS = """
 import os, sys, time

@@ -13,7 +13,7 @@ from headrace.kafka.apis import APIS
 from headrace.kafka.wire.counts import type_of
 from headrace.kafka.wire.primitives import FrameInvalid
 from headrace.kafka.wire.schema import read_request
-from headrace.verify.wire.grammar import Served, write
+from headrace_verify.wire.grammar import Served, write
 
 SERVED = [
     Served(api.key, version)
@@ -35,7 +35,7 @@ def test_a_count_of_2_31_in_any_place_of_any_request_is_refused_or_read():
         "from headrace.kafka.apis import APIS\n"
         "from headrace.kafka.wire.primitives import FrameInvalid\n"
         "from headrace.kafka.wire.schema import read_request\n"
-        "from headrace.verify.wire.grammar import Served, lies, write\n"
+        "from headrace_verify.wire.grammar import Served, lies, write\n"
         "refused = 0\n"
         "for api in APIS.values():\n"
         "    for version in range(api.version_min, api.version_max + 1):\n"

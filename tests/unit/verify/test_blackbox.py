@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.verify.blackbox.figures import Tally, outages, summary
-from headrace.verify.blackbox.harm import Harm
-from headrace.verify.blackbox.link import TO_BROKER, Network
-from headrace.verify.blackbox.payload import number_of, value_bytes, value_number
-from headrace.verify.blackbox.schedule import CHAINS, CLUSTER_KINDS, KINDS, Fault, draw_schedule
+from headrace_verify.blackbox.figures import Tally, outages, summary
+from headrace_verify.blackbox.harm import Harm
+from headrace_verify.blackbox.link import TO_BROKER, Network
+from headrace_verify.blackbox.payload import number_of, value_bytes, value_number
+from headrace_verify.blackbox.schedule import CHAINS, CLUSTER_KINDS, KINDS, Fault, draw_schedule
 
 
 @given(seed=st.integers(0, 2**40), seconds=st.floats(5, 600))

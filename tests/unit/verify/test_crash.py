@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli.main import cli
-from headrace.verify import crash
-from headrace.verify.planted import PLANTED, chosen
-from headrace.verify.task import Attack, Task
+from headrace_verify import crash
+from headrace_verify.planted import PLANTED, chosen
+from headrace_verify.task import Attack, Task
 
 
 def invoke(*options):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from headrace.verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
+from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 
 SAY_WHEN_ASKED = """
 import datetime, json, sys, time
@@ -78,5 +78,5 @@ def test_threads_that_wait_for_the_interpreter_do_not_spin(clock):
 
 
 def test_where_there_is_no_compiler_there_is_no_clock(tmp_path, monkeypatch):
-    monkeypatch.setattr("headrace.verify.blackbox.fake_clock.find_compiler", lambda: None)
+    monkeypatch.setattr("headrace_verify.blackbox.fake_clock.find_compiler", lambda: None)
     assert FakeClock.find(tmp_path / "clock") is None

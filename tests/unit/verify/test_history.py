@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 
-from headrace.verify.history import FORMAT, INVOKE, OK, History, read_history, write_merged
+from headrace_verify.history import FORMAT, INVOKE, OK, History, read_history, write_merged
 
 
 def test_half_a_line_of_a_killed_process_is_left_out(tmp_path):

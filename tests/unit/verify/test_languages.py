@@ -13,18 +13,18 @@ import time
 import psutil
 import pytest
 
-from headrace.verify.blackbox import crew
-from headrace.verify.blackbox.context import Context, Spec
-from headrace.verify.blackbox.crew import Client
-from headrace.verify.blackbox.languages import go
-from headrace.verify.blackbox.languages.child import ChildGone, consume, produce
-from headrace.verify.blackbox.payload import value_bytes, value_number
-from headrace.verify.history import History, read_history
+from headrace_verify.blackbox import crew
+from headrace_verify.blackbox.context import Context, Spec
+from headrace_verify.blackbox.crew import Client
+from headrace_verify.blackbox.languages import go
+from headrace_verify.blackbox.languages.child import ChildGone, consume, produce
+from headrace_verify.blackbox.payload import value_bytes, value_number
+from headrace_verify.history import History, read_history
 
 PATIENCE_S = 60
 PRELUDE = """
 import base64, json, sys
-from headrace.verify.blackbox.payload import value_bytes
+from headrace_verify.blackbox.payload import value_bytes
 
 def say(what, **fields):
     print(json.dumps({"what": what, **fields}), flush=True)

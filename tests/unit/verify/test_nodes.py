@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.errors import StorageUnavailable
-from headrace.verify.blackbox.nodes import ServerNode
+from headrace_verify.blackbox.nodes import ServerNode
 
 LOST = "java.io.IOException: Recovery log 1795310249540 is missing at /journal/current\n"
 

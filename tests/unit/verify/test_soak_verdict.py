@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.verify.chance import seeded
-from headrace.verify.soak.leftovers import Ages
-from headrace.verify.soak.probe import NO_CONTROL, Round
-from headrace.verify.soak.run import with_latencies
-from headrace.verify.soak.samples import Process, Sample, Shared
-from headrace.verify.soak.trend import POINTS_MAX, trend
-from headrace.verify.soak.verdict import LEFT_S_MAX, MIB, RSS_BYTES_MAX, judge, judge_return
+from headrace_verify.chance import seeded
+from headrace_verify.soak.leftovers import Ages
+from headrace_verify.soak.probe import NO_CONTROL, Round
+from headrace_verify.soak.run import with_latencies
+from headrace_verify.soak.samples import Process, Sample, Shared
+from headrace_verify.soak.trend import POINTS_MAX, trend
+from headrace_verify.soak.verdict import LEFT_S_MAX, MIB, RSS_BYTES_MAX, judge, judge_return
 
 EVERY_S = 15.0
 COUNT = 120

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.verify.checkers import judge_history
-from headrace.verify.history import INVOKE, OK
+from headrace_verify.checkers import judge_history
+from headrace_verify.history import INVOKE, OK
 
 TOPIC = "t"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.verify.upgrade.findings import Findings, differences
+from headrace_verify.upgrade.findings import Findings, differences
 
 
 def test_equal_values_do_not_differ():

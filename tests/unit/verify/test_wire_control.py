@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from headrace.verify.wire.control import PAUSE_S, Control
+from headrace_verify.wire.control import PAUSE_S, Control
 
 
 def test_it_tells_the_longest_write_of_a_time_and_the_one_that_goes_on(tmp_path):

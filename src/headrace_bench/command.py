@@ -1,0 +1,248 @@
+"""`headrace bench`: measure Headrace, beside Apache Kafka and beside other systems.
+
+Rules of the room: what is measured is in `headrace_bench`; here are options, a list, a table.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.output import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace_bench.figures import Figures
+    from headrace_bench.growth import Series
+    from headrace_bench.loads import Load
+    from headrace_bench.workloads import Workload
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+QUICK_LENGTH = 0.3
+PROFILER = "profiler"
+
+
+@click.command(
+    epilog="Examples:\n\n  headrace bench --list\n\n  headrace bench --install redis,nats\n\n"
+    "  headrace bench --workload beside --rounds 2\n\n"
+    "  headrace bench --workload produce-100 --peer headrace --profile"
+)
+@click.option("--list", "is_list", is_flag=True, help="List workloads and systems.")
+@click.option(
+    "--workload",
+    "--only",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="This workload, or all whose names begin so; may be given again.",
+)
+@click.option(
+    "--peer", "peers", metavar="NAME", multiple=True, help="Only this system; may be given again."
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--quick", is_flag=True, help="One short round: a look, not a measurement.")
+@click.option("--profile", is_flag=True, help="A flame graph of Headrace's broker per workload.")
+@click.option("--page", "is_page", is_flag=True, help="Make page and charts anew; measure nothing.")
+@click.option("--install", metavar="NAME[,...]", help="Fetch systems, `all`, or `profiler`.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where brokers keep their data; default: in HEADRACE_CACHE.",
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where results go; default: the checkout's benchmarks/results, else ./headrace-bench.",
+)
+@click.option("--no-save", is_flag=True, help="Keep nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was measured as JSON.")
+def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **options: Any) -> None:
+    """Measure Headrace beside Apache Kafka and other systems that are installed.
+
+    Workloads that begin with `beside` run on every system: one at a time is started, measured and
+    ended, round by round. The others compare with Apache Kafka alone, in turn, and judge.
+    """
+    from headrace_bench.growth import SERIES
+    from headrace_bench.loads import LOADS
+    from headrace_bench.stopping import Stopped, stopped_by_signals
+    from headrace_bench.workloads import WORKLOADS
+
+    if is_list:
+        _list(as_json=options["as_json"])
+        return
+    if options["is_page"]:
+        _make_page(options)
+        return
+    if install is not None:
+        _install(install)
+        return
+    workloads = [w for w in WORKLOADS if not names or w.name.startswith(names)]
+    loads = [load for load in LOADS if not names or load.name.startswith(names)]
+    series = [one for one in SERIES if not names or one.name.startswith(names)]
+    if not workloads and not loads and not series:
+        known = ", ".join(
+            [*(w.name for w in WORKLOADS), *(one.name for one in LOADS), *(s.name for s in SERIES)]
+        )
+        raise click.UsageError(f"no workload {names[0]!r}; there are {known}")
+    folder = _data_folder(options["data_dir"])
+    measured: dict[str, Any] = {}
+    try:
+        with stopped_by_signals():
+            if workloads:
+                measured["kafka"] = _with_kafka(workloads, folder, options)
+            if loads or series:
+                measured["beside"] = _side_by_side(loads, series, folder, options)
+    except Stopped as stopped:
+        click.echo(err=True)  # behind a bar that may stand there
+        say(f"stopped by {stopped.name}: what was started is ended; finished turns are kept")
+        sys.exit(stopped.exit_code)
+    if options["as_json"]:
+        print_json(measured)
+
+
+def _data_folder(asked: Path | None) -> Path:
+    from headrace.runtime.jars import cache_folder
+    from headrace_bench.peers import disk_under
+
+    folder = asked or cache_folder() / "bench-data"
+    folder.mkdir(parents=True, exist_ok=True)
+    if disk_under(folder) == "tmpfs":
+        raise click.UsageError(f"{folder} is in memory: a sync costs nothing there. Use a disk.")
+    return folder
+
+
+def _places(options: dict[str, Any]) -> tuple[Path | None, Path | None]:
+    """The folder of results and the page; in a checkout they are the project's own."""
+    if options["no_save"] or options["profile"]:
+        return None, None
+    page = _CHECKOUT / "docs" / "BENCHMARKS.md"
+    if options["output"] is None and page.exists():
+        return _CHECKOUT / "benchmarks" / "results", page
+    return options["output"] or Path("headrace-bench"), None
+
+
+def _with_kafka(workloads: list[Workload], folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    from headrace_bench.report import Book
+    from headrace_bench.run import Session
+
+    results, page = _places(options)
+    book = Book(results / "latest.json" if results else None, page)
+    kept = book.load()
+    peers = [name for name in ("headrace", "kafka") if name in options["peers"]]
+    if options["peers"] and not peers:
+        return {}
+    session = Session(
+        folder,
+        1 if options["quick"] else options["rounds"],
+        QUICK_LENGTH if options["quick"] else 1.0,
+        peers or ["headrace", "kafka"],
+        book,
+    )
+    if options["profile"]:
+        session.peers.pop("kafka", None)
+        session.wrap = _flames(options["output"] or Path("headrace-bench"))
+    session.run(workloads, kept)
+    return {w.name: kept[w.name] for w in workloads if w.name in kept}
+
+
+def _side_by_side(
+    loads: list[Load], series: list[Series], folder: Path, options: dict[str, Any]
+) -> dict[str, Any]:
+    from headrace_bench.growth import SIDES
+    from headrace_bench.side_by_side import Plan, Runner, chosen_systems
+    from headrace_bench.side_page import SideBook, growth_table, load_table
+
+    results, page = _places(options)
+    book = SideBook(results / "beside.json" if results else None, page)
+    quick = options["quick"]
+    runner = Runner(folder, 1 if quick else options["rounds"], QUICK_LENGTH if quick else 1.0)
+    peers = options["peers"] or (() if loads else SIDES)
+    if options["profile"]:
+        peers = ("headrace",)
+        runner.wrap = _flames(options["output"] or Path("headrace-bench"))
+    found = runner.run(Plan(loads, series, chosen_systems(peers)), book.load(), book.save)
+    book.publish(found)
+    if not options["as_json"]:
+        for load in loads:
+            say(load.title)
+            click.echo("\n".join(load_table(load, found["loads"][load.name], found)))
+        for one in series:
+            say(one.title)
+            click.echo("\n".join(growth_table(one, found["growth"][one.name], found)))
+    return found
+
+
+def _make_page(options: dict[str, Any]) -> None:
+    from headrace_bench.report import Book
+    from headrace_bench.side_page import SideBook
+
+    results, page = _places(options)
+    if results is None:
+        return
+    book, beside = Book(results / "latest.json", page), SideBook(results / "beside.json", page)
+    if kept := book.load():
+        book.save(kept)
+    beside.publish(beside.load())
+
+
+def _flames(folder: Path) -> Callable[[str, int, Callable[[], Figures]], Figures]:
+    """What draws a flame graph around a run; the last round's picture stays."""
+    from headrace_bench.profiling import flame_graph
+
+    def around(name: str, pid: int, measured: Callable[[], Figures]) -> Figures:
+        target = folder / "profiles" / f"{name}.svg"
+        figures = flame_graph(pid, target, measured)
+        say(f"profile: {target}")
+        return figures
+
+    return around
+
+
+def _install(names: str) -> None:
+    from headrace_bench import profiling
+    from headrace_bench.systems.registry import BY_NAME
+
+    if names == PROFILER:
+        if profiling.missing():
+            profiling.install()
+        say(f"py-spy: {profiling.missing() or 'is there'}")
+        return
+    asked = list(BY_NAME) if names == "all" else names.split(",")
+    unknown = [name for name in asked if name not in BY_NAME]
+    if unknown:
+        raise click.UsageError(f"no system {unknown[0]!r}; there are {', '.join(BY_NAME)}")
+    for name in asked:
+        system = BY_NAME[name]
+        if system.missing():
+            say(f"{system.title}: fetching")
+            system.install()
+        say(f"{system.title}: {system.missing() or f'version {system.version()} is there'}")
+
+
+def _list(*, as_json: bool) -> None:
+    from headrace_bench.growth import SERIES
+    from headrace_bench.loads import LOADS
+    from headrace_bench.systems.registry import SYSTEMS
+    from headrace_bench.workloads import WORKLOADS
+
+    workloads = [(w.name, w.title, "Kafka") for w in WORKLOADS]
+    workloads += [(load.name, load.title, "every system") for load in LOADS]
+    workloads += [(one.name, one.title, "Kafka") for one in SERIES]
+    systems = [(one.name, one.title, one.missing() or one.version()) for one in SYSTEMS]
+    if as_json:
+        print_json(
+            {
+                "workloads": [
+                    dict(zip(("name", "title", "beside"), w, strict=True)) for w in workloads
+                ],
+                "systems": [dict(zip(("name", "title", "state"), s, strict=True)) for s in systems],
+            }
+        )
+        return
+    print_table(("workload", "what", "beside"), workloads)
+    click.echo()
+    print_table(("system", "what", "state"), systems)

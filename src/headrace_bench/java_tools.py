@@ -1,0 +1,134 @@
+"""Apache Kafka's own load tools, run as they come, and what they print.
+
+Rules of the room: the rate is the tool's own, of its steady state where it tells one; the start
+of its JVM is not in it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from headrace_bench.kafka_parts import java, kafka_classpath
+from headrace_bench.processes import SystemFailed
+from headrace_bench.tools import run_tool
+
+TOOL_TIMEOUT_S = 300
+_ENDLESS = 1_000_000_000_000  # records: the window ends it
+_SUMMARY = re.compile(
+    r"([\d.]+) (?:steady state )?records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\), "
+    r"([\d.]+) ms avg latency"
+)
+
+
+class Produced(NamedTuple):
+    """What ProducerPerformance says."""
+
+    records: int
+    records_per_s: float
+    average_latency_ms: float
+
+
+def _command(tool: str, arguments: list[str]) -> list[str]:
+    command = [java(), "-Xms512m", "-Xmx512m", "-cp", kafka_classpath()]
+    return [*command, f"org.apache.kafka.tools.{tool}", *arguments]
+
+
+def _run(tool: str, arguments: list[str]) -> str:
+    return run_tool(_command(tool, arguments), timeout_s=TOOL_TIMEOUT_S)
+
+
+def _producer(bootstrap: str, topic: str, records: int, record_bytes: int) -> list[str]:
+    """Send as fast as it goes: acks=all, batch.size=16384, linger.ms=0, else its defaults."""
+    arguments = ["--topic", topic, "--num-records", str(records), "--throughput", "-1"]
+    arguments += ["--record-size", str(record_bytes), "--bootstrap-server", bootstrap]
+    return [*arguments, "--command-property", "acks=all", "batch.size=16384", "linger.ms=0"]
+
+
+def endless_producer(bootstrap: str, topic: str, record_bytes: int) -> list[str]:
+    """The command of a ProducerPerformance that tells its rate each half second, until killed."""
+    arguments = _producer(bootstrap, topic, _ENDLESS, record_bytes)
+    return _command("ProducerPerformance", ["--reporting-interval", "500", *arguments])
+
+
+def produced_rate_of(line: str) -> float | None:
+    """Acknowledged records a second since the line before. Raises SystemFailed on errors."""
+    if "exception" in line.lower():
+        raise SystemFailed(f"ProducerPerformance met errors: {line[:500]}")
+    found = _SUMMARY.search(line)
+    return float(found[2]) if found else None
+
+
+def reporting_consumer(bootstrap: str, topic: str, records: int) -> list[str]:
+    """The command of a ConsumerPerformance that tells its rate each quarter of a second."""
+    arguments = ["--topic", topic, "--num-records", str(records), "--bootstrap-server", bootstrap]
+    arguments += ["--hide-header", "--show-detailed-stats", "--reporting-interval", "250"]
+    return _command("ConsumerPerformance", [*arguments, "--timeout", "20000"])
+
+
+def consumed_rate_of(line: str) -> float | None:
+    """Records a second since the line before; None of what is no such line."""
+    fields = [field.strip() for field in line.split(",")]
+    return float(fields[5]) if len(fields) >= 10 and fields[0][:2] == "20" else None
+
+
+def producer_performance(
+    bootstrap: str, topic: str, records: int, record_bytes: int, warmup: int
+) -> Produced:
+    """Send so many; see `_producer` for the settings."""
+    arguments = _producer(bootstrap, topic, records + warmup, record_bytes)
+    warm = ["--warmup-records", str(warmup)] if warmup else []
+    out = _run("ProducerPerformance", [*warm, *arguments])
+    found = [match for line in out.splitlines() if (match := _SUMMARY.search(line))]
+    steady = [m for m in found if "steady state" in m[0]]
+    last = (steady or found)[-1]
+    if "exception" in out.lower():
+        raise RuntimeError(f"ProducerPerformance met errors:\n{out[-2000:]}")
+    return Produced(int(float(last[1])), float(last[2]), float(last[4]))
+
+
+class Consumed(NamedTuple):
+    """What ConsumerPerformance says; the rate without the time of joining the group."""
+
+    records: int
+    size_mb: float
+    mb_per_s: float
+
+
+def consumer_performance(bootstrap: str, topic: str, records: int) -> Consumed:
+    """Read `records` from the beginning; fetch size 1 MiB, its default."""
+    out = _run(
+        "ConsumerPerformance",
+        [
+            "--topic",
+            topic,
+            "--num-records",
+            str(records),
+            "--bootstrap-server",
+            bootstrap,
+            "--hide-header",
+            "--timeout",
+            "60000",
+        ],
+    )
+    line = [line for line in out.splitlines() if line.count(",") >= 9][-1]
+    fields = [field.strip() for field in line.split(",")]
+    return Consumed(int(fields[4]), float(fields[2]), float(fields[8]))
+
+
+class EndToEnd(NamedTuple):
+    """What EndToEndLatency says; its percentiles are whole milliseconds."""
+
+    average_ms: float
+    p50_ms: float
+    p99_ms: float
+
+
+def end_to_end_latency(bootstrap: str, topic: str, records: int) -> EndToEnd:
+    """One message of 100 B at a time, acks=all: sent, stored, read back."""
+    out = _run("EndToEndLatency", [bootstrap, topic, str(records), "all", "100"])
+    average = re.search(r"Avg latency: ([\d.]+) ms", out)
+    percentiles = re.search(r"50th = ([\d.]+), 99th = ([\d.]+)", out)
+    assert average is not None, out
+    assert percentiles is not None, out
+    return EndToEnd(float(average[1]), float(percentiles[1]), float(percentiles[2]))

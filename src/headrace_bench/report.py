@@ -1,0 +1,171 @@
+"""Verdicts on figures, and the table in docs/BENCHMARKS.md.
+
+Rules of the room: a figure is the median of its rounds, with the lowest and highest beside it.
+The page between the markers is written here; the rest of it by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace_bench.workloads import FIGURES, PAIRS, WORKLOADS, Bar, Side, Workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+NAMES = {"headrace": "Headrace", "kafka": "Kafka"}
+
+
+class Verdict(NamedTuple):
+    """One bar, and whether it was reached."""
+
+    figure: str
+    ours: str
+    theirs: str
+    result: str
+    bar: str
+    verdict: str
+
+
+def rounds_of(entry: dict[str, Any], side: Side, figure: str) -> list[float]:
+    """All rounds of one figure on one side."""
+    runs = entry["rounds"].get(f"{side.peer}/{side.policy}", [])
+    return [run[figure] for run in runs if figure in run]
+
+
+def _number(value: float, figure: str) -> str:
+    _, unit, digits = FIGURES[figure]
+    return f"{value:,.{digits}f}{'' if unit.startswith('/') else ' '}{unit}"
+
+
+def _with_spread(values: list[float], figure: str) -> str:
+    if not values:
+        return "-"
+    digits = FIGURES[figure][2]
+    spread = f" ({min(values):,.{digits}f}-{max(values):,.{digits}f})" if len(values) > 1 else ""
+    return _number(median(values), figure) + spread
+
+
+def _policy(side: Side, workload: Workload) -> str:
+    if workload.kind in ("consume", "fetch", "idle"):
+        return NAMES[side.peer]
+    words = {
+        ("headrace", "synced"): "synced, as it comes",
+        ("headrace", "unsynced"): "flush.ms=1000",
+        ("kafka", "synced"): "flush.messages=1",
+        ("kafka", "unsynced"): "unsynced, as it comes",
+    }
+    return f"{NAMES[side.peer]} {words[side.peer, side.policy]}"
+
+
+def judge(workload: Workload, entry: dict[str, Any]) -> list[Verdict]:
+    """Each bar of a workload against what was measured."""
+    return [_judge(workload, bar, entry) for bar in workload.bars]
+
+
+def _judge(workload: Workload, bar: Bar, entry: dict[str, Any]) -> Verdict:
+    heading = FIGURES[bar.figure][0]
+    sign = ">=" if bar.at_least else "<="
+    if bar.pair:
+        ours_side, theirs_side = PAIRS[bar.pair]
+        ours, theirs = (rounds_of(entry, s, bar.figure) for s in (ours_side, theirs_side))
+        measured = median(ours) / max(median(theirs), 1e-12) if ours and theirs else None
+        result = "-" if measured is None else f"{measured:.2f} x"
+        unit = " x"
+    else:
+        ours_side, theirs_side = bar.side, None
+        ours, theirs = rounds_of(entry, bar.side, bar.figure), []
+        measured = median(ours) if ours else None
+        result = "-" if measured is None else _number(measured, bar.figure)
+        unit = f" {FIGURES[bar.figure][1]}"
+    parts = [] if bar.limit is None else [f"{sign} {bar.limit:g}{unit}"]
+    parts += [] if bar.goal is None else [f"goal {bar.goal:g}{unit}"]
+    return Verdict(
+        figure=heading,
+        ours=f"{_with_spread(ours, bar.figure)}, {_policy(ours_side, workload)}",
+        theirs=f"{_with_spread(theirs, bar.figure)}, {_policy(theirs_side, workload)}"
+        if theirs_side
+        else "",
+        result=result,
+        bar=", ".join(parts),
+        verdict=_verdict(bar, measured),
+    )
+
+
+def _verdict(bar: Bar, measured: float | None) -> str:
+    if measured is None:
+        return "not measured"
+
+    def reached(limit: float) -> bool:
+        return measured >= limit if bar.at_least else measured <= limit
+
+    if bar.limit is not None and not reached(bar.limit):
+        return "**missed**"
+    if bar.goal is not None and reached(bar.goal):
+        return "goal met"
+    return "met" if bar.limit is not None else "goal missed"
+
+
+class Book:
+    """Where results are kept: raw rounds as JSON, and a part of a page that is made from them.
+
+    `page` may be None: then only the JSON is written. `results` None keeps nothing at all.
+    """
+
+    def __init__(self, results: Path | None, page: Path | None) -> None:
+        self.results = results
+        self.page = page
+
+    def load(self) -> dict[str, Any]:
+        """What is on file: workload name -> entry."""
+        if self.results is None or not self.results.exists():
+            return {}
+        loaded: dict[str, Any] = json.loads(self.results.read_text())
+        return loaded
+
+    def save(self, results: dict[str, Any]) -> None:
+        """Write all raw rounds, and the tables."""
+        if self.results is None:
+            return
+        self.results.parent.mkdir(parents=True, exist_ok=True)
+        self.results.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        if self.page is not None and self.page.exists():
+            put_between(self.page, BEGIN, END, markdown(results))
+
+
+def put_between(page: Path, begin: str, end: str, text: str) -> None:
+    """Replace what stands between two markers of a page; the rest is written by hand."""
+    head, _, rest = page.read_text().partition(begin)
+    if not rest:
+        return
+    page.write_text(f"{head}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}")
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """One table per workload."""
+    lines = []
+    for workload in WORKLOADS:
+        entry = results.get(workload.name)
+        if entry is None:
+            continue
+        lines += [f"### {workload.title}", "", f"Tool: {workload.tool}. {_about(entry)}", ""]
+        lines += ["| figure | Headrace | Kafka 4.3.0 | result | bar | verdict |"]
+        lines += ["| --- | --- | --- | --- | --- | --- |"]
+        lines += [f"| {' | '.join(verdict)} |" for verdict in judge(workload, entry)]
+        lines += [""]
+        lines += [f"- failed run: {failure.splitlines()[0]}" for failure in entry["failures"]]
+        lines += [""] if entry["failures"] else []
+    return "\n".join(lines)
+
+
+def _about(entry: dict[str, Any]) -> str:
+    rounds = max((len(runs) for runs in entry["rounds"].values()), default=0)
+    machine = entry["machine"]
+    return (
+        f"Median (lowest-highest) of {rounds} round{'' if rounds == 1 else 's'}, "
+        f"{entry['date']}, commit {entry['commit']}, {machine['cores']} cores, "
+        f"{machine['disk']}, a sync {machine['sync_us']} us, load before {machine['load']}."
+    )

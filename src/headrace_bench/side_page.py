@@ -1,0 +1,195 @@
+"""Tables and charts of all systems side by side, from kept results; and the page that holds them.
+
+Rules of the room: nothing is measured here. A figure is the median of its rounds, the lowest and
+highest beside it; a percentile is of all rounds' messages together. The setting that makes the
+promise stands beside each side, and a system that was not there is named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from headrace_bench.charts import TITLES, draw
+from headrace_bench.growth import SERIES, Series
+from headrace_bench.hdr import HdrHistogram
+from headrace_bench.loads import FIGURES, LOADS, SHARES, Load
+from headrace_bench.report import put_between
+from headrace_bench.workloads import SYNCED, UNSYNCED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+BEGIN, END = "<!-- beside: begin -->", "<!-- beside: end -->"
+
+
+class SideBook:
+    """Where the results of all systems are kept, and the page that is made from them."""
+
+    def __init__(self, results: Path | None, page: Path | None) -> None:
+        self.results = results
+        self.page = page
+
+    def load(self) -> dict[str, Any]:
+        """What is on file, or nothing."""
+        if self.results is None or not self.results.exists():
+            return {}
+        kept: dict[str, Any] = json.loads(self.results.read_text())
+        return kept
+
+    def save(self, results: dict[str, Any]) -> None:
+        """Keep all rounds."""
+        if self.results is None:
+            return
+        self.results.parent.mkdir(parents=True, exist_ok=True)
+        self.results.write_text(json.dumps(results, indent=None, sort_keys=True) + "\n")
+
+    def publish(self, results: dict[str, Any]) -> None:
+        """Draw the charts, and write the tables of the page again."""
+        if self.results is None or not results:
+            return
+        charts = draw(results, self.results.parent / "charts")
+        if self.page is not None and self.page.exists():
+            pictures = [f"![{TITLES[name]}]({self._link(name)})" for name in charts]
+            text = markdown(results) + "".join(f"\n{picture}\n" for picture in pictures)
+            put_between(self.page, BEGIN, END, text)
+
+    def _link(self, name: str) -> str:
+        assert self.results is not None
+        assert self.page is not None
+        return os.path.relpath(self.results.parent / "charts" / name, self.page.parent)
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """What stands between the markers of the page."""
+    lines = _systems_table(results)
+    for load in LOADS:
+        entry = results["loads"].get(load.name)
+        if entry is not None and entry["rounds"]:
+            lines += ["", f"### Beside others: {load.title[0].lower()}{load.title[1:]}", ""]
+            lines += [_about(entry, entry["rounds"].values()), ""]
+            lines += load_table(load, entry, results)
+            if any("* " in line for line in lines[-len(entry["rounds"]) :]):
+                lines += [
+                    "",
+                    "`*` is the tool's own figure, not corrected for coordinated omission.",
+                ]
+            lines += [f"- failed: {one.splitlines()[0]}" for one in entry["failures"]]
+    for series in SERIES:
+        entry = results["growth"].get(series.name)
+        if entry is not None and entry["rounds"]:
+            lines += ["", f"### As it grows: {series.title[0].lower()}{series.title[1:]}", ""]
+            points = [runs for side in entry["rounds"].values() for runs in side.values()]
+            lines += [_about(entry, points), "", *growth_table(series, entry, results)]
+            lines += [f"- failed: {one.splitlines()[0]}" for one in entry["failures"]]
+    return "\n".join(lines) + "\n"
+
+
+def growth_table(series: Series, entry: dict[str, Any], results: dict[str, Any]) -> list[str]:
+    """One series: a row for each value, the sides beside each other."""
+    sides = list(entry["rounds"])
+    names = []
+    for key in sides:
+        name, _, policy = key.partition("/")
+        system = results["systems"][name]
+        names.append(f"{system['title']}, {system['sides'][policy]['words']}")
+    figures = (series.figure, "cpu_s_per_million", "rss_mb")
+    headings = [f"{name}: {FIGURES[key][0]}" for key in figures for name in names]
+    lines = [f"| {series.axis} | " + " | ".join(headings) + " |"]
+    lines += ["| --- " * (len(headings) + 1) + "|"]
+    for value in series.values:
+        cells = []
+        for figure in figures:
+            digits = FIGURES[figure][2]
+            for key in sides:
+                found = [run[figure] for run in entry["rounds"][key].get(str(value), [])]
+                text = f"{median(found):,.{digits}f}{_spread(found, digits)}" if found else "-"
+                cells.append(text)
+        lines.append(f"| {value:,} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _about(entry: dict[str, Any], runs: Iterable[list[Any]]) -> str:
+    where, runs = entry["machine"], list(runs)
+    rounds = max((len(one) for one in runs), default=0)
+    seconds = [run["seconds"] for one in runs for run in one if "seconds" in run]
+    windows = f"Windows of {min(seconds):.1f} to {max(seconds):.1f} s. " if seconds else ""
+    return (
+        f"{windows}Median (lowest-highest) of {rounds} round{'' if rounds == 1 else 's'}, "
+        f"{entry['date']}, commit {entry['commit']}, {where['cores']} cores, {where['disk']}, "
+        f"a sync {where['sync_us']} us, load before {where['load']}."
+    )
+
+
+def _systems_table(results: dict[str, Any]) -> list[str]:
+    lines = ["| system | version | synced | unsynced | ready after start | memory idle | tool |"]
+    lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
+    for name, system in results["systems"].items():
+        sides = system["sides"]
+        if system["missing"] or not sides:
+            why = (system["missing"] or "it had no turn").splitlines()[0]
+            lines.append(
+                f"| {system['title']} | not run: {why}; "
+                f"`headrace bench --install {name}` | | | | | |"
+            )
+            continue
+        words = [sides.get(policy, {}).get("words", "-") for policy in (SYNCED, UNSYNCED)]
+        ready = median(side["ready_s"] for side in sides.values())
+        idle = median(side["idle_mb"] for side in sides.values())
+        lines.append(
+            f"| {system['title']} | {system['version']} | {words[0]} | {words[1]} | {ready:.2f} s "
+            f"| {idle:,.0f} MB | {system['tool']} |"
+        )
+    return lines
+
+
+def load_table(load: Load, entry: dict[str, Any], results: dict[str, Any]) -> list[str]:
+    """One load: a row for each side, equal promises together, the quickest first."""
+    columns = list(SHARES) if load.kind == "latency" else [FIGURES[key][0] for key in FIGURES]
+    unit = " ms" if load.kind == "latency" else ""
+    lines = ["| promise | system | " + " | ".join(f"{name}{unit}" for name in columns) + " |"]
+    lines += ["| --- " * (len(columns) + 2) + "|"]
+    for policy in (SYNCED, UNSYNCED):
+        rows = []
+        for key, runs in entry["rounds"].items():
+            name, _, of_policy = key.partition("/")
+            if of_policy == policy:
+                system = results["systems"][name]
+                words = system["sides"][policy]["words"]
+                rank, cells = _row(load, runs)
+                rows.append((rank, f"| {policy} | {system['title']}, {words} | {cells} |"))
+        lines += [row for _, row in sorted(rows)]
+    return lines
+
+
+def _row(load: Load, runs: list[dict[str, Any]]) -> tuple[float, str]:
+    if load.kind == "latency":
+        return _latency_row(runs)
+    values = {key: [run[key] for run in runs] for key in FIGURES}
+    cells = [
+        f"{median(values[key]):,.{FIGURES[key][2]}f}{_spread(values[key], FIGURES[key][2])}"
+        for key in FIGURES
+    ]
+    return -median(values["records_per_s"]), " | ".join(cells)
+
+
+def _latency_row(runs: list[dict[str, Any]]) -> tuple[float, str]:
+    """Percentiles of all rounds' messages; of a tool that tells no message, its rounds' median."""
+    together = HdrHistogram()
+    for run in runs:
+        together.merge(HdrHistogram.from_json(run.get("histogram_ns", {})))
+    cells, rank = [], 0.0
+    for name, share in SHARES.items():
+        values = [run[name] for run in runs if name in run]
+        value = together.at(share) / 1e6 if together.count else median(values or [0.0])
+        mark = "" if together.count else "*"
+        cells.append(f"{value:,.2f}{mark}{_spread(values, 2)}" if values else "-")
+        rank = value if name == "p50" else rank
+    return rank, " | ".join(cells)
+
+
+def _spread(values: list[float], digits: int) -> str:
+    return f" ({min(values):,.{digits}f}-{max(values):,.{digits}f})" if len(values) > 1 else ""

@@ -1,0 +1,138 @@
+"""NATS JetStream: a file stream per topic, synced always or by its interval (two minutes).
+
+Rules of the room: the loads are written in Go on NATS's own client (`nats_load`), for the bench
+tool of its command line cannot be had as a Go module everywhere. One server, one way to sync.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+
+from headrace_bench import parts
+from headrace_bench.hdr import HdrHistogram
+from headrace_bench.latency import WARMUP_S
+from headrace_bench.systems.own_server import OwnServer
+from headrace_bench.systems.system import Latency, Side, System
+from headrace_bench.tools import Steady, Tool, Window, run_tool, watch
+from headrace_bench.workloads import SYNCED, UNSYNCED
+
+SERVER_VERSION = "v2.15.2"
+_MODULE = f"github.com/nats-io/nats-server/v2@{SERVER_VERSION}"
+_SOURCE = Path(__file__).parent / "nats_load"
+SYNC = {SYNCED: "always", UNSYNCED: "2m"}
+_SETTINGS = """\
+listen: "127.0.0.1:{port}"
+jetstream {{
+  store_dir: "{folder}/store"
+  sync_interval: {sync}
+}}
+"""
+
+
+# A load program is found by the source that it was built from: an older one is not there.
+_LOAD = f"nats_load-{hashlib.sha256((_SOURCE / 'main.go').read_bytes()).hexdigest()[:12]}"
+
+
+def _folder() -> Path:
+    return parts.peers_folder() / "nats"
+
+
+def missing() -> str:
+    """What is not there, or ""."""
+    wanted = ("nats-server", _LOAD)
+    absent = [name for name in wanted if not parts.find_program(name, _folder())]
+    return f"no {' and no '.join(absent)}" if absent else ""
+
+
+def install() -> None:
+    """Build the server and the load program with the Go compiler that is here."""
+    if not parts.find_program("nats-server", _folder()):
+        parts.fetch_go(_MODULE, _folder())
+    _folder().mkdir(parents=True, exist_ok=True)
+    source = _folder() / "source"
+    shutil.copytree(_SOURCE, source, dirs_exist_ok=True)
+    parts.build_go(source, _folder() / _LOAD)
+
+
+def _program(name: str) -> str:
+    found = parts.find_program(name, _folder())
+    if found is None:
+        raise parts.PartMissing(f"no {name}: `headrace bench --install nats`")
+    return str(found)
+
+
+def version() -> str:
+    """As the server says it."""
+    found = re.search(r"v([\d.]+)", run_tool([_program("nats-server"), "--version"]))
+    return found[1] if found else "unknown"
+
+
+def rate_of(line: str) -> float | None:
+    """Messages a second since the line before, of what `nats_load` prints as it runs."""
+    try:
+        said = json.loads(line)
+        return float(said["messages"] / said["seconds"])
+    except (ValueError, KeyError, TypeError, ZeroDivisionError):
+        return None
+
+
+class Nats(OwnServer):
+    """One server with one way to sync."""
+
+    def __init__(self, folder: Path, policy: str) -> None:
+        super().__init__("nats", folder / f"nats-{policy}", policy, f"sync_interval {SYNC[policy]}")
+
+    def spawn(self) -> None:
+        """See OwnServer."""
+        folder = self.processes.folder
+        settings = folder / "nats.conf"
+        settings.write_text(
+            _SETTINGS.format(port=self.port, folder=folder, sync=f'"{SYNC[self.policy]}"')
+        )
+        self.processes.spawn([_program("nats-server"), "-c", str(settings)])
+
+    def answers(self) -> bool:
+        """See OwnServer: JetStream answers a request, not only the port."""
+        ask = b'CONNECT {"verbose":false}\r\nSUB i 1\r\nPUB $JS.API.INFO i 0\r\n\r\nPING\r\n'
+        return self.exchange(ask, b"MSG i")
+
+    def _load(self, *words: str) -> list[str]:
+        return [_program(_LOAD), f"nats://127.0.0.1:{self.port}", *words]
+
+    def produce(self, name: str, record_bytes: int, window: Window) -> Steady:
+        """See Side."""
+        asked = Tool(self._load("produce", name, str(record_bytes)), rate_of)
+        return watch(asked, window, self.pids)
+
+    def consume(self, name: str, records: int, record_bytes: int, window: Window) -> Steady:
+        """See Side; the tool itself begins anew when it has read so many."""
+        del record_bytes
+        return watch(Tool(self._load("consume", name, str(records)), rate_of), window, self.pids)
+
+    def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
+        """See Side."""
+        words = ("latency", name, str(rate_per_s), str(seconds), str(int(WARMUP_S)))
+        return Latency(HdrHistogram(json.loads(run_tool(self._load(*words)))["taken_ns"]), {})
+
+    def drop(self, name: str) -> None:
+        """See Side."""
+        run_tool(self._load("drop", name))
+
+
+def _sides(folder: Path) -> list[Side]:
+    return [Nats(folder, SYNCED), Nats(folder, UNSYNCED)]
+
+
+SYSTEM = System(
+    name="nats",
+    title="NATS JetStream",
+    tool="nats.go client: PublishAsync, 1,000 unacknowledged; ordered consumer",
+    version=version,
+    missing=missing,
+    install=install,
+    sides=_sides,
+)

@@ -1,0 +1,16 @@
+"""All systems that may stand beside Headrace, in the order of the tables."""
+
+from __future__ import annotations
+
+from headrace_bench.systems import kafka_protocol, nats, rabbitmq, redis, rocketmq
+
+SYSTEMS = (
+    kafka_protocol.HEADRACE,
+    kafka_protocol.KAFKA,
+    redis.SYSTEM,
+    nats.SYSTEM,
+    rabbitmq.SYSTEM,
+    rabbitmq.CLASSIC,
+    rocketmq.SYSTEM,
+)
+BY_NAME = {system.name: system for system in SYSTEMS}

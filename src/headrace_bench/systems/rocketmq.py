@@ -1,0 +1,167 @@
+"""RocketMQ: a name server and a broker that flushes before it answers, or later.
+
+Rules of the room: the benchmark Producer of its own examples writes. There is no figure of reading,
+for their Consumer only tells averages of ten seconds, whether something was left to read or not;
+and none of latency, for neither knows a rate. Heap and settings are said here; its start scripts
+would take 8 GiB.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import TYPE_CHECKING
+
+from headrace_bench import parts
+from headrace_bench.kafka_parts import java
+from headrace_bench.peers import free_port
+from headrace_bench.processes import SystemFailed
+from headrace_bench.systems.own_server import OwnServer
+from headrace_bench.systems.system import Side, System
+from headrace_bench.tools import Steady, Tool, Window, run_tool, watch
+from headrace_bench.workloads import SYNCED, UNSYNCED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VERSION = "5.5.0"
+_MODULES = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-example")
+FLUSH = {SYNCED: "SYNC_FLUSH", UNSYNCED: "ASYNC_FLUSH"}
+THREADS = 64
+FAILED_MAX = 1_000
+_BROKER = """\
+brokerClusterName=bench
+brokerName=bench
+brokerId=0
+brokerIP1=127.0.0.1
+namesrvAddr=127.0.0.1:{names}
+listenPort={port}
+haListenPort={ha}
+storePathRootDir={folder}/store
+storePathCommitLog={folder}/store/commitlog
+flushDiskType={flush}
+autoCreateTopicEnable=true
+"""
+
+
+def _folder() -> Path:
+    return parts.peers_folder() / "rocketmq"
+
+
+def missing() -> str:
+    """What is not there, or ""."""
+    absent = [m for m in _MODULES if not (_folder() / f"{m}-{VERSION}.jar").exists()]
+    return f"no {', no '.join(absent)}" if absent else ""
+
+
+def install() -> None:
+    """Fetch broker, name server and the benchmark classes with all they need."""
+    parts.fetch_maven([f"org.apache.rocketmq:{module}:{VERSION}" for module in _MODULES], _folder())
+
+
+def sent_of(line: str) -> float | None:
+    """Messages a second over its last ten seconds, of what the Producer prints.
+
+    Raises SystemFailed when it could not send a good part of them.
+    """
+    found = re.search(r"Current Time: .*TPS: (\d+) .*Send Failed: (\d+)", line)
+    if found is None:
+        return None
+    if int(found[2]) > FAILED_MAX:
+        raise SystemFailed(f"RocketMQ's Producer: {line[-300:]!r}")
+    return float(found[1])
+
+
+class RocketMq(OwnServer):
+    """A name server and a broker with one way to flush."""
+
+    def __init__(self, folder: Path, policy: str) -> None:
+        words = f"flushDiskType={FLUSH[policy]}"
+        super().__init__("rocketmq", folder / f"rocketmq-{policy}", policy, words)
+        self._names = 0
+
+    def _java(self, heap: str, main: str, *words: str) -> list[str]:
+        folder = self.processes.folder
+        return [
+            *(java(), f"-Xms{heap}", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=1g"),
+            *(f"-Duser.home={folder}", "-cp", f"{_folder()}/*"),
+            *(f"org.apache.rocketmq.{main}", *words),
+        ]
+
+    def spawn(self) -> None:
+        """See OwnServer: the broker, when the name server listens."""
+        folder = self.processes.folder
+        self._names = free_port()
+        settings, names = folder / "broker.conf", folder / "names.conf"
+        names.write_text(f"listenPort={self._names}\nbindAddress=127.0.0.1\n")
+        settings.write_text(
+            _BROKER.format(
+                names=self._names, port=self.port, ha=free_port(), folder=folder,
+                flush=FLUSH[self.policy],
+            )
+        )  # fmt: skip
+        home = {"ROCKETMQ_HOME": str(folder)}
+        main = ("namesrv.NamesrvStartup", "-c", str(names))
+        self.processes.spawn(self._java("256m", *main), home)
+        self.processes.wait_until(lambda: self._accepts(self._names))
+        self.processes.spawn(self._java("1g", "broker.BrokerStartup", "-c", str(settings)), home)
+
+    def answers(self) -> bool:
+        """See OwnServer."""
+        return "boot success" in (self.processes.folder / "1.log").read_text(errors="replace")
+
+    def start(self) -> None:
+        """See Side; until the name server knows the broker, topics cannot be made."""
+        super().start()
+        self.processes.wait_until(lambda: self._makes_topic("first"))
+
+    def _makes_topic(self, name: str) -> bool:
+        """Make a topic of one queue; False as long as the name server does not know the broker."""
+        words = ["updateTopic", "-n", f"127.0.0.1:{self._names}", "-c", "bench", "-t", name]
+        words += ["-r", "1", "-w", "1"]
+        out = run_tool(self._java("256m", "tools.command.MQAdminStartup", *words))
+        return "create topic to" in out
+
+    @staticmethod
+    def _accepts(port: int) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1.0).close()
+        except OSError:
+            return False
+        return True
+
+    def produce(self, name: str, record_bytes: int, window: Window) -> Steady:
+        """See Side; its reports look ten seconds back, so the last one is of the window alone."""
+        if not self._makes_topic(name):
+            raise SystemFailed(f"RocketMQ did not make topic {name}")
+        words = ["-n", f"127.0.0.1:{self._names}", "-t", name, "-q", "0", "-ri", "1000"]
+        words += ["-s", str(record_bytes), "-w", str(THREADS)]
+        command = self._java("512m", "example.benchmark.Producer", *words)
+        return watch(Tool(command, sent_of, looks_back_s=10.0), window, self.pids)
+
+    def consume(self, name: str, records: int, record_bytes: int, window: Window) -> None:
+        """See Side: its Consumer tells averages of ten seconds, idle ones among them."""
+        del name, records, record_bytes, window
+
+    def latency(self, name: str, rate_per_s: int, seconds: float) -> None:
+        """See Side: its benchmark sends as fast as it can, at no rate."""
+        del name, rate_per_s, seconds
+
+    def drop(self, name: str) -> None:
+        """See Side: topics go with the broker."""
+
+
+def _sides(folder: Path) -> list[Side]:
+    return [RocketMq(folder, SYNCED), RocketMq(folder, UNSYNCED)]
+
+
+SYSTEM = System(
+    name="rocketmq",
+    title="Apache RocketMQ",
+    tool=f"benchmark Producer of its examples, {THREADS} threads that wait for answers, 1 queue; "
+    "broker with 1 GiB of heap",
+    version=lambda: VERSION,
+    missing=missing,
+    install=install,
+    sides=_sides,
+)

@@ -1,0 +1,180 @@
+"""Self-proof: bugs planted in a real broker's process, each of which the black box must find.
+
+Rules of the room: a bug is a small patch, made by `spoiled.py` before the broker starts;
+nothing on disk changes. `found_by` are the kinds of anomalies of which one must be reported: a run
+that only says "a client gave up" has not found a bug of storage.
+"""
+
+# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.broker.topics.topics import Topics
+from headrace.coordination.groups import classic, offsets
+from headrace.coordination.groups.group_machine import GroupMachine
+from headrace.coordination.groups.state_records import OffsetStored
+from headrace.errors import TopicExists
+from headrace.log.partition_log import PartitionLog
+from headrace.log.producer_state import ProducerState
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.completion import Completion
+from headrace.storage.files.group_commit import GroupCommit
+from headrace_verify import planted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headrace_verify.store_bugs import Patch
+
+SECONDS = 12.0
+DELAY_S = 0.15
+
+
+class Bug(NamedTuple):
+    """A bug, its number in the list of kinds, and what must be found."""
+
+    number: int
+    plant: Callable[[Patch], None]
+    found_by: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """What the bug does, in words."""
+        return self.plant.__name__.replace("_", " ")
+
+
+class Found(NamedTuple):
+    """What a run with a bug has reported."""
+
+    kinds: set[str]
+    seconds: float
+
+
+def take_every_batch_for_a_new_one(patch: Patch) -> None:
+    patch(ProducerState, "check", lambda _self, _batch: None)
+
+
+def lose_the_last_frame_of_the_wal(patch: Patch) -> None:
+    planted.lose_the_last_frame(patch)
+
+
+def acknowledge_before_writing(patch: Patch) -> None:
+    """What is acknowledged is in this process's memory for a while: a kill takes it."""
+    append, begin = GroupCommit.append, GroupCommit.__init__
+
+    class Late:
+        """The loop, but for its haste."""
+
+        def __init__(self, loop: Any) -> None:
+            self._loop = loop
+
+        def call_soon(self, *arguments: Any) -> Any:
+            return self._loop.call_later(DELAY_S, *arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._loop, name)
+
+    def init(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self._loop = Late(self._loop)
+
+    def eager(self: Any, *arguments: Any) -> tuple[int, Completion]:
+        position, _ = append(self, *arguments)
+        done = Completion()
+        done.succeed()
+        return position, done
+
+    patch(GroupCommit, "__init__", init)
+    patch(GroupCommit, "append", eager)
+
+
+def tell_another_offset_than_the_stored_one(patch: Patch) -> None:
+    append = PartitionLog.append
+
+    def careless(self: Any, *arguments: Any) -> Any:
+        appended = append(self, *arguments)
+        if appended is not None and appended.base_offset % 50 == 49:
+            appended = appended._replace(base_offset=appended.base_offset + 1)
+        return appended
+
+    patch(PartitionLog, "append", careless)
+
+
+def accept_commits_of_old_generations(patch: Patch) -> None:
+    patch(offsets, "_check_commit", lambda _group, _command: None)
+
+
+def give_every_member_the_leaders_partitions(patch: Patch) -> None:
+    assign = classic._assign
+
+    def generous(draft: Any, assignments: dict[str, bytes]) -> None:
+        mine = assignments.get(draft.group.leader) or next(iter(assignments.values()), b"")
+        assign(draft, dict.fromkeys(draft.group.members, mine))
+
+    patch(classic, "_assign", generous)
+
+
+def keep_commits_in_memory_alone(patch: Patch) -> None:
+    encode = GroupMachine.encode
+
+    def forgetful(self: Any, record: Any) -> Any:
+        return None if isinstance(record, OffsetStored) else encode(self, record)
+
+    patch(GroupMachine, "encode", forgetful)
+
+
+def show_old_records_in_a_topic_made_again(patch: Patch) -> None:
+    create = Topics.create
+    hidden: dict[str, Any] = {}
+
+    async def delete(self: Any, topic: Any) -> None:
+        hidden[topic.name] = topic
+        del self.by_name[topic.name]
+        self.version += 1
+
+    async def revive(self: Any, name: str, *arguments: Any, **options: Any) -> Any:
+        topic = hidden.pop(name, None)
+        if topic is None:
+            return await create(self, name, *arguments, **options)
+        if name in self.by_name:
+            raise TopicExists(f"topic {name!r} is there already")
+        self.by_name[name] = topic
+        self.version += 1
+        return topic.fact
+
+    patch(Topics, "delete", delete)
+    patch(Topics, "create", revive)
+
+
+_LOST = frozenset({"lost write", "unseen", "inconsistent offset", "high watermark regressed"})
+_EARLY = frozenset({"above high watermark", "vanished", "external non-monotonic poll"})
+BUGS = (
+    Bug(1, acknowledge_before_writing, _LOST),
+    Bug(15, lose_the_last_frame_of_the_wal, _LOST | {"vanished"}),
+    Bug(18, planted.show_records_before_they_are_durable, _LOST | _EARLY),
+    Bug(19, planted.read_behind_the_high_watermark, frozenset({"above high watermark"})),
+    Bug(20, take_every_batch_for_a_new_one, frozenset({"duplicate"})),
+    Bug(21, planted.forget_the_producers_on_restart, frozenset({"duplicate"})),
+    Bug(16, tell_another_offset_than_the_stored_one, frozenset({"misplaced"})),
+    Bug(31, accept_commits_of_old_generations, frozenset({"old generation's commit"})),
+    Bug(33, give_every_member_the_leaders_partitions, frozenset({"two owners"})),
+    Bug(30, keep_commits_in_memory_alone, frozenset({"committed regressed"})),
+    Bug(35, show_old_records_in_a_topic_made_again, frozenset({"stranger"})),
+)
+NOT_PLANTED: dict[int, str] = {}
+
+
+def find(bug: Bug, seed: int, folder: Path, on_progress: Callable[[float, str], None]) -> Found:
+    """Run the black box against a broker with the bug."""
+    from headrace_verify.blackbox.run import Plan, run_blackbox
+
+    clock = SystemClock()
+    begun_ns = clock.now_ns()
+    plan = Plan(SECONDS, seed, is_quick=True, bug=bug.name, kinds=("kill", "pause", "reset"))
+    outcome = run_blackbox(plan, folder, on_progress)
+    kinds = set(outcome.verdict.counts)
+    kinds |= {text.partition(":")[0] for text in outcome.violations}
+    return Found(kinds, (clock.now_ns() - begun_ns) / 1e9)

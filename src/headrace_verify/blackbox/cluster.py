@@ -1,0 +1,255 @@
+"""The brokers under test, as somebody sees them who may only start, kill, freeze and starve them.
+
+Rules of the room: nothing of a broker is imported. `Cluster` is the seam: a run knows nodes by
+number, links by number, and a bootstrap address. One broker alone is here; `workers` has those of
+one machine, `real_cluster` brokers with their ZooKeepers and bookies.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import threading
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from headrace.errors import Fatal
+from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
+from headrace_verify.real_broker import RealBroker
+from headrace_verify.self_proof import spoiled_launch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from headrace_verify.blackbox.link import Network
+
+
+class Breakable(Protocol):
+    """What may be cut, slowed down and reset: a proxy, or packets between nodes."""
+
+    name: str
+
+    def cut(self, *directions: str, is_for_all: bool = True) -> None:
+        """Hold back what goes in these directions, in both if none is named."""
+        ...
+
+    def heal(self) -> None:
+        """All goes through again."""
+        ...
+
+    def slow(self, delay_s: float) -> None:
+        """All takes so much longer."""
+        ...
+
+    def reset(self, *, is_for_all: bool = True) -> None:
+        """Break connections."""
+        ...
+
+
+class Cluster(Protocol):
+    """Nodes that may be harmed, and links that may be cut."""
+
+    liveness_s: float
+    """After the last healing a new client must have written and read within this."""
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes there are; they are numbered from 0."""
+        ...
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect: through the links."""
+        ...
+
+    @property
+    def links(self) -> Sequence[Breakable]:
+        """Between clients and nodes, and between nodes."""
+        ...
+
+    def targets(self, kind: str) -> Sequence[int]:
+        """The nodes that a kind of fault may meet; a likelier one is named more than once."""
+        ...
+
+    def name(self, node: int) -> str:
+        """What people call it."""
+        ...
+
+    def start(self, *nodes: int) -> None:
+        """Start them, all if none is named, and wait until they serve. Raises Fatal."""
+        ...
+
+    def start_and_die(self, node: int, after_s: float) -> None:
+        """Start it and kill it so soon after."""
+        ...
+
+    def stop(self, node: int) -> int:
+        """Ask it to end; its exit code."""
+        ...
+
+    def kill(self, *nodes: int) -> None:
+        """kill -9 of these, or of all, at once."""
+        ...
+
+    def pause(self, node: int) -> None:
+        """Freeze it."""
+        ...
+
+    def resume(self, node: int) -> None:
+        """Thaw it."""
+        ...
+
+    def limit_files(self, node: int, size_bytes: int | None) -> None:
+        """Its disk is full, or nearly: writes fail soon or at once; None: they work again."""
+        ...
+
+    def set_clock(self, node: int, offset_s: float) -> None:
+        """Let its wall clock jump. Only where `missing` does not name `clock`."""
+        ...
+
+    def missing(self) -> dict[str, str]:
+        """Kinds of faults that cannot be had here, and why."""
+        ...
+
+    def is_alive(self, node: int) -> bool:
+        """Whether its process runs."""
+        ...
+
+    def last_words(self, node: int) -> str:
+        """The end of its log."""
+        ...
+
+    def complaints(self) -> Sequence[str]:
+        """What somebody who looks after it would not like, once all is healed."""
+        ...
+
+    def logs(self) -> Mapping[str, Path]:
+        """The logs worth keeping, by name."""
+        ...
+
+    def close(self) -> None:
+        """Kill all and remove their data."""
+        ...
+
+
+@runtime_checkable
+class HasBookies(Protocol):
+    """A cluster that knows the faults of bookies, too. Nodes as `targets` names them."""
+
+    def fill_journal(self, node: int, left_bytes: int | None) -> None:
+        """The disk of its journal has no more room than that; None: it has, and it runs again."""
+        ...
+
+    def slow_bookie(self, node: int, delay_s: float) -> None:
+        """What it answers comes so much later; 0: at once again."""
+        ...
+
+
+class SingleBroker:
+    """One broker of one machine."""
+
+    def __init__(self, folder: Path, network: Network, bug: str | None = None) -> None:
+        self._network = network
+        link = network.link(lambda: self.broker.address)
+        self.links = [link]
+        host, port = link.address
+        self.bootstrap = f"{host}:{port}"
+        launch: tuple[str, ...] = ()
+        if bug is not None:
+            launch = spoiled_launch("blackbox", bug)
+        options = ("--advertise", self.bootstrap, "--no-auto-create-topics")
+        self.broker = RealBroker(folder, options, launch)
+        self._clock = FakeClock.find(folder / "clock")
+        if self._clock is not None:
+            self.broker.environment = self._clock.environment
+
+    node_count = 1
+    liveness_s = 15.0
+
+    def targets(self, kind: str) -> Sequence[int]:
+        """See Cluster."""
+        return (0,)
+
+    def name(self, node: int) -> str:
+        """See Cluster."""
+        return "broker"
+
+    def start(self, *nodes: int) -> None:
+        """See Cluster."""
+        self.broker.start()
+
+    def start_and_die(self, node: int, after_s: float) -> None:
+        """See Cluster."""
+        early = threading.Timer(after_s, self.broker.kill_if_running)
+        early.start()
+        try:
+            self.broker.start()
+        except Fatal:
+            pass  # it died before it was ready, as planned
+        early.join()
+        self.broker.kill()
+
+    def stop(self, node: int) -> int:
+        """See Cluster."""
+        return self.broker.terminate()
+
+    def kill(self, *nodes: int) -> None:
+        """See Cluster."""
+        self.broker.kill()
+
+    def pause(self, node: int) -> None:
+        """See Cluster."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self, node: int) -> None:
+        """See Cluster."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self.broker.pid is not None:
+            os.kill(self.broker.pid, number)
+
+    def limit_files(self, node: int, size_bytes: int | None) -> None:
+        """See Cluster. EFBIG instead of ENOSPC: every machine has it, and it cuts writes short."""
+        if self.broker.pid is not None:
+            limit = resource.RLIM_INFINITY if size_bytes is None else size_bytes
+            limits = limit, resource.RLIM_INFINITY
+            resource.prlimit(self.broker.pid, resource.RLIMIT_FSIZE, limits)
+
+    def set_clock(self, node: int, offset_s: float) -> None:
+        """See Cluster."""
+        if self._clock is not None:
+            self._clock.jump(offset_s)
+
+    def missing(self) -> dict[str, str]:
+        """See Cluster."""
+        found = {}
+        if self._clock is None:
+            found["clock"] = WHY_NO_CLOCK
+        if not hasattr(resource, "prlimit"):
+            found["disk"] = "no prlimit here: the disk does not fill up"
+        return found
+
+    def is_alive(self, node: int) -> bool:
+        """See Cluster."""
+        return self.broker.pid is not None and not self.broker.has_ended
+
+    def last_words(self, node: int) -> str:
+        """See Cluster."""
+        return self.broker.last_words()
+
+    def complaints(self) -> Sequence[str]:
+        """See Cluster."""
+        return ()
+
+    def logs(self) -> Mapping[str, Path]:
+        """See Cluster."""
+        return {"broker.log": self.broker.log_path}
+
+    def close(self) -> None:
+        """See Cluster."""
+        self.resume(0)
+        self.broker.kill()
+        shutil.rmtree(self.broker.data_dir, ignore_errors=True)

@@ -1,0 +1,100 @@
+"""A client in Go, over franz-go: how it is built and started, and with which settings.
+
+Rules of the room: its modules are pinned in `go_client/go.sum` and come from where Go gets them.
+It is built once, into the cache, and again when its source or the compiler changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import Rejected, Retriable
+from headrace.runtime.jars import cache_folder
+from headrace_verify.blackbox.consumers import HEARTBEAT_MS, SESSION_TIMEOUT_MS
+from headrace_verify.blackbox.languages.child import CODECS, command_of, consume, produce
+
+if TYPE_CHECKING:
+    from headrace_verify.blackbox.context import Context
+
+_SOURCE = Path(__file__).with_name("go_client")
+_FILES = ("main.go", "go.mod", "go.sum")
+_BUILD_TIMEOUT_S = 1_800
+"""It takes half a minute of CPU time; a machine that is overloaded gives it a thirtieth."""
+
+
+class GoMissing(Rejected):
+    """There is no Go compiler."""
+
+
+class NotBuilt(Retriable):
+    """The program could not be built."""
+
+
+def find_command() -> list[str]:
+    """What starts the program; it is built first where the cache has it not.
+
+    Raises GoMissing, NotBuilt.
+    """
+    go = shutil.which("go")
+    if go is None:
+        raise GoMissing("no Go compiler on the PATH: install one (package golang-go)")
+    digest = hashlib.sha256(_run([go, "version"]).encode())
+    for name in _FILES:
+        digest.update((_SOURCE / name).read_bytes())
+    folder = cache_folder() / "go-clients"
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / f"kafka-client-{digest.hexdigest()[:16]}"
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            partial = program.with_suffix(".partial")
+            _run([go, "build", "-buildvcs=false", "-trimpath", "-o", str(partial), "."])
+            partial.replace(program)
+    return [str(program)]
+
+
+def _run(command: list[str]) -> str:
+    environment = os.environ | {"GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+    try:
+        done = subprocess.run(  # noqa: S603 - our own command
+            command, cwd=_SOURCE, env=environment, capture_output=True, text=True, check=False,
+            timeout=_BUILD_TIMEOUT_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotBuilt(f"`go {command[1]}` could not be run: {error}; try again.") from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()[-300:]
+        raise NotBuilt(f"`go {command[1]}` failed: {said}; the client in Go is left out.")
+    return done.stdout
+
+
+def run_go_producer(context: Context) -> None:
+    """Idempotent, as franz-go is by default."""
+    settings: dict[str, object] = {
+        "linger_ms": context.chance.choice((0, 1, 20)),
+        "compression": context.chance.choice(("none", *CODECS)),
+    }
+    produce(context, _command(context, "producer", settings))
+
+
+def run_go_member(context: Context) -> None:
+    """A member of the classic protocol, eager or cooperative."""
+    settings: dict[str, object] = {
+        "group": context.spec.group,
+        "strategy": context.spec.options["strategy"],
+        "topics": ",".join(context.spec.topics),
+        "session_timeout_ms": SESSION_TIMEOUT_MS,
+        "heartbeat_ms": HEARTBEAT_MS,
+    }
+    consume(context, _command(context, "member", settings))
+
+
+def _command(context: Context, kind: str, settings: dict[str, object]) -> list[str]:
+    shared = {"bootstrap": context.spec.bootstrap, "client": context.spec.name}
+    return command_of(context, settings | shared, kind)

@@ -1,0 +1,91 @@
+"""Apache Kafka's own client in Java: how it is started, and with which settings.
+
+Rules of the room: the jars are pinned in `java_client/jars.txt`. The program is one source, which
+Janino compiles at each start: a runtime without a compiler does.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.runtime.jars import Jar, cache_folder, ensure_jars
+from headrace.runtime.java import find_java_home
+from headrace_verify.blackbox.consumers import HEARTBEAT_MS, SESSION_TIMEOUT_MS
+from headrace_verify.blackbox.languages.child import CODECS, command_of, consume, produce
+
+if TYPE_CHECKING:
+    from headrace_verify.blackbox.context import Context
+
+_SOURCE = Path(__file__).with_name("java_client") / "KafkaClient.java"
+_FLAGS = (
+    "-Xmx128m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
+_ASSIGNORS = {
+    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+}
+
+
+def find_command() -> list[str]:
+    """What starts the program; its jars are fetched first where the cache has them not.
+
+    Raises JavaMissing, JarUnavailable, JarCorrupt.
+    """
+    java_home = find_java_home(cache_folder())
+    lines = _SOURCE.with_name("jars.txt").read_text().splitlines()
+    jars = ensure_jars([Jar.parse(line) for line in lines if not line.startswith("#")])
+    classpath = os.pathsep.join(map(str, jars))
+    compiler = ["org.codehaus.janino.SimpleCompiler", str(_SOURCE), _SOURCE.stem]
+    return [str(java_home / "bin" / "java"), *_FLAGS, "-cp", classpath, *compiler]
+
+
+def run_java_producer(context: Context) -> None:
+    """Idempotent; `compressed` or not."""
+    is_compressed = bool(context.spec.options.get("compressed"))
+    settings = _settings(context) | {
+        "acks": "all",
+        "enable.idempotence": "true",
+        "linger.ms": context.chance.choice((0, 1, 20)),
+        "compression.type": context.chance.choice(CODECS) if is_compressed else "none",
+        "request.timeout.ms": 5_000,
+        "delivery.timeout.ms": 3_600_000,
+        "max.block.ms": 10_000,
+    }
+    produce(context, command_of(context, settings, "producer"))
+
+
+def run_java_member(context: Context) -> None:
+    """A member of the classic protocol, eager or cooperative."""
+    settings = _settings(context) | {
+        "group.id": context.spec.group,
+        "partition.assignment.strategy": _ASSIGNORS[context.spec.options["strategy"]],
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": "false",
+        "session.timeout.ms": SESSION_TIMEOUT_MS,
+        "heartbeat.interval.ms": HEARTBEAT_MS,
+        "max.poll.interval.ms": 20_000,
+        "max.poll.records": 200,
+        "request.timeout.ms": 11_000,
+    }
+    topics = ",".join(context.spec.topics)
+    consume(context, command_of(context, settings, "member", topics))
+
+
+def _settings(context: Context) -> dict[str, object]:
+    """What producers and members share."""
+    return {
+        "bootstrap.servers": context.spec.bootstrap,
+        "client.id": context.spec.name,
+        "reconnect.backoff.ms": 10,
+        "reconnect.backoff.max.ms": 250,
+        "retry.backoff.ms": 20,
+        "retry.backoff.max.ms": 200,
+        "socket.connection.setup.timeout.ms": 4_000,
+    }

@@ -1,0 +1,108 @@
+"""The folder that a run leaves: enough for somebody else to judge it.
+
+Rules of the room: `report.json` says what was tried, what was skipped and why, what was found;
+`schedule.json` holds the faults, `history.jsonl` every operation. The chart is drawn only where
+matplotlib is installed, and the report says so if it is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from headrace.runtime.clock import SystemClock
+from headrace_verify.blackbox.figures import BIN_MS, availability, outages, summary
+from headrace_verify.blackbox.run import HISTORY, replays
+from headrace_verify.report import load_pyplot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace_verify.blackbox.run import Outcome
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """The whole report as plain values."""
+    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
+    found = outages(outcome.tally, outcome.done.harms)
+    faults: dict[str, int] = {}
+    for harm in outcome.done.harms:
+        faults[harm.fault.kind] = faults.get(harm.fault.kind, 0) + 1
+    return {
+        "what": "headrace verify blackbox",
+        "version": version("headrace"),
+        "at": now.isoformat(timespec="seconds"),
+        "seed": outcome.plan.seed,
+        "replay": next(replays(outcome)),
+        "seconds": outcome.plan.seconds,
+        "platform": {
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "cores": os.cpu_count(),
+        },
+        "verdict": "held" if outcome.held else "VIOLATED",
+        "violations": outcome.violations,
+        **outcome.verdict.as_json(),
+        "skipped": outcome.skipped,
+        "faults": faults,
+        "operations": outcome.tally.operations,
+        "clients": outcome.tally.clients,
+        "records_read": outcome.tally.records_read,
+        "events": outcome.event_count,
+        "judged_s": round(outcome.judged_s, 2),
+        "unavailability": summary(found),
+        "outages": found,
+        "broker_log_ends": outcome.last_words,
+        "archive": None if outcome.archive is None else asdict(outcome.archive),
+    }
+
+
+def write_report(outcome: Outcome, report: dict[str, Any]) -> list[str]:
+    """Write what the folder lacks; the names of its files."""
+    folder = outcome.folder
+    schedule = [fault._asdict() for fault in outcome.schedule]
+    (folder / "schedule.json").write_text(json.dumps(schedule, indent=1) + "\n")
+    names = ["report.json", "schedule.json", HISTORY]
+    if _draw(folder / "availability.png", outcome, report["verdict"]):
+        names.append("availability.png")
+    else:
+        report["chart"] = "skipped: matplotlib is not installed"
+    (folder / "report.json").write_text(json.dumps(report, indent=2, default=str) + "\n")
+    return names
+
+
+def _draw(path: Path, outcome: Outcome, verdict: str) -> bool:
+    """Writes and reads over time, with the faults behind them; False without matplotlib."""
+    pyplot = load_pyplot()
+    if pyplot is None:
+        return False
+    writes, reads = availability(outcome.tally, outcome.begun_ns, outcome.ended_ns)
+    seconds = [place * BIN_MS / 1000 for place in range(len(writes))]
+    figure, axes = pyplot.subplots(figsize=(12, 5))
+    per_s = 1000 // BIN_MS
+    axes.plot(seconds, [count * per_s for count in writes], lw=1, label="acknowledged writes/s")
+    axes.plot(seconds, [count * per_s for count in reads], lw=1, label="polls with records/s")
+    colours: dict[str, str] = {}
+    for harm in outcome.done.harms:
+        kind = harm.fault.kind
+        is_new = kind not in colours
+        colour = colours.setdefault(kind, f"C{2 + len(colours) % 8}")
+        first = (harm.began_ns - outcome.begun_ns) / 1e9
+        last = max(first + 0.1, (harm.healed_ns - outcome.begun_ns) / 1e9)
+        axes.axvspan(first, last, color=colour, alpha=0.25, label=kind if is_new else None)
+    axes.set_xlabel("seconds")
+    axes.set_yscale("symlog", linthresh=10)
+    axes.set_ylim(bottom=0)
+    last_ns = max([outcome.healed_ns, *(done for _, done in outcome.tally.writes[-1:])])
+    axes.set_xlim(0, (last_ns - outcome.begun_ns) / 1e9 + 2)
+    axes.legend(loc="upper left", fontsize="small", ncols=3)
+    axes.set_title(f"headrace verify blackbox, seed {outcome.plan.seed}: {verdict}")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return True

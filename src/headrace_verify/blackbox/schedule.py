@@ -1,0 +1,108 @@
+"""The faults of a run: an explicit list, drawn from the seed before anything starts.
+
+Rules of the room: pure. The list knows nothing of the workload's chance, so a fault can be taken
+out without changing the others, and the same seed gives the same list. What a machine cannot do is
+left out when the time comes, and told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace_verify.chance import seeded
+
+if TYPE_CHECKING:
+    from random import Random  # noqa: TID251 - a type
+
+ONE_BY_ONE, OVER, CLIENTS = "one by one", "over", "clients"
+"""The three chains: each is worked through by a thread of its own."""
+NODE_FAULTS = ("kill", "kill-in-start", "stop", "pause", "disk", "clock")
+NETWORK_FAULTS = ("cut", "cut-to-broker", "cut-to-clients", "delay", "reset")
+MANY_FAULTS = ("kill-many", "pause-many")
+"""Several nodes at once, where there are several."""
+BOOKIE_FAULTS = ("journal", "slow-bookie")
+"""Of those who store a cluster's records: no room for the journal; answers that take too long."""
+CLIENT_FAULTS = ("pause-client", "kill-client")
+KINDS = (*NODE_FAULTS, *NETWORK_FAULTS, *CLIENT_FAULTS)
+SEVERAL_KINDS = (*KINDS, *MANY_FAULTS)
+CLUSTER_KINDS = (*SEVERAL_KINDS, *BOOKIE_FAULTS)
+CHAINS = {
+    ONE_BY_ONE: (*NODE_FAULTS, *NETWORK_FAULTS, *MANY_FAULTS, *BOOKIE_FAULTS),
+    OVER: NETWORK_FAULTS,
+    CLIENTS: CLIENT_FAULTS,
+}
+_PAUSE_MAX_S = {ONE_BY_ONE: 2.5, OVER: 40.0, CLIENTS: 6.0}
+_WEIGHTS = {"kill": 4, "pause": 2, "kill-in-start": 2}
+FIRST_AT_S = 0.5
+CALM_S = 2.0
+"""Between two faults of one chain, from healing to the next."""
+
+
+class Fault(NamedTuple):
+    """One fault: when it begins, how long it lasts, and how strong it is."""
+
+    at_s: float
+    kind: str
+    lasts_s: float
+    target: int
+    """Which node or client, modulo how many there are."""
+    strength: float
+    """0 to 1: of a delay, a jump, a limit; above 0.5 a cut meets all connections, else half."""
+    chain: str
+
+    @property
+    def ends_s(self) -> float:
+        """When it is healed."""
+        return self.at_s + self.lasts_s
+
+
+def draw_schedule(seed: int, seconds: float, kinds: tuple[str, ...] = KINDS) -> list[Fault]:
+    """The faults of a run of `seconds`, in the order of their beginnings; all heal before its end.
+
+    One chain of node and network faults, which follow each other; a sparser one of network faults
+    and one of client faults lie over it as they come.
+    """
+    faults: list[Fault] = []
+    for name, group in CHAINS.items():
+        chance = seeded(f"blackbox {seed} {name}")
+        # A seed leaves a few kinds out (swarm testing): the others meet more often.
+        chosen = [kind for kind in group if kind in kinds and chance.random() < 0.8]
+        if name == ONE_BY_ONE and "kill" in kinds and "kill" not in chosen:
+            chosen.append("kill")
+        if not chosen:
+            chosen = [kind for kind in group if kind in kinds]
+        if chosen:
+            faults += _of_group(chance, chosen, seconds, name)
+    return sorted(faults)
+
+
+def _of_group(chance: Random, kinds: list[str], seconds: float, group: str) -> list[Fault]:
+    found: list[Fault] = []
+    pause_max_s = _PAUSE_MAX_S[group]
+    at_s = FIRST_AT_S + chance.random() * pause_max_s
+    weights = [_WEIGHTS.get(kind, 1) for kind in kinds]
+    while True:
+        (kind,) = chance.choices(kinds, weights)
+        if not found and group == ONE_BY_ONE and "kill" in kinds:
+            kind = "kill"  # however short the run is
+        lasts_s = _length(chance, kind, seconds)
+        target, strength = chance.randrange(64), round(chance.random(), 3)
+        fault = Fault(round(at_s, 3), kind, lasts_s, target, strength, group)
+        if fault.ends_s > seconds:
+            return found
+        found.append(fault)
+        at_s = fault.ends_s + CALM_S + chance.random() * pause_max_s
+
+
+def _length(chance: Random, kind: str, seconds: float) -> float:
+    """Short ones are many, long ones few; a fraction of the run at most."""
+    longest = min(10.0, seconds / 4)
+    if kind == "reset":
+        return 0.0
+    if kind in {"kill", "kill-in-start", "stop", "kill-client", "kill-many"}:
+        return round(min(longest, chance.choice((0.0, 0.0, 0.3, 1.5))), 3)
+    if kind == "slow-bookie":
+        # Its answers are to come later than brokers (5 s) and clients (4 s) wait for them.
+        return round(longest * (0.6 + 0.4 * chance.random()), 3)
+    length_s: float = 0.1 * 100 ** chance.random()
+    return round(min(longest, length_s), 3)

@@ -1,0 +1,49 @@
+"""What a run may attack: one broker, the workers of one machine, a cluster of several.
+
+Rules of the room: here alone is known which plug belongs to which name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_verify.blackbox import fabric
+from headrace_verify.blackbox.cluster import SingleBroker
+from headrace_verify.blackbox.schedule import CLUSTER_KINDS, KINDS, SEVERAL_KINDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace_verify.blackbox.cluster import Cluster
+    from headrace_verify.blackbox.link import Network
+    from headrace_verify.blackbox.run import Plan
+
+SINGLE, WORKERS, CLUSTER = "single", "workers", "cluster"
+TARGETS = (SINGLE, WORKERS, CLUSTER)
+
+
+def wants_network(target: str) -> bool:
+    """Whether its nodes should have addresses of their own, where that can be had."""
+    return target != SINGLE
+
+
+def kinds_of(target: str) -> tuple[str, ...]:
+    """The kinds of faults that it knows."""
+    return {SINGLE: KINDS, WORKERS: SEVERAL_KINDS}.get(target, CLUSTER_KINDS)
+
+
+def make_target(plan: Plan, folder: Path, network: Network) -> Cluster:
+    """Make it. Raises HeadraceError, OSError."""
+    target, bug = plan.target, plan.bug
+    own_network = fabric.Fabric() if wants_network(target) and fabric.is_inside() else None
+    if target == WORKERS:
+        from headrace_verify.blackbox.workers import Workers
+
+        return Workers(folder / "broker", own_network, plan.seed, bug)
+    if target == CLUSTER:
+        from headrace_verify.blackbox.real_cluster import SMALL, WHOLE, RealCluster
+
+        size = SMALL if plan.is_quick else WHOLE
+        load_s = plan.seconds * plan.load
+        return RealCluster(folder / "cluster", network, own_network, size, bug, load_s)
+    return SingleBroker(folder / "broker", network, bug)

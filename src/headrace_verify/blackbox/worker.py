@@ -1,0 +1,79 @@
+"""The process of one client: `python -m headrace_verify.blackbox.worker SPEC HISTORY`.
+
+Rules of the room: it ends when its standard input closes, and at once when the run dies.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace_verify.blackbox.consumers import (
+    run_aiokafka_member,
+    run_kafka_python_member,
+    run_librdkafka_member,
+)
+from headrace_verify.blackbox.context import Context, Spec
+from headrace_verify.blackbox.languages.go import run_go_member, run_go_producer
+from headrace_verify.blackbox.languages.java import run_java_member, run_java_producer
+from headrace_verify.blackbox.producers import (
+    run_aiokafka_producer,
+    run_kafka_python_producer,
+    run_librdkafka_producer,
+)
+from headrace_verify.blackbox.raw_clients import (
+    run_churn,
+    run_observer,
+    run_raw_producer,
+    run_raw_reader,
+)
+from headrace_verify.blackbox.zombies import run_zombies
+from headrace_verify.history import History
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KINDS: dict[str, Callable[[Context], None]] = {
+    "librdkafka-producer": run_librdkafka_producer,
+    "kafka-python-producer": run_kafka_python_producer,
+    "aiokafka-producer": run_aiokafka_producer,
+    "librdkafka-member": run_librdkafka_member,
+    "kafka-python-member": run_kafka_python_member,
+    "aiokafka-member": run_aiokafka_member,
+    "java-producer": run_java_producer,
+    "java-member": run_java_member,
+    "go-producer": run_go_producer,
+    "go-member": run_go_member,
+    "raw-producer": run_raw_producer,
+    "raw-reader": run_raw_reader,
+    "observer": run_observer,
+    "churn": run_churn,
+    "zombies": run_zombies,
+}
+
+
+def main() -> None:
+    """Run one client until standard input closes."""
+    spec = Spec(**json.loads(sys.argv[1]))
+    context = Context(spec, History(Path(sys.argv[2]), spec.name))
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        context.over.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    context.note("started", kind=spec.kind)
+    try:
+        KINDS[spec.kind](context)
+    except Exception as error:  # noqa: BLE001 - the run must learn of it
+        context.gave_up(f"{type(error).__name__}: {error}")
+        traceback.print_exc()
+    context.note("ended")
+
+
+if __name__ == "__main__":
+    main()

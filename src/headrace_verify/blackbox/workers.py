@@ -1,0 +1,235 @@
+"""Workers of one machine under test: `headrace serve --workers N`, its supervisor included.
+
+Rules of the room: known by processes and ports. A worker is found by its command line among the
+supervisor's children; it is started again by the supervisor, whom nobody helps.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import Fatal
+from headrace_verify.blackbox.fabric import CLIENTS, Edge
+from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
+from headrace_verify.blackbox.nodes import RETRY_S, BrokerNode, Deadline
+from headrace_verify.chance import seeded
+from headrace_verify.real_broker import RealBroker
+from headrace_verify.self_proof import spoiled_launch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace_verify.blackbox.cluster import Breakable
+    from headrace_verify.blackbox.fabric import Fabric
+
+WORKERS = 3
+MACHINE = "machine"
+_PORTS = range(18_000, 32_000)
+_PROBE_S = 1.0
+_ENDED = re.compile(r"worker (\d+) ended with code (-?\d+): starting")
+_ASKED_FOR = {0, -9, -15}
+
+
+class Workers:
+    """See Cluster. Node 0 is the supervisor, the others are its workers."""
+
+    liveness_s = 30.0
+    """The supervisor waits up to 5 s before it starts one that dies again and again."""
+
+    def __init__(
+        self, folder: Path, fabric: Fabric | None, seed: int, bug: str | None = None
+    ) -> None:
+        self._folder = folder
+        launch = tuple(RealBroker.command())
+        if bug is not None:
+            launch = spoiled_launch("blackbox", bug)
+        self.links: list[Breakable] = []
+        if fabric is None:
+            self._host, kafka, http = "127.0.0.1", *_free_ports(seed)
+        else:
+            self._host, kafka, http = fabric.add(MACHINE), 9092, 9180
+            launch = (*fabric.launch(MACHINE), *launch)
+            self.links.append(Edge(fabric, "the workers and their clients", [(CLIENTS, MACHINE)]))
+        self._has_network = fabric is not None
+        options = ["--workers", str(WORKERS), "--no-auto-create-topics"]
+        options += ["--open-to-network"] if fabric is not None else []
+        broker = RealBroker(folder, options, launch)
+        broker.listen(self._host, kafka, http)
+        self._ports = [kafka + number for number in range(WORKERS)]
+        self._all = BrokerNode("supervisor", broker, FakeClock.find(folder / "clock"))
+        self.bootstrap = ",".join(f"{self._host}:{port}" for port in self._ports)
+        self.node_count = 1 + WORKERS
+        self._killed: dict[int, int] = {}
+        """Node -> the process that was killed or stopped."""
+
+    def targets(self, kind: str) -> Sequence[int]:
+        """See Cluster."""
+        workers = range(1, self.node_count)
+        if kind in {"disk", "kill-in-start"}:
+            return workers
+        return [0] if kind == "clock" else [0, *workers]
+
+    def name(self, node: int) -> str:
+        """See Cluster."""
+        return f"worker {node - 1}" if node else "supervisor"
+
+    def start(self, *nodes: int) -> None:
+        """See Cluster: a worker is waited for."""
+        self._all.wait()
+        deadline = Deadline()
+        for node in nodes or range(1, self.node_count):
+            while node and not self._serves(node):
+                if deadline.is_over:
+                    raise Fatal(f"{self.name(node)} does not come back: {self.last_words(0)}")
+                time.sleep(RETRY_S)
+
+    def start_and_die(self, node: int, after_s: float) -> None:
+        """See Cluster."""
+        deadline = Deadline()
+        while self._pid(node) in {None, self._killed.get(node)} and not deadline.is_over:
+            time.sleep(0.01)
+        time.sleep(after_s)
+        self.kill(node)
+
+    def stop(self, node: int) -> int:
+        """See Cluster."""
+        if not node:
+            return self._all.stop()
+        pid = self._signal(node, signal.SIGTERM)
+        deadline = Deadline()
+        while pid is not None and self._pid(node) == pid and not deadline.is_over:
+            time.sleep(0.02)
+        return 0  # the supervisor tells its exit code: see `complaints`
+
+    def kill(self, *nodes: int) -> None:
+        """See Cluster."""
+        if not nodes or 0 in nodes:
+            self._all.kill()
+        for node in nodes:
+            if node:
+                self._signal(node, signal.SIGKILL)
+
+    def pause(self, node: int) -> None:
+        """See Cluster."""
+        self._signal(node, signal.SIGSTOP)
+
+    def resume(self, node: int) -> None:
+        """See Cluster."""
+        self._signal(node, signal.SIGCONT)
+
+    def limit_files(self, node: int, size_bytes: int | None) -> None:
+        """See Cluster."""
+        pid = self._pid(node)
+        if pid is not None:
+            limit = resource.RLIM_INFINITY if size_bytes is None else size_bytes
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+    def set_clock(self, node: int, offset_s: float) -> None:
+        """See Cluster: it is that of all workers."""
+        if self._all.clock is not None:
+            self._all.clock.jump(offset_s)
+
+    def missing(self) -> dict[str, str]:
+        """See Cluster."""
+        found = {}
+        if self._all.clock is None:
+            found["clock"] = WHY_NO_CLOCK
+        if not hasattr(resource, "prlimit"):
+            found["disk"] = "no prlimit here: the disk does not fill up"
+        if not self._has_network:
+            why = "no network namespace here, and workers cannot be put behind proxies"
+            found |= dict.fromkeys(("cut", "cut-to-broker", "cut-to-clients"), why)
+            found |= dict.fromkeys(("delay", "reset"), why)
+        return found
+
+    def is_alive(self, node: int) -> bool:
+        """See Cluster: a worker that dies is the supervisor's business."""
+        return self._all.is_alive
+
+    def last_words(self, node: int) -> str:
+        """See Cluster."""
+        return self._all.broker.last_words()
+
+    def complaints(self) -> Sequence[str]:
+        """See Cluster: workers that ended without being asked."""
+        found = []
+        for line in self._all.log_path.read_text(errors="replace").splitlines():
+            told = _ENDED.search(line)
+            if told and int(told[2]) not in _ASKED_FOR:
+                found.append(f"worker {told[1]} ended by itself, with code {told[2]}")
+        return found
+
+    def logs(self) -> Mapping[str, Path]:
+        """See Cluster."""
+        return {"broker.log": self._all.log_path}
+
+    def close(self) -> None:
+        """See Cluster."""
+        for node in range(1, self.node_count):
+            self._signal(node, signal.SIGKILL)
+        self._all.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _pid(self, node: int) -> int | None:
+        above = self._all.broker.pid
+        return above if not node or above is None else worker_pid(above, node - 1)
+
+    def _signal(self, node: int, number: int) -> int | None:
+        pid = self._pid(node)
+        if pid is not None:
+            if number in {signal.SIGKILL, signal.SIGTERM}:
+                self._killed[node] = pid
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                return None
+        return pid
+
+    def _serves(self, node: int) -> bool:
+        if self._pid(node) in {None, self._killed.get(node)}:
+            return False
+        try:
+            socket.create_connection((self._host, self._ports[node - 1]), _PROBE_S).close()
+        except OSError:
+            return False
+        return True
+
+
+def worker_pid(supervisor: int, number: int) -> int | None:
+    """The process of a supervisor's worker; None if there is none, or no /proc to find it in."""
+    wanted = f"--worker\0{number}\0"
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if wanted in path.read_text():
+                stat = path.with_name("stat").read_text()
+                if int(stat.rpartition(")")[2].split()[1]) == supervisor:
+                    return int(path.parent.name)
+        except OSError:
+            continue  # it has ended meanwhile
+    return None
+
+
+def _free_ports(seed: int) -> tuple[int, int]:
+    """Two places where as many ports as there are workers are free, one behind the other."""
+    chance = seeded(f"{seed} {os.getpid()}")
+    while True:
+        first = chance.choice(_PORTS)
+        probes: list[socket.socket] = []
+        try:
+            for port in range(first, first + 2 * WORKERS):
+                probe = socket.create_server(("127.0.0.1", port))
+                probes.append(probe)
+        except OSError:
+            continue
+        finally:
+            for probe in probes:
+                probe.close()
+        return first, first + WORKERS

@@ -1,0 +1,183 @@
+"""Attack: kill -9 of real brokers under load, then everything is read back over the protocol."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from headrace.errors import Fatal
+from headrace.records.codec import iterate_records
+from headrace_verify.broker_load import (
+    GROUP,
+    LIBRARY_PARTITIONS,
+    PARTITION_COUNT,
+    RAW_PARTITION,
+    TOPIC,
+    LibraryLoad,
+    RawLoad,
+    value_of,
+)
+from headrace_verify.chance import seeded
+from headrace_verify.kafka_wire import KafkaWire, Refused
+from headrace_verify.real_broker import RealBroker
+
+if TYPE_CHECKING:
+    from headrace_verify.task import Task
+
+_TOPIC_CONFIG = {"segment.bytes": "200000"}  # so that ledgers roll under load
+
+
+def run_broker_kills(task: Task) -> None:
+    """Start, load, kill at a random moment, start again, look at everything: again and again."""
+    broker = RealBroker(task.folder / "broker")
+    library: LibraryLoad | None = None
+    raw: RawLoad | None = None
+    try:
+        broker.start()
+        wire = KafkaWire(broker.address)
+        wire.create_topic(TOPIC, PARTITION_COUNT, _TOPIC_CONFIG)
+        wire.find_coordinator(GROUP)
+        raw = RawLoad(task.seed, broker, wire.new_producer())
+        wire.close()
+        library = LibraryLoad(task.seed, broker)
+        library.start()
+        raw.start()
+        raw = _cycles(task, broker, library, raw)
+        raw.finish()
+        left = library.finish()
+        if left:
+            task.wrong(f"{left} records of the library were never answered", seed=task.seed)
+        _look(task, broker, library, raw)
+        acknowledged = library.count
+        task.figures["acknowledged by the library"] = acknowledged
+        task.figures["acknowledged batches, raw"] = raw.acknowledged
+        if not acknowledged or not raw.acknowledged:
+            task.wrong("nothing was acknowledged, so nothing was proved", seed=task.seed)
+    except (Fatal, OSError) as error:
+        task.wrong(f"{type(error).__name__}: {error}", seed=task.seed, log=broker.last_words())
+    finally:
+        broker.kill()
+        shutil.rmtree(broker.data_dir, ignore_errors=True)
+
+
+def _cycles(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) -> RawLoad:
+    chance = seeded(task.seed)
+    starts: list[float] = []
+    while task.goes_on():
+        _wait_for_acknowledgements(library, raw)
+        time.sleep(chance.choice((0.0, 0.05, 0.3)) + 0.2 * chance.random())
+        broker.kill()
+        raw.join()
+        if chance.random() < 0.2:  # some die while they recover
+            _die_early(broker, chance.random() * 0.5)
+        starts.append(broker.start())
+        task.runs += 1
+        task.checked += 1
+        _look(task, broker, library, raw)
+        raw = raw.again()
+        raw.start()
+    task.figures["start after a kill, mean s"] = round(sum(starts) / max(1, len(starts)), 2)
+    return raw
+
+
+def _wait_for_acknowledgements(library: LibraryLoad, raw: RawLoad) -> None:
+    """Both clients are at work again, or it has taken them too long."""
+    written, raw_written = library.count, raw.acknowledged
+    for _ in range(300):
+        if library.count > written and raw.acknowledged > raw_written:
+            return
+        time.sleep(0.01)
+
+
+def _die_early(broker: RealBroker, after_s: float) -> None:
+    import threading
+
+    early = threading.Timer(after_s, broker.kill_if_running)
+    early.start()
+    try:
+        broker.start()
+    except Fatal:
+        pass  # it died before it was ready, as planned
+    early.join()
+    broker.kill()
+
+
+def _look(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) -> None:
+    """Read everything and hold it against what the clients know."""
+    wire = KafkaWire(broker.address)
+    try:
+        for partition in LIBRARY_PARTITIONS:
+            known = dict(library.acknowledged[partition])
+            values = _read(wire, partition)
+            wrong = _compare(task.seed, partition, values, known)
+            if len(values) > library.sent[partition]:
+                wrong.append(f"{len(values)} records where {library.sent[partition]} were sent")
+            for text in wrong:
+                task.wrong(f"partition {partition}: {text}", seed=task.seed, cycle=task.runs)
+            task.add("records compared", len(values))
+        for text in _look_at_raw(task, wire, raw):
+            task.wrong(f"partition {RAW_PARTITION}: {text}", seed=task.seed, cycle=task.runs)
+        if library.failed:
+            task.wrong(f"the library gave up: {library.failed[0]}", seed=task.seed)
+        if raw.refused:
+            task.wrong(f"a sound request was refused: {raw.refused[0]}", seed=task.seed)
+    except (OSError, Refused) as error:
+        task.wrong(f"what was stored cannot be read: {error}", seed=task.seed, cycle=task.runs)
+    finally:
+        wire.close()
+
+
+def _look_at_raw(task: Task, wire: KafkaWire, raw: RawLoad) -> list[str]:
+    known: dict[int, int] = {}
+    for (batch, first), offset in zip(raw.batches, raw.offsets, strict=False):
+        for at in range(int.from_bytes(batch[57:61], "big")):
+            known[first + at] = offset + at
+    values = _read(wire, RAW_PARTITION)
+    wrong = _compare(task.seed, RAW_PARTITION, values, known)
+    if len(values) not in (len(known), raw.next_number):
+        wrong.append(f"{len(values)} records where {len(known)} or {raw.next_number} belong")
+    task.add("records compared", len(values))
+    committed = wire.committed(GROUP, TOPIC, RAW_PARTITION)
+    if not raw.committed <= committed <= max(raw.committed, raw.committed_sent):
+        wrong.append(f"committed offset {committed} where {raw.committed} was acknowledged")
+    if raw.acknowledged == len(raw.batches) and raw.acknowledged:
+        # Only then it is the last batch that the broker has seen of this producer.
+        again = wire.produce(TOPIC, RAW_PARTITION, raw.batches[-1][0])
+        if again != raw.offsets[-1]:
+            wrong.append(f"a retry got offset {again}, the first try {raw.offsets[-1]}")
+        if len(_read(wire, RAW_PARTITION)) != len(values):
+            wrong.append("a retry of an acknowledged batch was appended again")
+        task.add("retries answered as duplicates")
+    return wrong
+
+
+def _read(wire: KafkaWire, partition: int) -> list[bytes]:
+    """All values; at each place the record with that offset. Raises Refused."""
+    values: list[bytes] = []
+    while True:
+        data, high_watermark = wire.fetch(TOPIC, partition, len(values))
+        if not data and len(values) >= high_watermark:
+            return values
+        for record in iterate_records(data):
+            if record.offset < len(values):
+                continue
+            if record.offset > len(values):
+                raise ConnectionError(f"offset {record.offset} follows {len(values) - 1}")
+            values.append(record.value or b"")
+
+
+def _compare(seed: int, partition: int, values: list[bytes], known: dict[int, int]) -> list[str]:
+    """Offsets are dense and every producer keeps its order, so record n is at offset n."""
+    wrong = []
+    for number, value in enumerate(values):
+        if value != value_of(seed, partition, number):
+            wrong.append(f"offset {number} holds {value[:40]!r}")
+            break
+    for number, offset in known.items():
+        if offset not in (number, -1):
+            wrong.append(f"record {number} was acknowledged at offset {offset}")
+            break
+    if known and max(known) >= len(values):
+        wrong.append(f"record {max(known)} was acknowledged, and {len(values)} are there: lost")
+    return wrong

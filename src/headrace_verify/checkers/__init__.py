@@ -1,0 +1,131 @@
+"""Judges a history: every checker over the same facts, and one verdict.
+
+Rules of the room: checkers are pure functions from facts to anomalies, each in linear time. A
+checker that nobody has seen fail is a toy: `tests/property/verify` plants every kind.
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace_verify.checkers.epochs import epoch_regress, two_acknowledging_owners
+from headrace_verify.checkers.facts import Anomaly, Facts, gather
+from headrace_verify.checkers.ownership import (
+    commits_of_former_owners,
+    commits_of_old_generations,
+    two_owners,
+)
+from headrace_verify.checkers.polls import REVIVED, poll_steps, precommitted_reads
+from headrace_verify.checkers.progress import (
+    committed_regress,
+    high_watermark_regress,
+    log_start_regress,
+)
+from headrace_verify.checkers.shares import share_deliveries
+from headrace_verify.checkers.transactions import dirty_cycles, torn_transactions
+from headrace_verify.checkers.values import (
+    aborted_reads,
+    above_the_high_watermark,
+    changed_bytes,
+    duplicates,
+    inconsistent_offsets,
+    lost_writes,
+    misplaced,
+    non_monotonic_sends,
+    strangers,
+    unseen,
+    unseen_by_group,
+    vanished,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from headrace_verify.history import Event
+
+CHECKERS: tuple[Callable[[Facts], Iterator[Anomaly]], ...] = (
+    inconsistent_offsets,
+    duplicates,
+    misplaced,
+    lost_writes,
+    unseen,
+    unseen_by_group,
+    vanished,
+    strangers,
+    changed_bytes,
+    aborted_reads,
+    non_monotonic_sends,
+    above_the_high_watermark,
+    poll_steps,
+    precommitted_reads,
+    high_watermark_regress,
+    log_start_regress,
+    committed_regress,
+    two_owners,
+    commits_of_former_owners,
+    commits_of_old_generations,
+    epoch_regress,
+    two_acknowledging_owners,
+    torn_transactions,
+    dirty_cycles,
+    share_deliveries,
+)
+KEPT = 20
+"""Anomalies of one kind that are kept in full; the rest is counted."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the checkers say."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    """Kind -> how many."""
+    anomalies: list[Anomaly] = field(default_factory=list)
+    excused: dict[str, int] = field(default_factory=dict)
+    """What a client is known to do by itself -> how often it did."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found."""
+        return not self.counts
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "counts": self.counts,
+            "excused": self.excused,
+            "anomalies": [anomaly._asdict() for anomaly in self.anomalies],
+        }
+
+
+def judge(facts: Facts) -> Verdict:
+    """Ask every checker."""
+    verdict = Verdict()
+    for checker in CHECKERS:
+        for anomaly in checker(facts):
+            counts = verdict.excused if anomaly.kind == REVIVED else verdict.counts
+            count = counts[anomaly.kind] = counts.get(anomaly.kind, 0) + 1
+            if counts is verdict.counts and count <= KEPT:
+                verdict.anomalies.append(anomaly)
+    return verdict
+
+
+def judge_history(events: Iterable[Event]) -> Verdict:
+    """Gather, then ask every checker."""
+    with without_collector():
+        return judge(gather(events))
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Facts are a tree of many small things: looking for cycles in them takes half of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,389 @@
+"""A history, taken apart once: what each partition, each group and each transaction has seen.
+
+Rules of the room: pure; one pass, constant work for each event and each polled record; it judges
+nothing, it only notes what clashes. Every checker reads from here.
+How it works: the order of a partition is the values seen at its offsets by acknowledged sends and
+by polls (holes are allowed: markers). A value has one number above 0 in the whole history; 0 means
+that a record's bytes were not those of any value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace_verify.history import (
+    ACQUIRE,
+    ASSIGN,
+    COMMIT,
+    COMMITTED,
+    DRAINED,
+    FAIL,
+    INVOKE,
+    NOTE,
+    OFFSETS,
+    OK,
+    POLL,
+    REVOKE,
+    SEND,
+    SETTLE,
+    TRANSACTION,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace_verify.history import Event
+
+OPEN = ""
+"""The outcome of what has not ended."""
+
+
+class Anomaly(NamedTuple):
+    """Something that must not be in a history."""
+
+    kind: str
+    what: str
+    """In words, with offsets and values."""
+    at_ns: int
+    """When it showed."""
+    topic: str = ""
+    partition: int = -1
+
+
+@dataclass(slots=True)
+class Send:
+    """One value that was sent."""
+
+    value: int
+    process: str
+    invoked_ns: int
+    number: int
+    """The producer's own order in this partition."""
+    may_repeat: bool
+    """A producer that tries again without a sequence may write twice."""
+    transaction: str | None
+    outcome: str = OPEN
+    ended_ns: int = 0
+    offset: int = -1
+    is_read: bool = False
+    by: str = ""
+    """The node that has stored it, where that is certain."""
+
+
+class Clash(NamedTuple):
+    """Two reads that do not go together, or one of what should not be there."""
+
+    offset: int
+    value: int
+    other: int
+    """The other value at the offset, or the other offset of the value."""
+    at_ns: int
+
+
+@dataclass(slots=True)
+class Partition:
+    """What is known of one partition."""
+
+    sends: dict[int, Send] = field(default_factory=dict)
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    """Offset -> the first value that was acknowledged there."""
+    values: dict[int, int] = field(default_factory=dict)
+    """Offset -> the first value that was read there."""
+    places: dict[int, int] = field(default_factory=dict)
+    """Value -> the first offset it was read at."""
+    read_end: int = 0
+    """Behind the highest offset that anybody read."""
+    read_end_ns: int = 0
+    clashes: list[Clash] = field(default_factory=list)
+    """Two values at one offset."""
+    repeats: list[Clash] = field(default_factory=list)
+    """One value at two offsets."""
+    strangers: list[Clash] = field(default_factory=list)
+    """Values that nobody had sent to this partition."""
+    damaged: list[Clash] = field(default_factory=list)
+    """Records whose bytes are those of no value."""
+    final_end: int = -1
+    """Where the last read of everything ended; -1 if there was none."""
+    final_ns: int = 0
+    marks: list[tuple[int, int, int, str]] = field(default_factory=list)
+    """(since, until, least end of the log, how it is known)."""
+    ends: list[tuple[int, int, int]] = field(default_factory=list)
+    """(since, until, high watermark) as listed."""
+    starts: list[tuple[int, int, int]] = field(default_factory=list)
+    """(since, until, log start offset) as listed."""
+    epochs: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """First offset of a batch -> (behind its last one, leader epoch, when it was read)."""
+
+    def acknowledge(self, offset: int, value: int, at_ns: int) -> None:
+        """A producer was told that `value` is at `offset`."""
+        known = self.acknowledged.setdefault(offset, value)
+        if known != value:
+            self.clashes.append(Clash(offset, value, known, at_ns))
+
+    def see(self, offset: int, value: int, at_ns: int) -> None:
+        """Somebody has read `value` at `offset`."""
+        known = self.values.get(offset)
+        if known == value:
+            return
+        if value <= 0:
+            self.damaged.append(Clash(offset, value, known or 0, at_ns))
+            return
+        if known is not None:
+            self.clashes.append(Clash(offset, value, known, at_ns))
+        else:
+            self.values[offset] = value
+            if offset >= self.read_end:
+                self.read_end, self.read_end_ns = offset + 1, at_ns
+        place = self.places.setdefault(value, offset)
+        if place != offset:
+            self.repeats.append(Clash(offset, value, place, at_ns))
+        send = self.sends.get(value)
+        if send is None:
+            self.strangers.append(Clash(offset, value, 0, at_ns))
+        else:
+            send.is_read = True
+
+
+@dataclass(slots=True)
+class Poll:
+    """What one poll brought of one topic."""
+
+    process: str
+    since_ns: int
+    at_ns: int
+    topic: str
+    records: list[list[int]]
+    """[partition, offset, value] in the order of delivery."""
+    group: str | None
+    transaction: str | None
+    is_final: bool
+    watermarks: dict[str, int] | None
+    """High watermark by partition, if the answer told it."""
+
+
+@dataclass(slots=True)
+class Ownership:
+    """A member has got partitions, or has given them up."""
+
+    at_ns: int
+    process: str
+    group: str | None
+    member: str
+    generation: int
+    partitions: list[tuple[str, int]]
+    is_assigned: bool
+
+
+@dataclass(slots=True)
+class Commit:
+    """A group's progress was to be stored."""
+
+    invoked_ns: int
+    process: str
+    group: str
+    member: str
+    generation: int
+    offsets: list[tuple[str, int, int]]
+    outcome: str = OPEN
+    ended_ns: int = 0
+
+
+@dataclass(slots=True)
+class CommittedRead:
+    """A group's progress was looked up."""
+
+    since_ns: int
+    at_ns: int
+    group: str
+    offsets: list[tuple[str, int, int]]
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One transaction: what it sent and what it read."""
+
+    name: str
+    sends: list[tuple[str, int, Send]] = field(default_factory=list)
+    polls: list[Poll] = field(default_factory=list)
+    outcome: str = OPEN
+    """`commit`, `abort`, or open: nobody knows."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """A whole history."""
+
+    partitions: dict[tuple[str, int], Partition] = field(default_factory=dict)
+    polls: list[Poll] = field(default_factory=list)
+    ownerships: list[Ownership] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    committed: list[CommittedRead] = field(default_factory=list)
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    deliveries: list[Event] = field(default_factory=list)
+    """Share groups: acquired and settled, in order of time."""
+    drained: dict[str, int] = field(default_factory=dict)
+    """Group -> when it was seen to have read everything."""
+    clients: dict[str, str] = field(default_factory=dict)
+    """Process -> what kind of client it is."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Operation and kind -> how many."""
+
+    def partition(self, topic: str, number: int) -> Partition:
+        """The facts of one partition."""
+        found = self.partitions.get((topic, number))
+        if found is None:
+            found = self.partitions[topic, number] = Partition()
+        return found
+
+
+class _Gatherer:
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self._commits: dict[tuple[str, int], Commit] = {}
+        self._order: dict[tuple[str, str, int], int] = {}
+        self.actions = {
+            SEND: self._send,
+            POLL: self._poll,
+            ASSIGN: self._own,
+            REVOKE: self._own,
+            COMMIT: self._commit,
+            COMMITTED: self._read_committed,
+            OFFSETS: self._list,
+            TRANSACTION: self._transact,
+            ACQUIRE: self.facts.deliveries.append,
+            SETTLE: self.facts.deliveries.append,
+            DRAINED: self._drain,
+            NOTE: self._note,
+        }
+
+    def _send(self, event: Event) -> None:
+        topic, number, value = event["topic"], event["part"], event["value"]
+        partition = self.facts.partition(topic, number)
+        kind, at_ns = event["k"], event["t"]
+        if kind == INVOKE:
+            place = (event["p"], topic, number)
+            order = self._order[place] = self._order.get(place, 0) + 1
+            name = event.get("txn")
+            send = Send(value, event["p"], at_ns, order, bool(event.get("again")), name)
+            partition.sends[value] = send
+            if name is not None:
+                self._transaction(name).sends.append((topic, number, send))
+            return
+        found = partition.sends.get(value)
+        if found is None:
+            return  # the history was cut off in front
+        found.outcome, found.ended_ns = kind, at_ns
+        if kind == OK and event["offset"] >= 0:
+            offset = found.offset = event["offset"]
+            found.by = event.get("by", "")
+            partition.acknowledge(offset, value, at_ns)
+            partition.marks.append((found.invoked_ns, at_ns, offset + 1, "acknowledged"))
+
+    def _poll(self, event: Event) -> None:
+        topic, at_ns, records = event["topic"], event["t"], event["recs"]
+        poll = Poll(
+            event["p"],
+            event["since"],
+            at_ns,
+            topic,
+            records,
+            event.get("group"),
+            event.get("txn"),
+            bool(event.get("final")),
+            event.get("hw"),
+        )
+        self.facts.polls.append(poll)
+        if poll.transaction is not None:
+            self._transaction(poll.transaction).polls.append(poll)
+        ends: dict[int, int] = {}
+        partition, last = None, -1
+        for number, offset, value in records:
+            if partition is None or number != last:
+                partition, last = self.facts.partition(topic, number), number
+            partition.see(offset, value, at_ns)
+            if offset >= ends.get(number, 0):
+                ends[number] = offset + 1
+        for number, end in ends.items():
+            self.facts.partition(topic, number).marks.append((poll.since_ns, at_ns, end, "read"))
+        for number, first, end, epoch in event.get("epochs") or ():
+            self.facts.partition(topic, number).epochs[first] = end, epoch, at_ns
+        for key, end in (event.get("upto") or {}).items():
+            partition = self.facts.partition(topic, int(key))
+            if at_ns >= partition.final_ns:
+                partition.final_end, partition.final_ns = end, at_ns
+
+    def _own(self, event: Event) -> None:
+        self.facts.ownerships.append(
+            Ownership(
+                event["t"],
+                event["p"],
+                event.get("group"),
+                event.get("member", ""),
+                event.get("gen", -1),
+                [(topic, number) for topic, number in event["parts"]],
+                event["f"] == ASSIGN,
+            )
+        )
+
+    def _commit(self, event: Event) -> None:
+        key = event["p"], event["op"]
+        if event["k"] == INVOKE:
+            commit = Commit(
+                event["t"],
+                event["p"],
+                event["group"],
+                event.get("member", ""),
+                event.get("gen", -1),
+                [(topic, number, offset) for topic, number, offset in event["offs"]],
+            )
+            self._commits[key] = commit
+            self.facts.commits.append(commit)
+            return
+        found = self._commits.pop(key, None)
+        if found is not None:
+            found.outcome, found.ended_ns = event["k"], event["t"]
+
+    def _read_committed(self, event: Event) -> None:
+        offsets = [(topic, number, offset) for topic, number, offset in event["offs"]]
+        read = CommittedRead(event["since"], event["t"], event["group"], offsets)
+        self.facts.committed.append(read)
+
+    def _list(self, event: Event) -> None:
+        partition = self.facts.partition(event["topic"], event["part"])
+        partition.ends.append((event["since"], event["t"], event["end"]))
+        partition.starts.append((event["since"], event["t"], event["start"]))
+
+    def _transaction(self, name: str) -> Transaction:
+        found = self.facts.transactions.get(name)
+        if found is None:
+            found = self.facts.transactions[name] = Transaction(name)
+        return found
+
+    def _transact(self, event: Event) -> None:
+        if event["k"] == OK:
+            self._transaction(event["txn"]).outcome = event["end"]
+        elif event["k"] == FAIL:
+            self._transaction(event["txn"]).outcome = "abort"
+
+    def _note(self, event: Event) -> None:
+        if event.get("what") == "started":
+            self.facts.clients[event["p"]] = event.get("kind", "")
+
+    def _drain(self, event: Event) -> None:
+        self.facts.drained[event["group"]] = event["t"]
+
+
+def gather(events: Iterable[Event]) -> Facts:
+    """Take a history apart. The events come in the order of their times."""
+    gatherer = _Gatherer()
+    actions: dict[str, Any] = gatherer.actions
+    counts = gatherer.facts.counts
+    for event in events:
+        name = event["f"]
+        action = actions.get(name)
+        if action is not None:
+            action(event)
+        key = f"{name} {event['k']}"
+        counts[key] = counts.get(key, 0) + 1
+    return gatherer.facts

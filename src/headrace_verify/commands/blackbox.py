@@ -1,0 +1,278 @@
+"""`headrace verify blackbox`: real brokers and clients under faults, and what the judge says.
+
+Rules of the room: the run is in `headrace_verify.blackbox`; here are options, a line, tables.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.duration import Duration
+from headrace.cli.failures import FAILED, OK
+from headrace.cli.output import print_json, print_table, say
+from headrace.cli.progress import StatusLine
+
+if TYPE_CHECKING:
+    from headrace_verify.blackbox.bugs import Bug
+
+QUICK_S = 8.0
+
+
+@click.command(
+    epilog="Examples:\n\n  headrace verify blackbox --time 60s --seed 7 --report ./blackbox\n\n"
+    "  headrace verify blackbox --only kill --only pause\n\n"
+    "  headrace verify blackbox --target cluster --time 5m   # needs a Java runtime\n\n"
+    "  headrace verify blackbox --planted all   # does it see bugs at all?"
+)
+@click.option("--time", "seconds", type=Duration(), help="Of load and faults.  [default: 60s]")
+@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same faults.")
+@click.option(
+    "--target",
+    type=click.Choice(["single", "workers", "cluster"]),
+    default="single",
+    show_default=True,
+    help="One broker; the workers of one machine; three brokers, four bookies, three ZooKeepers.",
+)
+@click.option("--quick", is_flag=True, help="Fewer clients, 8 s: what `make test` runs.")
+@click.option(
+    "--with-archive", is_flag=True, help="Archive a topic to Iceberg meanwhile; Spark, 2 GB."
+)
+@click.option(
+    "--load",
+    type=click.FloatRange(0.01, 4),
+    default=1.0,
+    show_default=True,
+    help="Of producers, in parts of their usual rate: less for a run of hours.",
+)
+@click.option("--only", multiple=True, metavar="FAULT", help="This kind alone; may be repeated.")
+@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Keep a report.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--list", "is_list", is_flag=True, help="List faults, clients and planted bugs.")
+@click.option("--planted", metavar="BUG", help="Plant a bug (words or `all`) and find it.")
+@click.pass_context
+def blackbox(
+    ctx: click.Context,
+    seconds: float | None,
+    seed: int,
+    target: str,
+    quick: bool,
+    with_archive: bool,
+    load: float,
+    only: tuple[str, ...],
+    report: Path | None,
+    as_json: bool,
+    is_list: bool,
+    planted: str | None,
+) -> None:
+    """Real clients against a real broker that is killed, frozen, cut off and starved.
+
+    Every operation is written down, and checkers judge the history. The exit code is 0 only if
+    something was checked and nothing was wrong.
+    """
+    from headrace_verify.blackbox.run import Plan
+    from headrace_verify.blackbox.targets import kinds_of, wants_network
+
+    if is_list:
+        _list()
+        return
+    kinds = kinds_of(target)
+    unknown = [kind for kind in only if kind not in kinds]
+    if unknown:
+        raise click.UsageError(f"no fault {unknown[0]!r}: choose from {', '.join(kinds)}")
+    if seconds is None:
+        seconds = QUICK_S if quick else 60.0
+    if planted is not None:
+        ctx.exit(_prove(planted, seed))
+    plan = Plan(seconds, seed, quick, None, only, target, with_archive, load)
+    _make_ready(plan)
+    if wants_network(target) and not _in_own_network():
+        from headrace_verify.blackbox import fabric
+
+        ctx.exit(fabric.run_inside(*_as_arguments(plan, report, as_json=as_json)))
+    ctx.exit(_run(plan, report, as_json=as_json))
+
+
+def _as_arguments(plan: Any, report: Path | None, *, as_json: bool) -> list[str]:
+    """What asks for the same run."""
+    arguments = ["-m", "headrace.cli.main", "verify", "blackbox", "--target", plan.target]
+    arguments += ["--seed", str(plan.seed)]
+    arguments += ["--time", f"{plan.seconds:g}s"]
+    for kind in plan.kinds:
+        arguments += ["--only", kind]
+    arguments += ["--quick"] * plan.is_quick + ["--with-archive"] * plan.with_archive
+    arguments += ["--json"] * as_json + ["--load", f"{plan.load:g}"]
+    return arguments + (["--report", str(report)] if report is not None else [])
+
+
+def _make_ready(plan: Any) -> None:
+    """Fetch and build what the run starts: in a network of its own nothing can be fetched.
+
+    Raises JavaMissing, JarUnavailable, JarCorrupt for what it cannot do without.
+    """
+    from headrace_verify.blackbox.crew import LANGUAGES, find_program
+    from headrace_verify.blackbox.targets import CLUSTER
+
+    line = StatusLine()
+    if plan.target == CLUSTER:
+        from headrace.server.dev_cluster.parts import find_parts
+
+        line.show(0, "BookKeeper and ZooKeeper are made ready")
+        find_parts()
+    if plan.with_archive:
+        from headrace.pipeline.jars import PINNED
+        from headrace.runtime.jars import cache_folder, ensure_jars
+        from headrace.runtime.java import find_java_home
+
+        line.show(0, "Spark's jars are made ready")
+        find_java_home(cache_folder())
+        ensure_jars(PINNED)
+    for language in () if plan.is_quick else LANGUAGES:
+        line.show(0, f"clients in {language} are made ready")
+        find_program(language)
+    line.end()
+
+
+def _in_own_network() -> bool:
+    """Whether nothing is left to do for a network of the run's own."""
+    from headrace_verify.blackbox import fabric
+
+    why = None if fabric.is_inside() else fabric.why_not()
+    if why is not None:
+        say(f"no network of its own, so nodes share loopback and fewer faults are done: {why}")
+    return fabric.is_inside() or why is not None
+
+
+def _run(plan: Any, folder: Path | None, *, as_json: bool) -> int:
+    from headrace_verify.blackbox import report as reports
+    from headrace_verify.blackbox.run import run_blackbox
+
+    line = StatusLine()
+    kept = folder or Path(tempfile.mkdtemp(prefix="headrace-blackbox-report-"))
+    try:
+        outcome = run_blackbox(plan, kept, line.show)
+    finally:
+        line.end()
+    report = reports.as_json(outcome)
+    names = reports.write_report(outcome, report)
+    if folder is not None or not outcome.held:
+        say(f"report: {kept}: {', '.join(names)}")
+    else:
+        shutil.rmtree(kept, ignore_errors=True)
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    return OK if outcome.held else FAILED
+
+
+def _show(report: dict[str, Any]) -> None:
+    kinds = ("invoke", "ok", "fail", "info")
+    print_table(
+        ("operation", *kinds),
+        [
+            (name, *(counts.get(kind, 0) for kind in kinds))
+            for name, counts in sorted(report["operations"].items())
+            if name not in {"note", "headrace-history"}
+        ],
+    )
+    print_table(
+        ("client", "sent", "acknowledged", "polls", "commits"),
+        [
+            (name, *(counts.get(key, 0) for key in _CLIENT_COLUMNS))
+            for name, counts in sorted(report["clients"].items())
+            if name
+        ],
+    )
+    names = ("write_gap_ms", "write_after_ms", "read_gap_ms", "read_after_ms")
+    print_table(
+        ("fault", "done", "alone", *(f"{name[:-3]} max/p99 ms" for name in names)),
+        [
+            (
+                one["fault"],
+                one["count"],
+                one.get("alone", one["count"]),
+                *(f"{_ms(one[name + '_max'])}/{_ms(one[name + '_p99'])}" for name in names),
+            )
+            for one in report["unavailability"]
+        ],
+    )
+    for what, why in report["skipped"].items():
+        say(f"skipped: {what}: {why}")
+    for what in report["violations"]:
+        say(f"VIOLATION: {what}")
+    for anomaly in report["anomalies"]:
+        where = f"{anomaly['topic']}-{anomaly['partition']}: " if anomaly["topic"] else ""
+        say(f"VIOLATION: {anomaly['kind']}: {where}{anomaly['what']}")
+    for kind, count in report["counts"].items():
+        say(f"{kind}: {count} in all")
+    if report["archive"] is not None:
+        archive = report["archive"]
+        say(
+            f"archive: {archive['kills']} kills, {archive['archived']:,} of {archive['stored']:,}"
+            " records in the table"
+        )
+    say(
+        f"{report['events']:,} events, {report['records_read']:,} records read, judged in"
+        f" {report['judged_s']} s; replay: {report['replay']}"
+    )
+    say(f"seed {report['seed']}, version {report['version']}: {report['verdict']}")
+
+
+_CLIENT_COLUMNS = ("send invoke", "send ok", "poll ok", "commit ok")
+
+
+def _ms(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _prove(words: str, seed: int) -> int:
+    """Plant bugs, one run each; every one must be found."""
+    from headrace_verify.blackbox.bugs import BUGS
+    from headrace_verify.self_proof import choose
+
+    bugs = choose(BUGS, words)
+    if not bugs:
+        raise click.UsageError(f"no planted bug {words!r}: see --list")
+    rows = []
+    for bug in bugs:
+        is_found, by, seconds = _prove_one(bug, seed)
+        rows.append((bug.number, bug.name, is_found, by, round(seconds, 1)))
+    print_table(("no", "planted bug", "found", "by", "seconds"), rows)
+    missed = [row[1] for row in rows if not row[2]]
+    if missed:
+        say(f"NOT FOUND: {', '.join(missed)}")
+    return FAILED if missed else OK
+
+
+def _prove_one(bug: Bug, seed: int) -> tuple[bool, str, float]:
+    from headrace_verify.blackbox.bugs import find
+
+    line = StatusLine()
+    with tempfile.TemporaryDirectory(prefix="headrace-blackbox-") as folder:
+        try:
+            found = find(bug, seed, Path(folder), line.show)
+        finally:
+            line.end()
+    return bool(found.kinds & bug.found_by), ", ".join(sorted(found.kinds)), found.seconds
+
+
+def _list() -> None:
+    from headrace_verify.blackbox.bugs import BUGS, NOT_PLANTED
+    from headrace_verify.blackbox.crew import ROLES
+    from headrace_verify.blackbox.schedule import CLUSTER_KINDS
+
+    print_table(("fault",), [(kind,) for kind in CLUSTER_KINDS])
+    click.echo()
+    print_table(("client", "kind"), [(role.name, role.kind) for role in ROLES])
+    click.echo()
+    print_table(
+        ("no", "planted bug", "found by"),
+        [(bug.number, bug.name, ", ".join(sorted(bug.found_by))) for bug in BUGS],
+    )
+    for number, why in NOT_PLANTED.items():
+        say(f"not planted: {number}: {why}")

@@ -1,0 +1,332 @@
+"""A small data folder with everything in it, what it must give back, and a look at it from above.
+
+Rules of the room: the folder is made and opened by the broker's own parts (store, metadata, logs,
+groups), without sockets. Its ledgers' files live on a ModelDisk, so that a damaged copy costs no
+disk; the metadata's SQLite file is real.
+"""
+
+# ruff: noqa: SLF001 - the store is looked at from within
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.coordination.groups.commands import CommitCommand, OffsetToCommit
+from headrace.errors import HeadraceError
+from headrace.log.reading import offset_of_time, read
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.metadata.sqlite import IDLE_MS as METADATA_IDLE_MS
+from headrace.metadata.sqlite import SqliteMetadataStore
+from headrace.metadata.store import ANY
+from headrace.records.batch import read_header
+from headrace.records.codec import Record, encode_batch
+from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.files import FileLedgerStore
+from headrace_verify.chance import seeded
+from headrace_verify.model_disk import ROOT, Image, ModelDisk
+from headrace_verify.scenario import FixedSalt, abandon
+
+if TYPE_CHECKING:
+    from headrace.log.partition_log import PartitionLog
+    from headrace.metadata.store import Entry, MetadataStore
+
+METADATA_FILES = ("metadata.sqlite", "metadata.sqlite-wal")
+_GROUP = "verifiers"
+_CONFIG = BrokerConfig(offsets_partition_count=1)
+
+
+class SlowClock:
+    """An hour after the epoch, for ever: so a run is the same in any year."""
+
+    def now_ms(self) -> int:
+        """See Clock."""
+        return 3_600_000
+
+    def now_ns(self) -> int:
+        """See Clock."""
+        return 0
+
+
+class StoredBatch(NamedTuple):
+    """A batch that was acknowledged."""
+
+    data: bytes
+    base_offset: int
+    sequence: int
+    """The WAL frame that made it durable, or an earlier one."""
+
+
+class DataFolder:
+    """The bytes of a folder and what was acknowledged in it."""
+
+    def __init__(self) -> None:
+        self.image = Image([], {"": {}})
+        self.metadata_files: dict[str, bytes] = {}
+        self.facts: list[Entry] = []
+        self.batches: dict[str, list[StoredBatch]] = {}
+        """By partition, as in `orders-0`."""
+        self.committed = -1
+        """Progress of the group in orders-0."""
+
+    def files(self) -> dict[str, bytes]:
+        """Every file of the folder by its path."""
+        found = dict(self.metadata_files)
+        for folder, names in self.image.names.items():
+            for name, inode in names.items():
+                found[f"{folder}/{name}".removeprefix("data/")] = self.image.inodes[inode]
+        return found
+
+    async def files_read(self) -> set[str]:
+        """What opening the folder and reading all of it asks for, by path; not the metadata's."""
+        disk = ModelDisk(self.image)
+        await look(self, None, disk)
+        return {
+            f"{folder}/{name}".removeprefix("data/")
+            for folder, names in self.image.names.items()
+            for name, inode in names.items()
+            if inode in disk.was_read
+        }
+
+    def with_file(self, path: str, content: bytes) -> DataFolder:
+        """A copy in which one file holds something else."""
+        copy = DataFolder()
+        copy.__dict__.update(self.__dict__)
+        if path in self.metadata_files:
+            copy.metadata_files = {**self.metadata_files, path: content}
+            return copy
+        folder, _, name = f"data/{path}".rpartition("/")
+        inodes = list(self.image.inodes)
+        inodes[self.image.names[folder][name]] = content
+        copy.image = Image(inodes, self.image.names)
+        return copy
+
+
+async def open_ledgers(disk: ModelDisk, wal_bytes: int, checkpoint_bytes: int) -> FileLedgerStore:
+    """The store on a modelled disk."""
+    return await FileLedgerStore.open(
+        Path(ROOT),
+        SlowClock(),
+        wal_file_bytes=wal_bytes,
+        checkpoint_bytes=checkpoint_bytes,
+        retry_ms=1,
+        disk=disk,
+        randomness=FixedSalt(),
+    )
+
+
+def make_batch(seed: int, partition: str, number: int, scale: int = 1) -> bytes:
+    """The self-describing batch `number` of a partition: it decides every byte.
+
+    `scale` makes records larger, so that few batches fill a file.
+    """
+    chance = seeded(f"{seed} {partition} {number}")
+    records = [
+        Record(
+            0,
+            1_000 * number + at,
+            b"%d" % number,
+            chance.randbytes(scale * chance.choice((5, 60, 300))),
+        )
+        for at in range(chance.choice((1, 2, 5)))
+    ]
+    if number:
+        return encode_batch(records)
+    return encode_batch(records, producer_id=7, producer_epoch=0, base_sequence=0)
+
+
+async def append(node: Node, partition: PartitionLog, batch: bytes) -> int:
+    """Append and wait until it is acknowledged; its base offset."""
+    await node.partition_ready(partition)
+    header = read_header(batch)
+    while (appended := partition.append(batch, header)) is None:
+        ready = partition.ready
+        if ready is not None:
+            await ready.wait()
+    await appended.completion.wait()
+    return appended.base_offset
+
+
+async def build(
+    seed: int,
+    folder: Path,
+    *,
+    turns: int,
+    is_closed: bool,
+    wal_bytes: int = 12 << 10,
+    scale: int = 1,
+) -> DataFolder:
+    """Make a folder as a kill leaves it (or a clean stop, with `is_closed`)."""
+    built = DataFolder()
+    disk = ModelDisk()
+    store = await open_ledgers(disk, wal_bytes, wal_bytes + (4 << 10))
+    path = folder / METADATA_FILES[0]
+    metadata = await SqliteMetadataStore.open(path, SlowClock())
+    node = Node(_CONFIG, store, metadata, SlowClock(), SystemRandomness())
+    await node.open()
+    await node.topics.create("orders", 2, 1, {"segment.bytes": str(2_500 * scale)})
+    await node.topics.create("payments", 1, 1, {})
+    await node.topics.ensure_internal("__consumer_offsets")
+    partitions = [*node.topics.get("orders").partitions, *node.topics.get("payments").partitions]
+    for number in range(turns):
+        for partition in partitions:
+            batch = make_batch(seed, partition.name, number, scale)
+            base_offset = await append(node, partition, batch)
+            sequence = store._commit.written_sequence
+            stored = bytes(await read(partition, store, base_offset, 1))
+            found = StoredBatch(stored, base_offset, sequence)
+            built.batches.setdefault(partition.name, []).append(found)
+        commit = OffsetToCommit("orders", 0, number)
+        command = CommitCommand(_GROUP, -1, "", None, [commit])
+        reply = await node.groups.commit(command)
+        assert reply.results[0].error is None, reply
+        built.committed = number
+    # Whether a roll came by size depends on timing, and every attack needs a sealed ledger.
+    await partitions[0].upkeep.roll_now()
+    internal = node.topics.get("__consumer_offsets").partitions[0]
+    data = bytes(await read(internal, store, 0, 1 << 30))
+    sequence = store._commit.written_sequence
+    built.batches[internal.name] = [StoredBatch(data, 0, sequence)]
+    await asyncio.sleep(METADATA_IDLE_MS * 4 / 1000)  # until its journal is emptied, rolls over
+    await node.close()
+    built.facts = list(await metadata.list("/"))
+    if is_closed:
+        await store.close()
+        await metadata.close()
+    else:
+        await abandon(store)
+    built.image = disk.image()
+    for name in METADATA_FILES:
+        if (folder / name).exists():
+            built.metadata_files[name] = (folder / name).read_bytes()
+    if not is_closed:
+        await metadata.close()
+    return built
+
+
+class Found(NamedTuple):
+    """What a (damaged) folder gave."""
+
+    error: HeadraceError | None
+    """Why nothing was served at all."""
+    data: dict[str, bytes | HeadraceError]
+    """By partition: everything it serves, or what it reports."""
+    notes: list[str]
+    """Answers that contradict what was served."""
+
+    def __repr__(self) -> str:
+        # asyncio.run makes two of them for each result: 10 ms of the whole folder's bytes.
+        return f"Found({self.error!r}, {len(self.data)} partitions)"
+
+
+async def look(
+    damaged: DataFolder, metadata_folder: Path | None, disk: ModelDisk | None = None
+) -> Found:
+    """Open the folder and read all of it, and by offset and by time.
+
+    The metadata comes from `metadata_folder`'s SQLite file, which is written anew, or (None) from
+    the facts as they were. `disk` is one with its image already.
+    """
+    disk = disk or ModelDisk(damaged.image)
+    metadata: MetadataStore
+    try:
+        store = await open_ledgers(disk, 12 << 10, 1 << 40)
+    except HeadraceError as error:
+        return Found(error, {}, [])
+    try:
+        try:
+            if metadata_folder is None:
+                metadata = await _remembered(damaged.facts)
+            else:
+                metadata = await _restored(damaged, metadata_folder)
+        except HeadraceError as error:
+            return Found(error, {}, [])
+        node = Node(_CONFIG, store, metadata, SlowClock(), SystemRandomness())
+        try:
+            return await _look_at(node, damaged)
+        finally:
+            await node.tasks.close()
+            await metadata.close()
+    finally:
+        await abandon(store)
+
+
+async def _remembered(facts: list[Entry]) -> MemoryMetadataStore:
+    metadata = MemoryMetadataStore()
+    for fact in facts:
+        await metadata.put(fact.key, fact.value, ANY)
+    return metadata
+
+
+async def _restored(damaged: DataFolder, folder: Path) -> SqliteMetadataStore:
+    _put_back(damaged, folder)
+    return await SqliteMetadataStore.open(folder / METADATA_FILES[0], SlowClock())
+
+
+def _put_back(damaged: DataFolder, folder: Path) -> None:
+    for old in folder.glob("metadata.sqlite*"):
+        old.unlink()
+    for name, content in damaged.metadata_files.items():
+        (folder / name).write_bytes(content)
+
+
+async def _look_at(node: Node, damaged: DataFolder) -> Found:
+    found = Found(None, {}, [])
+    try:
+        await node.open()
+    except HeadraceError as error:
+        return Found(error, {}, [])
+    for topic in node.topics.by_name.values():
+        for partition in topic.partitions:
+            try:
+                await node.partition_ready(partition)
+                found.data[partition.name] = await _read_all(node, partition)
+            except HeadraceError as error:
+                found.data[partition.name] = error
+                continue
+            batches = damaged.batches.get(partition.name, [])
+            try:
+                found.notes.extend(await _cross_check(node, partition, batches))
+            except HeadraceError as error:
+                found.data[partition.name] = error
+    return found
+
+
+async def _read_all(node: Node, partition: PartitionLog) -> bytes:
+    parts: list[bytes] = []
+    offset = partition.log_start_offset
+    while offset < partition.high_watermark:
+        data = bytes(await read(partition, node.store, offset, 1 << 20))
+        if not data:
+            return b"".join(parts) + b" and nothing where records should be"
+        parts.append(data)
+        at = 0
+        while at < len(data):
+            header = read_header(data, at)
+            if header.base_offset != offset:
+                return b"".join(parts) + b" and a gap"
+            offset = header.last_offset + 1
+            at += header.size
+    return b"".join(parts)
+
+
+async def _cross_check(
+    node: Node, partition: PartitionLog, batches: list[StoredBatch]
+) -> list[str]:
+    """Ask by single offsets and by time: both ways lead to the same batches."""
+    wrong = []
+    for batch in batches[:: max(1, len(batches) // 4)]:
+        if batch.base_offset >= partition.high_watermark:
+            continue
+        data = bytes(await read(partition, node.store, batch.base_offset, 1))
+        if len(batches) > 1 and data != batch.data:
+            wrong.append(f"{partition.name}: offset {batch.base_offset} gives another batch")
+        header = read_header(batch.data)
+        if len(batches) > 1:
+            timed = await offset_of_time(partition, node.store, header.first_timestamp_ms)
+            if timed.offset != batch.base_offset:
+                wrong.append(f"{partition.name}: time {header.first_timestamp_ms} gives {timed}")
+    return wrong

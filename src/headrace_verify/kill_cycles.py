@@ -1,0 +1,318 @@
+"""kill -9: a writer under load is killed at a random moment, again and again, in one folder.
+
+Proves what survives the death of the process (the page cache lives on), and no more than that.
+Each cycle forks a writer, which recovers the folder, reports every ledger's length and SHA-256,
+and then appends, creates, seals and deletes until it is killed. One in SPAWN_EVERY is no fork but
+a new interpreter, which is killed as it was started. Every request is reported through
+a pipe before it is made and again when it is acknowledged; the parent holds the reports against
+its own model, byte for byte.
+"""
+
+# ruff: noqa: SLF001 - a recovered store is looked at from within
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.runtime.clock import SystemClock
+from headrace.storage.files import FileLedgerStore, wal_sync
+from headrace_verify.chance import seeded
+from headrace_verify.scenario import Expected, payload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MESSAGE = struct.Struct("<cQQQ32s")
+_NONE = bytes(32)
+RECOVERED, READY, CREATING, CREATED, APPEND, ACKNOWLEDGED = b"R", b"Y", b"c", b"C", b"a", b"A"
+SEALING, SEALED, DELETING, DELETED = b"s", b"S", b"d", b"D"
+STARTED = b"b"
+SPAWN_EVERY = 8
+LEDGERS_MAX = 8
+START_TIMEOUT_S = 30
+END_TIMEOUT_S = 60
+"""From the end of its pipe to the end of the process: microseconds, unless the machine is busy."""
+
+
+def _now_s() -> float:
+    return SystemClock().now_ns() / 1e9
+
+
+class Model:
+    """What the parent knows: requests made and acknowledgements seen."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, Expected] = {}
+        self.acknowledgements = 0
+        self.kills = 0
+        self.spawned = 0
+        """How many of the killed were interpreters of their own."""
+        self.wrong: list[str] = []
+
+    def take(self, message: bytes, generation: int, reported: dict[int, tuple[int, bytes]]) -> None:
+        kind, ledger, first, second, digest = MESSAGE.unpack(message)
+        if kind == RECOVERED:
+            reported[ledger] = (first, digest)
+            if second and ledger in self.ledgers:
+                self.ledgers[ledger].is_sealed |= self.ledgers[ledger].footer is not None
+            return
+        if kind == READY:
+            self._compare(reported)
+            return
+        if kind == CREATING:
+            if ledger in self.ledgers and self.ledgers[ledger].is_created:
+                self.wrong.append(f"id {ledger} was given out again")
+            self.ledgers[ledger] = Expected()
+            return
+        expected = self.ledgers[ledger]
+        if kind == APPEND:
+            if len(expected.data) != first:
+                self.wrong.append(f"ledger {ledger}: position {first}, not {len(expected.data)}")
+            expected.data += payload(ledger, first, second, generation)
+            expected.boundaries.add(first + second)
+            return
+        self.acknowledgements += 1
+        if kind == ACKNOWLEDGED:
+            expected.acknowledged = max(expected.acknowledged, first)
+        elif kind == CREATED:
+            expected.is_created = True
+        elif kind == SEALING:
+            expected.footer = b"sealed"
+        elif kind == SEALED:
+            expected.is_sealed = True
+        elif kind == DELETING:
+            expected.is_deleting = True
+        elif kind == DELETED:
+            expected.is_deleted = True
+
+    def _compare(self, reported: dict[int, tuple[int, bytes]]) -> None:
+        for ledger in reported:
+            if ledger not in self.ledgers:
+                self.wrong.append(f"ledger {ledger} was never made")
+        for ledger, expected in list(self.ledgers.items()):
+            if ledger not in reported:
+                if expected.is_created and not expected.is_deleting:
+                    self.wrong.append(f"ledger {ledger} is lost")
+                del self.ledgers[ledger]
+                continue
+            if expected.is_deleted:
+                self.wrong.append(f"ledger {ledger} is back from deletion")
+            end, digest = reported[ledger]
+            if end < expected.acknowledged:
+                self.wrong.append(f"ledger {ledger}: {expected.acknowledged} became {end}")
+            if end not in expected.boundaries:
+                self.wrong.append(f"ledger {ledger} ends inside an append, at {end}")
+            if hashlib.sha256(expected.data[:end]).digest() != digest:
+                self.wrong.append(f"ledger {ledger} holds other bytes than were appended")
+            # What recovery has brought back stays.
+            del expected.data[end:]
+            expected.boundaries = {at for at in expected.boundaries if at <= end}
+            expected.acknowledged = end
+            expected.is_created = True
+
+
+def run_kill_cycles(
+    count: int, seed: int, folder: Path, goes_on: Callable[[], bool] = lambda: True
+) -> Model:
+    """Kill the writer `count` times and once let it end; the model says what was wrong."""
+    chance = seeded(seed)
+    model = Model()
+    for cycle in range(count + 1):
+        is_last = cycle == count or not goes_on()
+        # A third die while they recover or just behind it.
+        delay = chance.choice((0.0, 0.01, 0.02)) + chance.random() * 0.03
+        if is_last:
+            delay = 30.0
+        is_spawned = cycle % SPAWN_EVERY == 0 and not is_last
+        _run_cycle(model, folder, seed + cycle, delay, is_last=is_last, is_spawned=is_spawned)
+        model.kills += not is_last
+        model.spawned += is_spawned
+        if model.wrong:
+            model.wrong = [f"seed {seed} cycle {cycle}: {text}" for text in model.wrong]
+            return model
+        if is_last:
+            break
+    return model
+
+
+def _fork(folder: Path, generation: int, reader: int, writer: int, *, is_last: bool) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reader)
+            asyncio.run(_write_until_killed(folder, generation, writer, is_last=is_last))
+        finally:
+            os._exit(0)
+    return pid
+
+
+def _spawn(folder: Path, generation: int, writer: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "headrace_verify.kill_cycles"]
+    return subprocess.Popen(  # noqa: S603 - our own module
+        [*command, str(folder), str(generation), str(writer)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[writer],
+    )
+
+
+def main() -> None:
+    """A writer in an interpreter of its own; it ends when it is killed, or nobody listens."""
+    folder, generation, pipe = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    asyncio.run(_write_until_killed(folder, generation, pipe, is_last=False))
+
+
+def _run_cycle(
+    model: Model, folder: Path, generation: int, delay: float, *, is_last: bool, is_spawned: bool
+) -> None:
+    reader, writer = os.pipe()
+    process: subprocess.Popen[bytes] | None = None
+    if is_spawned:
+        process = _spawn(folder, generation, writer)
+        pid = process.pid
+    else:
+        pid = _fork(folder, generation, reader, writer, is_last=is_last)
+    os.close(writer)
+    reported: dict[int, tuple[int, bytes]] = {}
+    is_ready = False
+    # An interpreter's own start is no part of what is attacked.
+    deadline = _now_s() + (START_TIMEOUT_S if is_spawned else delay)
+    buffered = b""
+    while True:
+        left = deadline - _now_s()
+        if left <= 0:
+            os.kill(pid, signal.SIGKILL)
+            deadline = _now_s() + 3_600
+        if not select.select([reader], [], [], max(0.0, left))[0]:
+            continue
+        data = os.read(reader, 1 << 20)
+        if not data:
+            break
+        buffered += data
+        for at in range(0, len(buffered) - MESSAGE.size + 1, MESSAGE.size):
+            message = buffered[at : at + MESSAGE.size]
+            is_ready |= message[:1] == READY
+            if message[:1] != STARTED:
+                model.take(message, generation, reported)
+            elif is_spawned:
+                deadline = _now_s() + delay
+        buffered = buffered[len(buffered) - len(buffered) % MESSAGE.size :]
+    os.close(reader)
+    stuck = _await_end(pid)
+    if stuck is not None:
+        model.wrong.append(f"writer {pid} closed its pipe and did not end: {stuck}")
+    if process is not None:
+        process.wait()
+    else:
+        os.waitpid(pid, 0)
+    if is_last and not is_ready:
+        model.wrong.append("the last writer did not recover the folder")
+
+
+def _await_end(pid: int) -> str | None:
+    """Wait until a child has ended, not for ever; else where it stands, and it is killed.
+
+    Its pipe is closed when all of its threads have let go of their files: then it ends at once,
+    unless the kernel or a debugger holds it.
+    """
+    child = os.pidfd_open(pid)
+    try:
+        if select.select([child], [], [], END_TIMEOUT_S)[0]:
+            return None
+        found = _where(pid)
+        os.kill(pid, signal.SIGKILL)
+        return found
+    finally:
+        os.close(child)
+
+
+def _where(pid: int) -> str:
+    """What each thread of a process waits for, as the kernel tells it."""
+    told = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        try:
+            state = (task / "stat").read_text().rpartition(") ")[2][:1]
+            told.append(f"{(task / 'comm').read_text().strip()} {state}")
+            told.append((task / "wchan").read_text().strip() or "running")
+        except OSError:
+            continue  # it has ended meanwhile
+    return " ".join(told) or "no thread is left"
+
+
+async def _write_until_killed(folder: Path, generation: int, pipe: int, *, is_last: bool) -> None:
+    chance = seeded(generation)
+    if generation % 2:
+        wal_sync.INLINE_SYNC_NS = -1
+
+    def tell(
+        kind: bytes, ledger: int, first: int = 0, second: int = 0, digest: bytes = _NONE
+    ) -> None:
+        os.write(pipe, MESSAGE.pack(kind, ledger, first, second, digest))
+
+    tell(STARTED, 0)
+    store = await FileLedgerStore.open(
+        folder, SystemClock(), wal_file_bytes=256 << 10, checkpoint_bytes=400 << 10
+    )
+    ledgers = []
+    for info in store.list():
+        data = await store.read(info.ledger, 0, 1 << 30)
+        digest = hashlib.sha256(data).digest()
+        tell(RECOVERED, info.ledger, info.end, int(info.is_sealed), digest)
+        ledgers.append(info.ledger)
+    tell(READY, 0)
+    if is_last:
+        await store.close()
+        return
+
+    def acknowledged(error: BaseException | None, context: tuple[int, int]) -> None:
+        if error is None:
+            tell(ACKNOWLEDGED, *context)
+
+    while True:
+        await _change(store, ledgers, chance, tell)
+        last: Any = None
+        for _ in range(chance.choice((1, 2, 20))):
+            ledger = chance.choice(ledgers)
+            found = store._ledgers[ledger]
+            if found.is_sealed:
+                continue
+            size = chance.choice((1, 100, 3_000, 20_000))
+            data = payload(ledger, found.end, size, generation)
+            tell(APPEND, ledger, found.end, size)
+            position, last = store.append(ledger, [data], size, chance.choice((None, None, 5)))
+            last.then(acknowledged, (ledger, position + size))
+        if last is not None and chance.random() < 0.5:
+            await last.wait()
+        else:
+            await asyncio.sleep(0)
+
+
+async def _change(store: FileLedgerStore, ledgers: list[Any], chance: Any, tell: Any) -> None:
+    if len(ledgers) < LEDGERS_MAX and (not ledgers or chance.random() < 0.1):
+        tell(CREATING, store._catalog.next_ledger)
+        ledgers.append(await store.create())
+        tell(CREATED, ledgers[-1])
+    draw = chance.random()
+    if draw < 0.04 and len(ledgers) > 2:
+        ledger = ledgers.pop(chance.randrange(len(ledgers)))
+        tell(DELETING, ledger)
+        await store.delete(ledger)
+        tell(DELETED, ledger)
+    elif draw < 0.06:
+        ledger = chance.choice(ledgers)
+        if not store._ledgers[ledger].is_sealed:
+            tell(SEALING, ledger)
+            await store.seal(ledger, b"sealed")
+            tell(SEALED, ledger)
+
+
+if __name__ == "__main__":
+    main()

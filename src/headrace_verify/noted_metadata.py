@@ -1,0 +1,62 @@
+"""Metadata in memory whose every change is an event of a disk's account.
+
+Rules of the room: a change counts at one instant, as SQLite's commit does, some turns of the loop
+after it was asked for and before it is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.metadata.store import Entry, Operation
+    from headrace_verify.model_disk import ModelDisk
+
+Facts = dict[str, "Entry"]
+
+
+class NotedMetadata(MemoryMetadataStore):
+    """A session that notes ("facts", all of them) in the account of `disk`."""
+
+    def __init__(self, disk: ModelDisk, facts: Facts) -> None:
+        self._facts = MemoryMetadata()
+        self._facts.entries = facts
+        super().__init__(self._facts)
+        self._disk = disk
+
+    @property
+    def facts(self) -> Facts:
+        """All of them, as they are now."""
+        return self._facts.entries
+
+    async def put(
+        self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
+    ) -> int:
+        """See MetadataStore."""
+        await asyncio.sleep(0)
+        version = await super().put(key, value, expected_version, ephemeral=ephemeral)
+        await self._note()
+        return version
+
+    async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
+        """See MetadataStore."""
+        await asyncio.sleep(0)
+        versions = await super().multi(operations)
+        await self._note()
+        return versions
+
+    async def delete(self, key: str, expected_version: int) -> None:
+        """See MetadataStore."""
+        await asyncio.sleep(0)
+        await super().delete(key, expected_version)
+        await self._note()
+
+    async def _note(self) -> None:
+        # Its dict is replaced by each change, never changed: this one stays as it is.
+        self._disk.note("facts", self._facts.entries)
+        await asyncio.sleep(0)

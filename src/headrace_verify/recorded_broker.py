@@ -1,0 +1,82 @@
+"""The process that `power-files` records: a whole broker, its faces included, and its workload.
+
+Rules of the room: it is started with the recorder preloaded and notes what it asks and is told
+through it, in the same order as its file operations. Its WAL files are small, so that a state of
+its disk is; all else is as `headrace serve` starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from headrace.runtime.disk import SystemDisk
+from headrace.server import assemble
+from headrace.server.settings import Settings
+from headrace.storage.files import FileLedgerStore, wal_sync
+from headrace_verify.broker_scenario import (
+    CONFIG,
+    has_quick_groups,
+    run_broker_life,
+    small_settings,
+)
+from headrace_verify.scenario import CHECKPOINT_BYTES, WAL_FILE_BYTES
+from headrace_verify.task import patched
+
+_SETTLE_S = 0.2
+
+
+async def _live(root: Path, seed: int, life: int, turns: int) -> None:
+    record: Any = ctypes.CDLL(None).headrace_record_note
+
+    def note(*event: Any) -> None:
+        data = json.dumps(event).encode()
+        record(data, ctypes.c_size_t(len(data)))
+
+    nodes: list[Any] = []
+    parts: Any = assemble
+    make_node = parts.Node
+
+    def make(*arguments: Any, **settings: Any) -> Any:
+        nodes.append(make_node(*arguments, **settings))
+        return nodes[-1]
+
+    loopback = ("127.0.0.1", 0)
+    settings = Settings(root / "data", loopback, loopback, broker=CONFIG)
+    with patched(assemble, "Node", make):
+        broker = await assemble.start_embedded(settings)
+    note("opened")
+    has_quick_groups(nodes[0])
+    await run_broker_life(nodes[0], note, f"{seed} {life}", turns, life)
+    await asyncio.sleep(_SETTLE_S)  # what goes on behind the answers, and SQLite's checkpoint
+    note("closing")
+    await broker.stop()
+
+
+def _plant(name: str) -> None:
+    from headrace_verify.planted import PLANTED
+
+    next(bug for bug in PLANTED if bug.name == name).plant(setattr)
+
+
+def main() -> None:
+    """Live once."""
+    root, seed, life, turns, sync_turns = Path(sys.argv[1]), *map(int, sys.argv[2:6])
+    if sys.argv[6]:  # this attack is to be seen finding a bug
+        _plant(sys.argv[6])
+    if sync_turns:
+        wal_sync.INLINE_SYNC_NS = -1
+    opened: Any = FileLedgerStore.open
+    opened.__func__.__kwdefaults__.update(
+        wal_file_bytes=WAL_FILE_BYTES, checkpoint_bytes=CHECKPOINT_BYTES, disk=SystemDisk()
+    )
+    with small_settings():
+        asyncio.run(_live(root, seed, life, turns))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The HTTP face held against its own OpenAPI document, by schemathesis where it is installed.
+
+Rules of the room: bounded examples, a fixed seed; what is not installed is skipped and said.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace_verify.wire.abuse import Abuse
+
+EXAMPLES, EXAMPLES_LONG = 10, 200
+OPERATIONS_MIN = 3
+TIMEOUT_S = 300
+
+
+def _document(abuse: Abuse) -> dict[str, Any]:
+    client = http.client.HTTPConnection(*abuse.http, timeout=30)
+    try:
+        client.request("GET", "/openapi.json")
+        data = client.getresponse().read()
+    finally:
+        client.close()
+    abuse.hear(data)
+    found: dict[str, Any] = json.loads(data)
+    return found
+
+
+def answers_are_as_the_interface_says(abuse: Abuse) -> None:
+    document = _document(abuse)
+    abuse.expect(str(document.get("openapi", "")).startswith("3.1"), "there is no OpenAPI document")
+    if find_spec("schemathesis") is None:
+        abuse.skipped.append("requests made from the OpenAPI document: no schemathesis here")
+        return
+    address = f"http://{abuse.http[0]}:{abuse.http[1]}"
+    examples = EXAMPLES_LONG if abuse.is_long else EXAMPLES
+    with tempfile.TemporaryDirectory(prefix="headrace-security-") as folder:
+        done = subprocess.run(  # noqa: S603 - our own interpreter
+            [
+                sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json",
+                "--max-examples", str(examples), "--seed", str(abuse.chance.randrange(1 << 30)),
+                "--generation-database", "none", "--no-color", "--mode", "all",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            cwd=folder,
+        )  # fmt: skip
+    said = done.stdout + done.stderr
+    abuse.expect(done.returncode == 0, f"schemathesis: {said[-3000:]}")
+    tested = re.search(r"Tested: *(\d+)", said)
+    is_tried = tested is not None and int(tested[1]) >= OPERATIONS_MIN
+    abuse.expect(is_tried, f"schemathesis has tried too little: {said[-1000:]}")

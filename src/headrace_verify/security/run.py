@@ -1,0 +1,27 @@
+"""A run: as `verify wire`, with this table, canaries in the broker's environment, its log at debug.
+
+Rules of the room: cases end by themselves; what holds after each is judged as there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_verify.security.secrets import CANARIES
+from headrace_verify.security.table import CASES
+from headrace_verify.wire.run import Outcome, Plan, run_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QUICK_S, LONG_S = 4.0, 60.0
+
+
+def plan(seconds: float, seed: int, only: tuple[str, ...] = (), bug: str = "") -> Plan:
+    """What is to be done."""
+    return Plan(seconds, seed, only, bug, "security", CASES, CANARIES, "debug")
+
+
+def run_security(wanted: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
+    """Attack a broker of our own. Raises Fatal if it does not start."""
+    return run_wire(wanted, on_progress)

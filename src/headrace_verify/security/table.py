@@ -1,0 +1,130 @@
+"""The table of abuse: each case, the published vulnerability it is drawn from, what must hold.
+
+Rules of the room: numbers as public listings gave them. A case is a function in the modules beside
+this one, or one of `verify wire` that asks the same question.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace_verify.security import configs, files, interface, names, rights, secrets, source, web
+from headrace_verify.wire import batches, frames, grammar
+from headrace_verify.wire import web as burdens
+from headrace_verify.wire.abuse import Abuse, Case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KAFKA, HTTP, MACHINE = "kafka", "http", "machine"
+
+
+class Threat(NamedTuple):
+    """One row."""
+
+    listener: str
+    """Or `machine`: files, processes, the source."""
+    run: Callable[[Abuse], None]
+    after: str
+    """The vulnerability elsewhere that it is drawn from."""
+    holds: str
+    """What must hold here."""
+    share: int = 0
+    is_long: bool = False
+    """Both as in `Case`: what can be done longer, and what the quick profile leaves out."""
+
+    @property
+    def case(self) -> Case:
+        """As `verify wire` runs it."""
+        return Case(self.listener, self.run, self.share, self.is_long)
+
+
+THREATS = (
+    Threat(KAFKA, names.topic_names_lead_nowhere, "GO-2023-2066",
+           "refused; no file bears a topic's name"),
+    Threat(KAFKA, names.group_and_member_names_lead_nowhere, "GO-2023-2066, CVE-2021-44228",
+           "answered under the same name; no file bears it"),
+    Threat(KAFKA, names.what_clients_call_themselves_makes_no_line_of_the_log,
+           "CVE-2021-44228, CVE-2026-67407", "one bounded line without control characters"),
+    Threat(HTTP, names.http_clients_make_no_line_of_the_log, "CVE-2021-44228", "the same"),
+    Threat(KAFKA, names.names_that_differ_in_case_alone_are_two, "GO-2023-2066",
+           "each keeps its own records"),
+    Threat(HTTP, names.names_break_no_line_of_the_metrics, "CVE-2017-4965, CVE-2019-11291",
+           "a name is a label's value, escaped"),
+    Threat(KAFKA, rights.a_client_that_says_it_is_a_replica_gets_what_clients_get,
+           "CVE-2018-1288", "same records, same high watermark"),
+    Threat(KAFKA, rights.control_and_transactional_batches_of_anybody_are_refused,
+           "CVE-2018-17196", "refused, also behind a good batch"),
+    Threat(KAFKA, rights.producers_do_not_pass_for_older_or_other_ones, "CVE-2026-35554",
+           "older epochs, gaps and impossible ids are refused"),
+    Threat(KAFKA, rights.commits_of_other_generations_and_members_are_refused,
+           "CVE-2026-67407", "refused"),
+    Threat(KAFKA, rights.what_is_the_brokers_own_stays_so, "CVE-2026-41115",
+           "internal topics are not written, cut, set or deleted"),
+    Threat(KAFKA, configs.settings_load_nothing_and_connect_nowhere,
+           "CVE-2023-25194, CVE-2025-27817, CVE-2025-27818, CVE-2023-33246, CVE-2023-37582",
+           "refused; no connection is made, nothing is set"),
+    Threat(KAFKA, configs.a_brokers_settings_cannot_be_changed_by_clients, "CVE-2023-37582",
+           "refused for every setting"),
+    Threat(KAFKA, configs.numbers_at_their_ends_are_refused_or_obeyed, "CVE-2026-75516",
+           "refused, or the topic is served with it"),
+    Threat(KAFKA, configs.lists_and_requests_without_end_are_bounded, "CVE-2026-75516",
+           "what is kept stays small"),
+    Threat(KAFKA, frames.a_frame_of_an_impossible_length_ends_its_connection,
+           "CVE-2022-34917, CVE-2026-27889", "the connection ends"),
+    Threat(KAFKA, frames.claimed_sizes_take_no_memory, "CVE-2022-34917",
+           "no memory before bytes"),
+    Threat(KAFKA, grammar.a_million_elements_keep_nobody_waiting,
+           "CVE-2026-111108, CVE-2026-67414", "refused before anything is made of them"),
+    Threat(KAFKA, grammar.a_million_unknown_tagged_fields_keep_nobody_waiting,
+           "CVE-2026-111115", "refused", is_long=True),
+    Threat(KAFKA, batches.bombs_are_refused_before_they_unfold,
+           "CVE-2026-111073, CVE-2023-34455, CVE-2026-27571",
+           "refused; memory stays bounded", is_long=True),
+    Threat(KAFKA, batches.streams_that_are_none_are_refused, "CVE-2026-67416",
+           "nothing is stored that readers cannot decode"),
+    Threat(KAFKA, batches.compressed_batches_that_claim_more_records_than_they_hold_are_refused,
+           "CVE-2026-111108", "refused"),
+    Threat(KAFKA, batches.times_at_the_ends_of_the_calendar_harm_nobody, "CVE-2026-111496",
+           "answered; reads and retention go on"),
+    Threat(HTTP, web.other_hosts_names_are_not_answered, "CVE-2026-67405, CVE-2026-57216",
+           "421; a page in a browser reads nothing"),
+    Threat(HTTP, web.strangers_pages_get_no_leave_to_read, "CVE-2026-66070",
+           "no CORS header, no cookie, no guessed type"),
+    Threat(HTTP, web.answers_are_not_split_and_say_nothing_back,
+           "CVE-2014-9650, CVE-2014-9649, CVE-2017-4965", "one answer; nothing is said back"),
+    Threat(HTTP, web.odd_query_options_are_no_fault, "CVE-2015-8786", "no 5xx"),
+    Threat(HTTP, web.errors_tell_nothing_of_the_inside, "CVE-2014-9649, CVE-2019-12399",
+           "no traceback, path, version or server name"),
+    Threat(HTTP, web.connections_reset_at_once_cost_nothing, "CVE-2023-44487",
+           "descriptors and memory come back"),
+    Threat(HTTP, burdens.huge_bodies_take_no_memory, "CVE-2023-46118, CVE-2026-67235",
+           "a body is never gathered"),
+    Threat(HTTP, burdens.paths_do_not_lead_out, "GO-2023-2066", "refused"),
+    Threat(HTTP, burdens.requests_are_not_smuggled, "CVE-2014-9650", "refused"),
+    Threat(HTTP, interface.answers_are_as_the_interface_says, "CVE-2015-8786",
+           "schemathesis finds nothing", 1),
+    Threat(MACHINE, secrets.secrets_of_the_environment_are_shown_to_nobody,
+           "CVE-2026-33558, CVE-2026-33247, CVE-2019-12399",
+           "not in logs at debug, arguments, metrics, settings, errors"),
+    Threat(MACHINE, secrets.secrets_in_addresses_are_refused_and_not_said_again,
+           "CVE-2026-33247", "refused without being repeated", 1),
+    Threat(MACHINE, secrets.secrets_in_a_bad_settings_file_are_not_said_again,
+           "CVE-2026-33558", "refused without being repeated", 1),
+    Threat(MACHINE, files.files_are_their_owners_alone, "CVE-2024-27135", "0600 and 0700"),
+    Threat(MACHINE, files.nothing_is_written_outside_the_data_folder, "CVE-2024-27135",
+           "no file elsewhere is open for writing"),
+    Threat(MACHINE, files.links_in_place_of_files_lead_nowhere, "GO-2023-2066",
+           "what a link points to is neither written nor made", 1),
+    Threat(MACHINE, files.nobody_beyond_this_machine_is_listened_to,
+           "CVE-2023-47090, CVE-2026-57216", "loopback alone"),
+    Threat(MACHINE, files.a_listener_beyond_loopback_wants_to_be_asked_for, "CVE-2023-47090",
+           "refused unless --open-to-network", 1),
+    Threat(MACHINE, source.data_is_never_run_as_code, "CVE-2024-27135",
+           "no pickle, yaml, eval, exec"),
+    Threat(MACHINE, source.no_shell_is_started_and_processes_by_tools_alone, "CVE-2023-33246",
+           "no shell; the broker's own parts start no process"),
+    Threat(MACHINE, source.dependencies_have_no_known_hole, "",
+           "pip-audit finds nothing, where it can ask"),
+)  # fmt: skip
+CASES = tuple(threat.case for threat in THREATS)

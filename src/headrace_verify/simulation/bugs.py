@@ -1,0 +1,339 @@
+"""Self-proof: bugs planted in the brokers of a simulated cluster, each of which must be found.
+
+Rules of the room: a bug is a small patch of this process, taken back afterwards. Each names the
+kinds of faults that it takes (all, if it says none), so that a quick search meets it; the seeds are
+as for any run. A run that finds nothing but a stuck client has found it as well: so would a user.
+"""
+
+# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from headrace.broker.coordinators.producer_ids import BLOCK_SIZE, IDS_PER_MS, ProducerIds
+from headrace.broker.ownership.chain_watch import ChainWatch
+from headrace.broker.ownership.settling import Settling
+from headrace.broker.session_guard import SessionGuard
+from headrace.broker.topics.deletion import Deletions
+from headrace.coordination.groups import classic
+from headrace.coordination.groups.commands import HeartbeatReply
+from headrace.coordination.machine import Decision
+from headrace.errors import HeadraceError
+from headrace.kafka.dispatch import KafkaFace
+from headrace.log import retention
+from headrace.log.ledger_chain import LedgerChain
+from headrace.log.producer_state import ProducerState
+from headrace.metadata.facts import PartitionFact, allocate_producer_ids
+from headrace.metadata.store import ABSENT
+from headrace.runtime.completion import Completion, completed
+from headrace.storage.bookkeeper import bookie_connection
+from headrace.storage.bookkeeper.ensemble import BookiePool
+from headrace.storage.bookkeeper.ledger_handle import LedgerHandle
+from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+from headrace.storage.bookkeeper.recovery import Recovery
+from headrace.storage.bookkeeper.wire import OK, read_frame
+from headrace.storage.files import checkpoint
+from headrace.storage.files.write_ahead_log import WriteAheadLog
+from headrace_verify import planted, store_bugs
+from headrace_verify.blackbox import bugs as blackbox_bugs
+from headrace_verify.self_proof import choose
+from headrace_verify.simulation.run import draw_scenario, simulate
+from headrace_verify.simulation.schedule import draw_schedule
+from headrace_verify.task import patched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace_verify.simulation.run import Result
+    from headrace_verify.store_bugs import Patch
+
+SECONDS = 60.0
+SEEDS_MAX = 40
+"""A bug that so many seeds do not find counts as not found."""
+
+
+class Bug(NamedTuple):
+    """A bug, its number in the list of kinds, and the faults that it takes."""
+
+    number: int
+    plant: Callable[[Patch], None]
+    faults: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    """Clients that must be there, beside those of the seed."""
+    is_lone: bool = False
+    """Whether it is one of a broker that is alone, over files of its own."""
+    points: tuple[str, ...] = ()
+    """Points of mischief, if there must be any: then no others."""
+    shows: tuple[str, ...] = ()
+    """Anomalies of which one must be seen; none: whatever is not clean will do."""
+
+    @property
+    def name(self) -> str:
+        """What the bug does, in words."""
+        return self.plant.__name__.replace("_", " ")
+
+
+class Found(NamedTuple):
+    """What the search for a bug has come to."""
+
+    result: Result | None
+    """The first run that was not clean."""
+    seeds: int
+
+
+def take_over_without_a_fence(patch: Patch) -> None:
+    """Nor is the session asked: a broker that wakes would step down before it writes anything."""
+
+    def unfenced(ledger: int, entry: int, _key: bytes) -> bytes:
+        return read_frame(ledger, entry)
+
+    patch(bookie_connection, "fencing_read_frame", unfenced)
+    ignore_that_the_session_is_lost(patch)
+
+
+def stop_a_recovery_at_what_was_confirmed(patch: Patch) -> None:
+    settle = Recovery._settle
+
+    def hasty(self: Any, handle: Any) -> None:
+        if self._confirmed in self._length_at:
+            self._end = handle.next_entry - 1
+        settle(self, handle)
+
+    patch(Recovery, "_settle", hasty)
+
+
+def acknowledge_with_the_first_bookie(patch: Patch) -> None:
+    begin = LedgerHandle.__init__
+
+    def careless(self: Any, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        self.quorum = self.quorum._replace(ack=1)
+
+    patch(LedgerHandle, "__init__", careless)
+
+
+def take_a_bookie_that_timed_out_for_one_that_stored(patch: Patch) -> None:
+    responded = LedgerHandle.responded
+
+    def trusting(self: Any, send: Any, code: int) -> Any:
+        return responded(self, send, OK if code < 0 else code)
+
+    patch(LedgerHandle, "responded", trusting)
+
+
+def give_a_slot_to_other_bookies_alone(patch: Patch) -> None:
+    choose = BookiePool.choose_spare
+
+    def proud(self: Any, ensemble: Any, slot: int, excluded: Any, *more: Any) -> Any:
+        return choose(self, ensemble, slot, {*excluded, ensemble[slot]}, *more)
+
+    patch(BookiePool, "choose_spare", proud)
+
+
+def ignore_that_the_session_is_lost(patch: Patch) -> None:
+    patch(SessionGuard, "term_at", lambda self, _now_ns: self.term)
+
+
+def answer_before_the_session_is_looked_at(patch: Patch) -> None:
+    """The session is looked at now and then alone, as if answers had no gate."""
+    begin = KafkaFace.__init__
+
+    def open_to_all(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self.gate = self.produce._gate = self.fetch._gate = None
+
+    patch(KafkaFace, "__init__", open_to_all)
+
+
+def call_every_append_durable_at_once(patch: Patch) -> None:
+    append = BookKeeperLedgerStore.append
+
+    def eager(self: Any, *arguments: Any) -> tuple[int, Completion]:
+        position, _ = append(self, *arguments)
+        return position, completed()
+
+    patch(BookKeeperLedgerStore, "append", eager)
+
+
+def delete_what_is_written_to_by_age(patch: Patch) -> None:
+    def generous(log: Any, _now_ms: int) -> int:
+        return int(log.high_watermark)
+
+    patch(retention, "start_after_retention", generous)
+
+
+def take_a_calendar_that_was_set_back_for_age(patch: Patch) -> None:
+    start = retention.start_after_retention
+
+    def unsigned(log: Any, now_ms: int) -> int:
+        newest = max((segment.newest_ms for segment in log.segments), default=now_ms)
+        return start(log, newest + abs(now_ms - newest))
+
+    patch(retention, "start_after_retention", unsigned)
+
+
+def take_batches_of_former_epochs(patch: Patch) -> None:
+    check = ProducerState.check
+
+    def lenient(self: Any, batch: Any) -> Any:
+        known = self._producers.get(batch.producer_id)
+        if known is not None and batch.producer_epoch < known.epoch:
+            return None
+        return check(self, batch)
+
+    patch(ProducerState, "check", lenient)
+
+
+def take_heartbeats_of_members_that_are_out(patch: Patch) -> None:
+    decide = classic.decide_heartbeat
+
+    def kind(group: Any, command: Any, now_ms: int) -> Any:
+        decision = decide(group, command, now_ms)
+        return decision if decision.records else Decision([], HeartbeatReply(None))
+
+    patch(classic, "decide_heartbeat", kind)
+
+
+def keep_the_lock_of_a_cancelled_request(patch: Patch) -> None:
+    async def take(self: Any) -> int:
+        await self._lock.acquire()
+        try:
+            if not self._block:
+                least = self._clock.now_ms() * IDS_PER_MS
+                self._block = await allocate_producer_ids(self._metadata, BLOCK_SIZE, least)
+        except HeadraceError:
+            self._lock.release()
+            raise
+        producer_id, self._block = self._block[0], self._block[1:]
+        self._lock.release()
+        return int(producer_id)
+
+    patch(ProducerIds, "take", take)
+
+
+def look_for_a_log_file_under_its_former_name(patch: Patch) -> None:
+    recycle = WriteAheadLog.recycle
+
+    def stale(self: Any, old: Any, number: int) -> Any:
+        former = old.path
+        try:
+            return recycle(self, old, number)
+        except OSError:
+            old.path = former
+            raise
+
+    patch(WriteAheadLog, "recycle", stale)
+
+
+def forget_that_a_footers_sync_failed(patch: Patch) -> None:
+    patch(checkpoint.CheckpointWriter, "_rewrite_footers", lambda self, wanted: None)
+
+
+def answer_a_deletion_before_writers_are_shut_out(patch: Patch) -> None:
+    async def hasty(*_: Any) -> bool:
+        return True
+
+    patch(Deletions, "_shut_out_all", hasty)
+    patch(Settling, "wait_ended", hasty)
+
+
+def take_a_missing_chain_for_a_new_one(patch: Patch) -> None:
+    async def load(self: Any) -> PartitionFact:
+        entry = await self._metadata.get(self._key)
+        self.fact, self._version = PartitionFact(), ABSENT
+        if entry is not None:
+            self.fact, self._version = PartitionFact.decode(entry.value), entry.version
+        return cast("PartitionFact", self.fact)
+
+    async def nothing(*_: Any) -> None:
+        return
+
+    patch(LedgerChain, "load", load)
+    patch(LedgerChain, "lost", lambda self, *_: self._not_owner(self.fact.leader_epoch))
+    patch(LedgerChain, "_check_evidence", nothing)
+    patch(ChainWatch, "_look", nothing)
+
+
+BUGS = (
+    Bug(
+        42,
+        take_a_missing_chain_for_a_new_one,
+        ("lose-chain",),
+        shows=("lost write", "inconsistent offset"),
+    ),
+    Bug(
+        39,
+        take_over_without_a_fence,
+        ("pause", "cut-session", "cut-session-half", "expire"),
+        shows=("lost write", "inconsistent offset"),
+    ),
+    Bug(15, stop_a_recovery_at_what_was_confirmed, ("crash", "power", "expire")),
+    Bug(1, acknowledge_with_the_first_bookie, ("bookie-power", "bookie-crash", "power")),
+    Bug(2, take_a_bookie_that_timed_out_for_one_that_stored, ("bookie-power", "bookie-pause")),
+    Bug(45, give_a_slot_to_other_bookies_alone, ("bookie-crash", "bookie-power", "reset")),
+    Bug(40, ignore_that_the_session_is_lost, ("cut-session", "cut-session-half"), ("observer",)),
+    Bug(41, answer_before_the_session_is_looked_at, ("freeze",), ("prober", "member") * 2),
+    Bug(18, call_every_append_durable_at_once, ("bookie-power", "power", "bookie-pause")),
+    Bug(21, planted.forget_the_producers_on_restart, ("crash", "expire", "reset", "pause")),
+    Bug(20, blackbox_bugs.take_every_batch_for_a_new_one),
+    Bug(16, blackbox_bugs.tell_another_offset_than_the_stored_one),
+    Bug(31, blackbox_bugs.accept_commits_of_old_generations, ("pause-client",), ("member",) * 2),
+    Bug(33, blackbox_bugs.give_every_member_the_leaders_partitions, (), ("member",) * 2),
+    Bug(30, blackbox_bugs.keep_commits_in_memory_alone, ("crash", "expire"), ("member",) * 2),
+    Bug(27, delete_what_is_written_to_by_age),
+    Bug(23, take_batches_of_former_epochs),
+    Bug(32, take_heartbeats_of_members_that_are_out, ("pause-client",), ("member",) * 2),
+    Bug(
+        38,
+        keep_the_lock_of_a_cancelled_request,
+        ("pause-client",),  # the lock goes with its broker
+        roles=("asker",) * 4,
+        points=("request cancelled", "producer ids used up"),
+    ),
+    Bug(1, store_bugs.never_sync_the_wal, ("power",), is_lone=True),
+    Bug(3, store_bugs.count_what_joined_after_the_sync_began, ("power",), is_lone=True),
+    Bug(8, store_bugs.repeat_failed_syncs, ("power", "disk-sync"), is_lone=True),
+    Bug(8, forget_that_a_footers_sync_failed, ("power", "disk-sync"), is_lone=True),
+    Bug(8, look_for_a_log_file_under_its_former_name, ("disk-sync",), is_lone=True),
+    Bug(9, store_bugs.take_a_torn_write_for_a_whole_one, ("power", "disk-full"), is_lone=True),
+    Bug(28, take_a_calendar_that_was_set_back_for_age, ("clock",)),
+    Bug(
+        35,
+        answer_a_deletion_before_writers_are_shut_out,
+        roles=("churn",) * 4,
+        points=("watch late",),
+    ),
+)
+
+
+def chosen(words: str) -> Sequence[Bug]:
+    """The bugs of a number, or whose name holds the words; all of them for `all`."""
+    if words.isdigit():
+        return [bug for bug in BUGS if bug.number == int(words)]
+    return choose(BUGS, words)
+
+
+def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None] | None = None) -> Found:
+    """Run seeds with the bug in place until one run is not clean."""
+    with ExitStack() as patches:
+
+        def patch(target: Any, name: str, value: Any) -> None:
+            patches.enter_context(patched(target, name, value))
+
+        bug.plant(patch)
+        for count in range(SEEDS_MAX):
+            if on_progress is not None:
+                on_progress(count / SEEDS_MAX, bug.name)
+            scenario = draw_scenario(seed + count, SECONDS, is_lone=bug.is_lone)
+            if bug.faults:
+                faults = draw_schedule(seed + count, SECONDS, bug.faults)
+                scenario = scenario._replace(schedule=tuple(faults))
+            scenario = scenario._replace(
+                roles=(*scenario.roles, *bug.roles), points=bug.points or scenario.points
+            )
+            result = simulate(scenario)
+            if not result.held and (not bug.shows or result.kinds.intersection(bug.shows)):
+                return Found(result, count + 1)
+    return Found(None, SEEDS_MAX)

@@ -1,0 +1,160 @@
+"""Topics that come, are written and read, go, and come again under their old names.
+
+Rules of the room: as in `workload`. A name is left alone once an answer of its life was lost: what
+comes late would land in the next topic of that name, which is no fault of the brokers. Histories
+tell the lives apart: `name#life`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace_verify.history import INFO, OK
+from headrace_verify.kafka_wire import CREATE_TOPICS, DELETE_TOPICS, Refused
+from headrace_verify.simulation.client import Leader, Routes, check
+from headrace_verify.simulation.workload import (
+    CONFIGS,
+    RETRY_S,
+    Context,
+    Sender,
+    encoded,
+    fetch,
+    note_poll,
+    produce,
+    until_answered,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from headrace_verify.simulation.client import Wire
+
+TOPIC_EXISTS, TOPIC_UNKNOWN = 36, 3
+OVERTAKEN, TIMED_OUT = -1, 7
+NEVER_STORED = {TOPIC_UNKNOWN}
+
+
+async def create_topic(wire: Wire, name: str, partitions: int) -> None:
+    """Raises Refused."""
+    topic = {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "configs": [{"name": key, "value": value} for key, value in CONFIGS.items()],
+    }
+    made = await wire.call(CREATE_TOPICS, 5, topics=[topic], timeout=5000)
+    check(made.topics[0].error_code)
+
+
+def _deletion_of(name: str) -> Callable[[Wire], Coroutine[Any, Any, None]]:
+    async def delete(wire: Wire) -> None:
+        done = await wire.call(DELETE_TOPICS, 1, topic_names=(name,), timeout=5000)
+        check(done.responses[0].error_code)
+
+    return delete
+
+
+async def make_topic(context: Context, routes: Routes, name: str, partitions: int) -> bool | None:
+    """Until it is there; as `until_done` says."""
+
+    async def make(wire: Wire) -> None:
+        await create_topic(wire, name, partitions)
+
+    return await until_done(context, routes, make, TOPIC_EXISTS)
+
+
+async def until_done(
+    context: Context, routes: Routes, ask: Callable[[Wire], Coroutine[Any, Any, None]], known: int
+) -> bool | None:
+    """Make or delete a topic: whether the first answer came; None at the end of the run.
+
+    `known` says that an earlier try has done it.
+    """
+    tries = 0
+
+    async def one(wire: Wire) -> bool:
+        nonlocal tries
+        tries += 1
+        try:
+            await ask(wire)
+        except Refused as error:
+            if error.code not in {known, OVERTAKEN}:
+                raise
+            if error.code == OVERTAKEN:
+                raise Refused(TIMED_OUT) from None  # a change that others overtook: once more
+        return True
+
+    return tries == 1 if await until_answered(context, routes, None, one) else None
+
+
+async def run_churn(context: Context) -> None:
+    """Topics that come, are written and read, go, and come again."""
+    routes, sender = context.routes(), Sender(context)
+    number, life = 1, 0
+    while not context.over.is_set():
+        life += 1
+        topic = _Life(f"{context.name}-{number}", f"{context.name}-{number}#{life}")
+        try:
+            is_sure = await _live(context, routes, sender, topic)
+        except Refused as error:
+            context.journal.problem(f"{context.name}: topic {topic.label}: {error}")
+            break
+        if not is_sure or context.chance.random() < 0.2:
+            number += 1
+        if context.chance.random() < 0.5:  # else again at once, while not all brokers have heard
+            await context.pause(8 / context.rate_per_s)
+    routes.drop()
+
+
+class _Life(NamedTuple):
+    """One topic of a name, and what the history calls it."""
+
+    name: str
+    label: str
+
+
+async def _live(context: Context, routes: Routes, sender: Sender, topic: _Life) -> bool:
+    """Make, use and delete it: whether every answer came. Raises Refused."""
+    is_made = await make_topic(context, routes, topic.name, 2)
+    if is_made is None:
+        return False
+    is_used = await _use(context, routes, sender, topic)
+    is_gone = await until_done(context, routes, _deletion_of(topic.name), TOPIC_UNKNOWN)
+    return is_made and is_used and bool(is_gone)
+
+
+async def _use(context: Context, routes: Routes, sender: Sender, topic: _Life) -> bool:
+    """Write and read: whether every answer came."""
+    name, label = topic
+    is_sure = True
+    written: dict[int, int] = {}
+    for _ in range(context.chance.randint(1, 4)):
+        part = context.chance.randrange(2)
+        values = sender.begin(label, part, 1)
+        try:
+            wire = await routes.wire(Leader(name, part))
+            batch = encoded(context, values, (-1, -1), -1)
+            offset = await produce(wire, name, part, batch)
+        except (OSError, TimeoutError) as error:
+            sender.end(INFO, label, part, values)
+            is_sure &= isinstance(error, Refused) and error.code in NEVER_STORED
+            routes.failed(error)
+            await context.pause(RETRY_S)
+        else:
+            sender.end(OK, label, part, values, offset)
+            written[part] = max(written.get(part, 0), offset + 1)
+    for part, end in written.items():
+        position = 0
+        while position < end and not context.over.is_set():
+            since_ns = context.journal.now_ns
+            try:
+                wire = await routes.wire(Leader(name, part))
+                records, _ = await fetch(wire, name, part, position, 200)
+            except (OSError, TimeoutError) as error:
+                routes.failed(error)
+                await context.pause(RETRY_S)
+                continue
+            if records:
+                position = records[-1][0] + 1
+                note_poll(context, since_ns, label, part, records)
+    return is_sure

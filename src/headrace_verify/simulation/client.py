@@ -1,0 +1,213 @@
+"""A Kafka client of a simulated host: connections, routes, one request at a time on each.
+
+Rules of the room: no retries of its own, nothing hidden: whoever asks decides what an error means.
+Requests and answers are kio's, as `verify/kafka_wire` builds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from kio.serial import entity_reader
+
+from headrace_verify.kafka_wire import (
+    FIND_COORDINATOR,
+    METADATA,
+    PRODUCE,
+    Refused,
+    request_bytes,
+    response_schema,
+)
+
+TIMEOUT_S = 5.0
+RETRIABLE = {2, 3, 5, 6, 7, 14, 15, 16, 56, 74, 75}
+"""Kafka's codes that ask for another try, perhaps elsewhere."""
+LEADER_NOT_AVAILABLE = 5
+_SIZE = struct.Struct(">i")
+_CORRELATION_AT = 8
+"""Of a request: behind its size, API and version."""
+KNOWN_MAX = 4_096
+"""Requests, and answers, that are kept as they were encoded."""
+
+
+_requests: dict[tuple[int, int, str], bytes] = {}
+
+
+def _encoded(api: int, version: int, correlation_id: int, values: dict[str, Any]) -> bytes:
+    """A request. Clients ask the same again and again, and kio takes its time: encoded once."""
+    if api == PRODUCE:
+        return request_bytes(api, version, correlation_id, **values)
+    key = api, version, repr(values)
+    data = _requests.get(key)
+    if data is None:
+        if len(_requests) >= KNOWN_MAX:
+            _requests.clear()
+        data = _requests[key] = request_bytes(api, version, 0, **values)
+    return data[:_CORRELATION_AT] + _SIZE.pack(correlation_id) + data[_CORRELATION_AT + 4 :]
+
+
+@lru_cache(KNOWN_MAX)
+def _decoded(api: int, version: int, body: bytes) -> Any:
+    """What an answer says behind its correlation id; nobody can change it, so it may be shared."""
+    response: Any = response_schema(api, version)
+    entity, _size = entity_reader(response)(body, 1 if response.__flexible__ else 0)
+    return entity
+
+
+class Leader(NamedTuple):
+    """A partition, whose leader is meant."""
+
+    topic: str
+    part: int
+
+
+class Coordinator(NamedTuple):
+    """A group, whose coordinator is meant."""
+
+    group: str
+
+
+class Wire(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None
+        self._received = b""
+        self._answer: asyncio.Future[bytes] | None = None
+        self._is_lost = False
+        self._correlation_id = 0
+
+    def connection_made(self, transport: Any) -> None:
+        """See asyncio."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        self._received += data
+        end = _SIZE.size
+        if len(self._received) >= end:
+            end += _SIZE.unpack_from(self._received)[0]
+        if len(self._received) >= end > _SIZE.size and self._answer is not None:
+            answer, self._received = self._received[_SIZE.size : end], self._received[end:]
+            if not self._answer.done():
+                self._answer.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._is_lost = True
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionResetError("the broker closed the connection"))
+
+    async def call(self, api: int, version: int, **values: Any) -> Any:
+        """Ask, and wait for the answer. Raises OSError, TimeoutError: then the wire is done for."""
+        if self._is_lost:
+            raise ConnectionResetError("the broker has closed the connection")
+        self._correlation_id += 1
+        answered = self._answer = self._loop.create_future()
+        self._transport.write(_encoded(api, version, self._correlation_id, values))
+        timer = self._loop.call_later(TIMEOUT_S, _give_up, answered)
+        try:
+            answer = await answered
+        finally:
+            timer.cancel()
+        (correlation_id,) = _SIZE.unpack_from(answer)
+        if correlation_id != self._correlation_id:
+            raise ConnectionError(f"answer {correlation_id} to request {self._correlation_id}")
+        return _decoded(api, version, answer[_SIZE.size :])
+
+    def close(self) -> None:
+        """Close it."""
+        self._transport.close()
+
+
+def _give_up(answer: asyncio.Future[bytes]) -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())
+
+
+class Routes:
+    """The connections of one client, and whom to ask for what."""
+
+    def __init__(self, addresses: list[tuple[str, int]], random: Any) -> None:
+        self._addresses = addresses
+        self._random = random
+        self._wires: dict[tuple[str, int], Wire] = {}
+        self._nodes: dict[Leader | Coordinator, tuple[str, int]] = {}
+        self.made = 0
+        """How many connections were made."""
+
+    async def wire(self, of: Leader | Coordinator | None = None) -> Wire:
+        """The connection to whoever is in charge; without `of`, to any broker.
+
+        Raises OSError, TimeoutError, Refused.
+        """
+        if of is None:
+            known = [address for address in self._addresses if address in self._wires]
+            return await self._to(known[0] if known else self._random.choice(self._addresses))
+        node = self._nodes.get(of)
+        if node is None:
+            if isinstance(of, Leader):
+                node = await self._find_leader(of)
+            else:
+                node = await self._find_coordinator(of)
+            self._nodes[of] = node
+        return await self._to(node)
+
+    def place_of(self, of: Leader | Coordinator) -> str:
+        """The name of whoever was in charge when that was last asked."""
+        return self._nodes.get(of, ("", 0))[0]
+
+    async def at(self, address: tuple[str, int]) -> Wire:
+        """The connection to this broker. Raises OSError, TimeoutError."""
+        return await self._to(address)
+
+    async def _to(self, address: tuple[str, int]) -> Wire:
+        wire = self._wires.get(address)
+        if wire is None:
+            async with asyncio.timeout(TIMEOUT_S):
+                loop = asyncio.get_running_loop()
+                wire = self._wires[address] = (await loop.create_connection(Wire, *address))[1]
+            self.made += 1
+        return wire
+
+    async def _find_leader(self, place: Leader) -> tuple[str, int]:
+        told = await (await self.wire()).call(METADATA, 1, topics=[{"name": place.topic}])
+        nodes = {int(node.node_id): (str(node.host), int(node.port)) for node in told.brokers}
+        (topic,) = told.topics
+        check(topic.error_code)
+        for partition in topic.partitions:
+            if int(partition.partition_index) == place.part and int(partition.leader_id) in nodes:
+                return nodes[int(partition.leader_id)]
+        raise Refused(LEADER_NOT_AVAILABLE)
+
+    async def _find_coordinator(self, group: Coordinator) -> tuple[str, int]:
+        told = await (await self.wire()).call(FIND_COORDINATOR, 0, key=group.group)
+        check(told.error_code)
+        return str(told.host), int(told.port)
+
+    def failed(self, error: Exception) -> bool:
+        """Draw the conclusions from an error; whether another try makes sense."""
+        self._nodes.clear()
+        if isinstance(error, Refused):
+            if error.code in RETRIABLE and self._random.random() < 0.3:
+                self.drop()  # perhaps the broker that was asked knows old things
+            return error.code in RETRIABLE
+        self.drop()
+        return True
+
+    def drop(self) -> None:
+        """Close and forget everything."""
+        wires, self._wires = self._wires, {}
+        self._nodes.clear()
+        for wire in wires.values():
+            wire.close()
+
+
+def check(code: Any) -> None:
+    """Raises Refused."""
+    if int(code):
+        raise Refused(int(code))

@@ -1,0 +1,238 @@
+"""A simulated cluster: brokers as they are, over simulated bookies, metadata and network.
+
+Rules of the room: knows the lives of brokers and bookies and how they end; not when. Each is a host
+with lives. A broker whose start fails is started again after a while, as a supervisor would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError
+from headrace.kafka.dispatch import KafkaFace
+from headrace_verify.chance import seeded
+from headrace_verify.simulation.bookie import PORT as BOOKIE_PORT
+from headrace_verify.simulation.bookie import BookieServer, BookieStore
+from headrace_verify.simulation.clock import SimulatedClock
+from headrace_verify.simulation.ensemble import Ensemble
+from headrace_verify.simulation.loop import OUTSIDE, Host, SimulatedLoop
+from headrace_verify.simulation.machines import LEDGERS_ROOT, ClusterMachine, LoneMachine
+from headrace_verify.simulation.network import Network
+from headrace_verify.simulation.nudges import let_requests_be_cancelled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.broker.node import Node
+    from headrace.server.lifecycle import Broker
+    from headrace.storage.bookkeeper.quorum import Quorum
+    from headrace_verify.simulation.machines import Machine
+    from headrace_verify.simulation.zookeeper import SimulatedZooKeeper
+
+log = logging.getLogger(__name__)
+
+KAFKA_PORT = 9092
+RESTART_S = 1.0
+
+
+class SimulatedBroker:
+    """A broker and its lives."""
+
+    def __init__(self, number: int, cluster: Cluster) -> None:
+        self.number = number
+        self.name = f"b{number}"
+        self.life = 0
+        self.clock = SimulatedClock(cluster.loop)
+        self.host: Host | None = None
+        self.node: Node | None = None
+        self.zookeeper: SimulatedZooKeeper | None = None
+        self.is_wanted = False
+        """Whether it should run: else it stays down when it ends."""
+        self.machine: Machine = LoneMachine(cluster) if cluster.is_lone else ClusterMachine(cluster)
+        self._cluster = cluster
+        self._broker: Broker | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has come up, and lives."""
+        return self.node is not None
+
+    def start(self) -> None:
+        """Begin a life."""
+        self.is_wanted = True
+        if self.host is not None:
+            return
+        self.life += 1
+        self.host = Host(self.name, self.life)
+        self._cluster.network.power_on(self.name)
+        self._cluster.hosts.append(self.host)
+        loop = self._cluster.loop
+        loop.call_soon(self._begin, context=self.host.context)
+
+    def _begin(self) -> None:
+        assert self.host is not None
+        _ = self._cluster.loop.create_task(self._run(self.host), name=f"{self.name} runs")
+
+    async def _run(self, host: Host) -> None:
+        try:
+            await self._open()
+        except (HeadraceError, OSError) as error:
+            log.info("%s cannot start: %r", self.name, error)
+            self._cluster.failed_starts += 1
+            self._cluster.call_outside(self._exited, host)
+
+    def _exited(self, host: Host) -> None:
+        if self.host is host:
+            self.end(is_told=True)
+            self.is_wanted = True
+            self._cluster.loop.call_later(RESTART_S, self._start_if_wanted)
+
+    def _start_if_wanted(self) -> None:
+        if self.is_wanted:
+            self.start()
+
+    async def _open(self) -> None:
+        broker, node = await self.machine.open(self)
+        self._broker = broker
+        await node.open()
+        broker.on_stop(node.close)
+        face = KafkaFace(node)
+        let_requests_be_cancelled(face, self._cluster.loop.mischief)
+        address = await face.listen(self.name, KAFKA_PORT)
+        broker.on_stop(face.close)
+        await node.register(address, ("", 0))
+        broker.on_stop(node.leave)
+        self.node = node
+
+    def stop(self) -> None:
+        """SIGTERM: it hands over and ends by itself."""
+        self.is_wanted = False
+        host, broker = self.host, self._broker
+        if host is None or broker is None or self.node is None:
+            self.end(is_told=True)
+            return
+
+        async def leave() -> None:
+            await broker.stop()
+            self._cluster.call_outside(self._stopped, host)
+
+        def begin() -> None:
+            _ = self._cluster.loop.create_task(leave(), name=f"{self.name} stops")
+
+        self._cluster.loop.call_soon(begin, context=host.context)
+
+    def _stopped(self, host: Host) -> None:
+        if self.host is host:
+            is_wanted = self.is_wanted
+            self.end(is_told=True)
+            if is_wanted:
+                self.start()
+
+    def end(self, *, is_told: bool) -> None:
+        """It is dead, at once; whether the others are told (else: the machine is)."""
+        host, self.host = self.host, None
+        self.node = self.zookeeper = self._broker = None
+        self.is_wanted = False
+        if host is not None:
+            host.is_alive = False
+            self._cluster.network.end(host, is_told=is_told)
+        if not is_told:
+            self._cluster.network.power_off(self.name)
+            self.machine.lost_power()
+
+
+class SimulatedBookie:
+    """A bookie and its lives; its disk outlives them."""
+
+    def __init__(self, number: int, cluster: Cluster) -> None:
+        self.name = f"k{number}"
+        self.id = f"{self.name}:{BOOKIE_PORT}"
+        self.life = 0
+        self.store = BookieStore()
+        self.server: BookieServer | None = None
+        self.host: Host | None = None
+        self._cluster = cluster
+        self._random = seeded(f"{cluster.seed} {self.name}")
+        self._session = 0
+
+    def start(self) -> None:
+        """Begin a life, and be registered."""
+        cluster = self._cluster
+        if self.host is not None:
+            return
+        self.life += 1
+        host = self.host = Host(self.name, self.life)
+        cluster.hosts.append(host)
+        cluster.network.power_on(self.name)
+        server = self.server = BookieServer(self.name, self.store, cluster.loop, self._random)
+
+        def begin() -> None:
+            _ = cluster.loop.create_task(server.listen(), name=f"{self.name} runs")
+
+        cluster.loop.call_soon(begin, context=host.context)
+        cluster.ensemble.zxid += 1
+        for folder in ("cookies", "available"):
+            path = f"{LEDGERS_ROOT}/{folder}/{self.id}"
+            if path not in cluster.ensemble.nodes:
+                cluster.ensemble.create(path, b"", 0, is_made_up=True)
+
+    def end(self, *, is_told: bool) -> None:
+        """Dead; what was not synced is lost, but for a part of it. Its session ends at once."""
+        host, self.host = self.host, None
+        self.server = None
+        if host is None:
+            return
+        host.is_alive = False
+        self._cluster.network.end(host, is_told=is_told)
+        self.store.crash(self._random.randint(0, self.store.unsynced_count))
+        if not is_told:
+            self._cluster.network.power_off(self.name)
+        self._cluster.ensemble.zxid += 1
+        self._cluster.ensemble.delete(f"{LEDGERS_ROOT}/available/{self.id}", -1)
+
+
+class Cluster:
+    """All of it."""
+
+    def __init__(
+        self, seed: str, loop: SimulatedLoop, brokers: int, bookies: int, quorum: Quorum
+    ) -> None:
+        self.seed = seed
+        self.loop = loop
+        self.is_lone = not bookies
+        """Whether it is one broker, over files of its own."""
+        self.quorum = quorum
+        self.network = loop.network = Network(loop, seeded(f"{seed} network"))
+        self.ensemble = Ensemble(loop)
+        self.hosts: list[Host] = []
+        """All lives, the dead ones too: see Host.tasks."""
+        self.failed_starts = 0
+        self.brokers = [SimulatedBroker(number, self) for number in range(1, brokers + 1)]
+        self.bookies = [SimulatedBookie(number, self) for number in range(1, bookies + 1)]
+
+    def call_outside(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Have something done by nobody in particular: the host that asks may end by it."""
+        self.loop.call_soon(function, *arguments, context=OUTSIDE)
+
+    def start(self) -> None:
+        """Start everything."""
+        self.ensemble.create(f"{LEDGERS_ROOT}/available", b"", 0, is_made_up=True)
+        for bookie in self.bookies:
+            bookie.start()
+        for broker in self.brokers:
+            broker.start()
+
+    def ready(self) -> Sequence[SimulatedBroker]:
+        """The brokers that are up."""
+        return [broker for broker in self.brokers if broker.is_up]
+
+    async def wait_up(self, within_s: float) -> bool:
+        """Wait until all brokers are up; whether they are."""
+        end_s = self.loop.now_s + within_s
+        while len(self.ready()) < len(self.brokers):
+            if self.loop.now_s >= end_s:
+                return False
+            await asyncio.sleep(0.05)
+        return True

@@ -1,0 +1,60 @@
+"""The history of a simulated run, in memory, in the format of `verify/history`.
+
+Rules of the room: as `History`, but for one thread and simulated time. Every event goes into the
+run's trace, whose hash tells whether two runs were the same.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from headrace_verify.history import INVOKE
+
+if TYPE_CHECKING:
+    from headrace_verify.history import Event
+    from headrace_verify.simulation.loop import SimulatedLoop
+
+
+class Journal:
+    """All that the clients of one run have done."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self.events: list[Event] = []
+        self.problems: list[str] = []
+        """What must not be and no checker of histories sees."""
+        self.trace = 0
+        """A checksum of all events so far."""
+        self.generations: dict[str, int] = {}
+        """Broker -> the newest generation of the group that it has told a member of."""
+        self.ends: dict[tuple[str, int], int] = {}
+        """Partition -> the largest end of its log that any client was told of."""
+        self._ops: dict[str, int] = {}
+
+    @property
+    def now_ns(self) -> int:
+        """The time of an event now."""
+        return int(self._loop.now_s * 1_000_000_000)
+
+    def write(self, process: str, kind: str, operation: str, /, **fields: Any) -> None:
+        """Put down an event."""
+        event = {"t": self.now_ns, "p": process, "k": kind, "f": operation, **fields}
+        self.events.append(event)
+        self.trace = zlib.crc32(repr(event).encode(), self.trace)
+
+    def invoke(self, process: str, operation: str, /, **fields: Any) -> int:
+        """Put down an invocation; the number that its end must bring as `op`."""
+        op = self._ops[process] = self._ops.get(process, 0) + 1
+        self.write(process, INVOKE, operation, op=op, **fields)
+        return op
+
+    def note_end(self, topic: str, part: int, end: int) -> None:
+        """A client was told that the log goes that far."""
+        self.ends[topic, part] = max(self.ends.get((topic, part), 0), end)
+
+    def problem(self, what: str) -> None:
+        """Something must not be."""
+        if len(self.problems) < 50:
+            self.problems.append(f"{self._loop.now_s:.3f} s: {what}")
+        self.trace = zlib.crc32(what.encode(), self.trace)

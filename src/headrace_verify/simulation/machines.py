@@ -1,0 +1,138 @@
+"""The machines that simulated brokers run on: what there is to a broker beside its process.
+
+Rules of the room: knows how the parts are put together, as `server/assemble` does, but for HTTP. A
+machine outlives its broker's lives; what it keeps is decided by how a life has ended. A machine of
+a cluster keeps nothing; one that is alone has the broker's files and its metadata.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.metadata.facts import ensure_cluster_id
+from headrace.metadata.zookeeper import ZooKeeperMetadataStore
+from headrace.server.lifecycle import Broker
+from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+from headrace.storage.bookkeeper.settings import BookKeeperSettings
+from headrace.storage.files.store import FileLedgerStore
+from headrace_verify.chance import seeded
+from headrace_verify.exploration import NEW_DISK
+from headrace_verify.model_disk import ROOT
+from headrace_verify.noted_metadata import NotedMetadata
+from headrace_verify.simulation.clock import SimulatedRandomness
+from headrace_verify.simulation.disk import DiskClock, SimulatedDisk
+from headrace_verify.simulation.zookeeper import SimulatedZooKeeper
+
+if TYPE_CHECKING:
+    from headrace.runtime.zookeeper import ZooKeeper
+    from headrace_verify.noted_metadata import Facts
+    from headrace_verify.simulation.cluster import Cluster, SimulatedBroker
+
+SESSION_TIMEOUT_MS = 6_000
+LEDGERS_ROOT = "/ledgers"
+OFFSETS_PARTITIONS = 2
+RETENTION_CHECK_MS = 20_000
+SWEEP_INTERVAL_MS, SWEEP_GRACE_MS = 30_000, 120_000
+WAL_FILE_BYTES, CHECKPOINT_BYTES = 64 << 10, 96 << 10
+OUTAGE_RETRY_MS = 200
+
+
+class Machine(Protocol):
+    """Where a broker's lives are spent."""
+
+    async def open(self, broker: SimulatedBroker) -> tuple[Broker, Node]:
+        """Begin a life: all parts but the faces. Raises HeadraceError, OSError."""
+        ...
+
+    def lost_power(self) -> None:
+        """What was not durable is gone."""
+        ...
+
+
+def _config(number: int) -> BrokerConfig:
+    return BrokerConfig(
+        broker_id=number,
+        auto_create_topics=False,
+        offsets_partition_count=OFFSETS_PARTITIONS,
+        retention_check_interval_ms=RETENTION_CHECK_MS,
+        sweep_interval_ms=SWEEP_INTERVAL_MS,
+        sweep_grace_ms=SWEEP_GRACE_MS,
+        balance_interval_ms=0,
+    )
+
+
+def _randomness(cluster: Cluster, broker: SimulatedBroker) -> SimulatedRandomness:
+    return SimulatedRandomness(seeded(f"{cluster.seed} {broker.name} {broker.life}"))
+
+
+class ClusterMachine:
+    """Of a broker that keeps everything with ZooKeeper and bookies."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def open(self, broker: SimulatedBroker) -> tuple[Broker, Node]:
+        """See Machine; as `server.assemble.start_clustered`."""
+        cluster = self._cluster
+        randomness = _randomness(cluster, broker)
+        zookeeper = await SimulatedZooKeeper.connect(
+            cluster.ensemble, cluster.network, broker.clock, SESSION_TIMEOUT_MS
+        )
+        broker.zookeeper = zookeeper
+        life = Broker(zookeeper.close)
+        metadata = await ZooKeeperMetadataStore.open(cast("ZooKeeper", zookeeper))
+        life.on_stop(metadata.close)
+        settings = BookKeeperSettings(
+            ledgers_root=LEDGERS_ROOT,
+            quorum=cluster.quorum,
+            cluster=await ensure_cluster_id(metadata, randomness),
+        )
+        store = await BookKeeperLedgerStore.open(zookeeper, settings, broker.clock, randomness)
+        life.on_stop(store.close)
+        config = _config(broker.number)
+        node = Node(config, store, metadata, broker.clock, randomness, shared_ledgers=store)
+        return life, node
+
+    def lost_power(self) -> None:
+        """See Machine: there is nothing here."""
+
+
+class LoneMachine:
+    """Of a broker that is alone: its files and its metadata are on one disk."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._random = seeded(f"{cluster.seed} disk")
+        self._facts: Facts = {}
+        self._metadata: NotedMetadata | None = None
+        self.disk = SimulatedDisk(NEW_DISK, cluster.loop, self._random)
+
+    async def open(self, broker: SimulatedBroker) -> tuple[Broker, Node]:
+        """See Machine; as `server.assemble.start_embedded`."""
+        randomness = _randomness(self._cluster, broker)
+        store = await FileLedgerStore.open(
+            Path(ROOT),
+            DiskClock(broker.clock, self.disk),
+            wal_file_bytes=WAL_FILE_BYTES,
+            checkpoint_bytes=CHECKPOINT_BYTES,
+            retry_ms=OUTAGE_RETRY_MS,
+            disk=self.disk,
+            randomness=randomness,
+        )
+        life = Broker(store.close)
+        if self._metadata is not None:  # of the life before: the process died, its file is there
+            self._facts = self._metadata.facts
+        metadata = self._metadata = NotedMetadata(self.disk, self._facts)
+        life.on_stop(metadata.close)
+        node = Node(_config(broker.number), store, metadata, broker.clock, randomness)
+        return life, node
+
+    def lost_power(self) -> None:
+        """See Machine."""
+        image, self._facts = self.disk.after_power_loss()
+        self._metadata = None
+        self.disk = SimulatedDisk(image, self._cluster.loop, self._random)
+        self.disk.note("facts", self._facts)

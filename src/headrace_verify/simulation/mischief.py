@@ -1,0 +1,75 @@
+"""Points at which a simulated run may do what is legal and rare, as its seed says.
+
+Rules of the room: pure. Whoever stands for the outside world (loop, network, metadata, bookies)
+asks at a point whether it should misbehave; `nudges` asks on behalf of the brokers' own choices.
+Each point has a chance of its own, so that one can be left out without changing the others. What is
+done there must be allowed at any time, on a sound machine too: it is no fault, needs no healing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_verify.chance import seeded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SEAMS = {
+    "timer late": 0.01,
+    "thread late": 0.1,
+    "bytes in pieces": 0.02,
+    "connection refused": 0.02,
+    "answer of metadata lost": 0.004,
+    "watch late": 0.02,
+    "connected again early": 0.3,
+    "read of a bookie fails": 0.02,
+    "batch of a bookie cut short": 0.2,
+    "add of a bookie fails": 0.003,
+    "request cancelled": 0.01,
+}
+"""What the outside world may do, and how often it does when it is asked."""
+NUDGES = {
+    "ledger rolled": 1.0,
+    "ledger cached no more": 1.0,
+    "index given back": 1.0,
+    "coordinator reads its log again": 0.5,
+    "owners compared early": 1.0,
+    "retention early": 1.0,
+    "sweep early": 0.5,
+    "producer ids used up": 1.0,
+}
+"""What a broker may do of its own accord at any moment."""
+POINTS = {**SEAMS, **NUDGES}
+QUIET_CHANCE = 0.2
+"""Seeds at which nothing of this happens."""
+
+
+class Mischief:
+    """What one run may do, and what it did."""
+
+    def __init__(self, seed: str, points: Sequence[str]) -> None:
+        self._chances = {point: seeded(f"{seed} {point}") for point in points}
+        self.hits: dict[str, int] = {}
+        """Point -> how often it was done."""
+        self.is_over = False
+
+    def does(self, point: str) -> bool:
+        """Whether to misbehave here and now."""
+        chance = self._chances.get(point)
+        if chance is None or self.is_over or chance.random() >= POINTS[point]:
+            return False
+        self.hits[point] = self.hits.get(point, 0) + 1
+        return True
+
+    def strength(self, point: str) -> float:
+        """How much of it: 0 to 1, small ones more often. To be asked where `does` said so."""
+        return self._chances[point].random() ** 2
+
+
+def draw_points(seed: int) -> tuple[str, ...]:
+    """The points of a run: a random half of them, or none."""
+    chance = seeded(f"simulation {seed} mischief")
+    if chance.random() < QUIET_CHANCE:
+        return ()
+    return tuple(point for point in POINTS if chance.random() < 0.5)

@@ -1,0 +1,317 @@
+"""One simulated run: a cluster, clients, faults, healing, the last look, the verdict.
+
+Rules of the room: the seed and the list of faults decide everything; no real clock, no real chance.
+After the last fault everything is healed but what the seed leaves broken for good (a broker, a
+bookie: the rest must do). Then a new record must be taken in every partition within a bound of
+simulated time, everything be readable from the first offset to the last, and once more after all
+brokers and bookies have lost their power together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.storage.bookkeeper.quorum import Quorum
+from headrace_verify.chance import seeded
+from headrace_verify.checkers import Verdict, judge_history
+from headrace_verify.simulation import workload
+from headrace_verify.simulation.asker import run_asker
+from headrace_verify.simulation.churn import make_topic, run_churn
+from headrace_verify.simulation.clock import SimulatedClock
+from headrace_verify.simulation.cluster import KAFKA_PORT, Cluster
+from headrace_verify.simulation.faults import Faults
+from headrace_verify.simulation.final import look_at_everything
+from headrace_verify.simulation.group import run_member
+from headrace_verify.simulation.journal import Journal
+from headrace_verify.simulation.loop import Deadlock, Host, SimulatedLoop
+from headrace_verify.simulation.mischief import Mischief, draw_points
+from headrace_verify.simulation.nudges import Nudges
+from headrace_verify.simulation.prober import run_prober
+from headrace_verify.simulation.schedule import CLUSTER_KINDS, LONE_KINDS, draw_schedule
+from headrace_verify.simulation.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+
+    from headrace_verify.simulation.schedule import Fault
+
+TOPICS = {"t0": 2, "t1": 1}
+LONE_SHARE = 0.2
+"""Of the seeds: one broker over files of its own."""
+PROBER_SHARE = 0.6
+UP_WITHIN_S = 60.0
+SETTLE_S = 20.0
+"""After healing and before the last look: sessions end, partitions move."""
+QUORUMS = (
+    (3, Quorum(3, 3, 2)),
+    (3, Quorum(3, 2, 2)),
+    (4, Quorum(3, 3, 2)),
+    (4, Quorum(4, 3, 2)),
+    (5, Quorum(3, 3, 2)),
+)
+"""Bookies, and what each ledger gets."""
+
+log = logging.getLogger(__name__)
+
+
+class Scenario(NamedTuple):
+    """What a seed decides beside chance itself."""
+
+    seed: int
+    seconds: float
+    brokers: int
+    bookies: int
+    """None: one broker over files of its own."""
+    quorum: Quorum
+    roles: tuple[str, ...]
+    rate_per_s: float
+    is_broken_for_good: bool
+    schedule: tuple[Fault, ...]
+    points: tuple[str, ...] = ()
+    """Where it may misbehave: see `mischief`."""
+
+
+def draw_scenario(seed: int, seconds: float, *, is_lone: bool | None = None) -> Scenario:
+    """The scenario of a seed, which also says whether it is one broker alone unless it is said."""
+    chance = seeded(f"simulation {seed}")
+    if is_lone is None:
+        is_lone = seeded(f"simulation {seed} lone").random() < LONE_SHARE
+    bookies, quorum = chance.choice(QUORUMS)
+    optional = ["plain", "reader", "observer", "member", "member", "churn", "idempotent", "asker"]
+    roles = ["idempotent", "reader", *(role for role in optional if chance.random() < 0.6)]
+    if seeded(f"simulation {seed} prober").random() < PROBER_SHARE:
+        roles.append("prober")
+    return Scenario(
+        seed,
+        seconds,
+        1 if is_lone else chance.choice((2, 3, 3, 4)),
+        0 if is_lone else bookies,
+        quorum,
+        tuple(roles),
+        chance.choice((0.4, 1.0, 3.0)),
+        chance.random() < 0.4,
+        tuple(draw_schedule(seed, seconds, LONE_KINDS if is_lone else CLUSTER_KINDS)),
+        draw_points(seed),
+    )
+
+
+class Result(NamedTuple):
+    """What has come of a run."""
+
+    scenario: Scenario
+    verdict: Verdict
+    problems: list[str]
+    trace: int
+    simulated_s: float
+    messages: int
+    callbacks: int
+    operations: int
+    faults: dict[str, int]
+    mischief: dict[str, int]
+    """Point -> how often it was hit."""
+    events: list[Any]
+    log_lines: list[str]
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing was wrong."""
+        return self.verdict.is_clean and not self.problems
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of what was found."""
+        found = set(self.verdict.counts)
+        return found | {_kind_of(problem) for problem in self.problems}
+
+
+def _kind_of(problem: str) -> str:
+    text = problem.partition(" s: ")[2]
+    return text.partition(":")[0]
+
+
+_ROLES: dict[str, Callable[[workload.Context], Coroutine[Any, Any, None]]] = {
+    "idempotent": workload.run_idempotent,
+    "plain": workload.run_plain,
+    "reader": workload.run_reader,
+    "observer": workload.run_observer,
+    "member": run_member,
+    "churn": run_churn,
+    "asker": run_asker,
+    "prober": run_prober,
+}
+
+
+class Run:
+    """The parts of one run, put together."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.loop = SimulatedLoop()
+        self.journal = Journal(self.loop)
+        seed = f"simulation {scenario.seed}"
+        self.cluster = Cluster(seed, self.loop, scenario.brokers, scenario.bookies, scenario.quorum)
+        self.hosts = [Host(f"c{number}-{role}") for number, role in enumerate(scenario.roles, 1)]
+        self.cluster.hosts += self.hosts
+        self.faults = Faults(self.cluster, self.hosts)
+        self.watch = Watch(self.cluster, self.journal)
+        self.loop.mischief = Mischief(seed, scenario.points)
+        self.nudges = Nudges(self.cluster, seeded(f"{seed} nudges"))
+        self.begun_s = self.loop.now_s
+        self.loop.set_exception_handler(self._failed)
+
+    def _failed(self, _loop: Any, context: dict[str, Any]) -> None:
+        """A callback has raised. (What is told of tasks comes whenever they are collected.)"""
+        if "handle" in context:
+            self.journal.problem(f"callback failed: {context.get('exception')!r}")
+
+    async def play(self) -> None:
+        """From the start to the last look."""
+        scenario, loop, cluster = self.scenario, self.loop, self.cluster
+        cluster.start()
+        if not await cluster.wait_up(UP_WITHIN_S):
+            self.journal.problem("not up: the brokers do not come up at the start")
+            return
+        over = asyncio.Event()
+        contexts = [self._context(number, host, over) for number, host in enumerate(self.hosts, 1)]
+        maker = self._context(0, None, over)
+        routes = maker.routes()
+        for name, partitions in TOPICS.items():
+            await make_topic(maker, routes, name, partitions)
+        routes.drop()
+        tasks = [
+            self._as_host(host, _ROLES[role](context), f"{host.name}")
+            for host, role, context in zip(self.hosts, scenario.roles, contexts, strict=True)
+        ]
+        self.watch.start()
+        self.nudges.start()
+        self.faults.plan(scenario.schedule, loop.now_s)
+        await asyncio.sleep(scenario.seconds)
+        self.faults.heal_all()
+        loop.mischief.is_over = True
+        self._break_for_good()
+        await asyncio.sleep(SETTLE_S)
+        over.set()
+        done, late = await asyncio.wait(tasks, timeout=workload.RETRY_S + 60)
+        for task in late:
+            self.journal.problem(f"stuck: {task.get_name()} does not come to its end")
+        for task in done:
+            if task.exception() is not None:
+                self.journal.problem(f"client failed: {task.get_name()}: {task.exception()!r}")
+        await look_at_everything(self, maker)
+
+    def _break_for_good(self) -> None:
+        """Liveness: a core is healed, the rest stays as it is for ever."""
+        cluster, chance = self.cluster, seeded(f"simulation {self.scenario.seed} broken")
+        if not self.scenario.is_broken_for_good:
+            return
+        if len(cluster.brokers) > 2:
+            cluster.brokers.remove(broken := chance.choice(cluster.brokers))
+            broken.end(is_told=chance.random() < 0.5)
+        if len(cluster.bookies) > 3:
+            cluster.bookies.remove(bookie := chance.choice(cluster.bookies))
+            bookie.end(is_told=chance.random() < 0.5)
+
+    def _context(self, number: int, host: Host | None, over: asyncio.Event) -> workload.Context:
+        name = "last-look" if host is None else host.name
+        return workload.Context(
+            name,
+            number + 1,
+            self.journal,
+            seeded(f"simulation {self.scenario.seed} {name}"),
+            SimulatedClock(self.loop),
+            [(broker.name, KAFKA_PORT) for broker in self.cluster.brokers],
+            [(topic, part) for topic, count in TOPICS.items() for part in range(count)],
+            over,
+            self.scenario.rate_per_s,
+        )
+
+    def _as_host(
+        self, host: Host, work: Coroutine[Any, Any, None], name: str
+    ) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = host.run(lambda: self.loop.create_task(work, name=name))
+        return task
+
+    def result(self, log_lines: list[str]) -> Result:
+        """What has come of it."""
+        network, events = self.cluster.network, self.journal.events
+        return Result(
+            self.scenario,
+            judge_history(events),
+            self.journal.problems,
+            self.journal.trace,
+            self.loop.now_s - self.begun_s,
+            network.messages,
+            self.loop.callbacks,
+            len(events),
+            self.faults.done,
+            self.loop.mischief.hits,
+            events,
+            log_lines,
+        )
+
+
+class _Lines(logging.Handler):
+    """Keeps the last lines of the log, with simulated time; errors are problems."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(logging.WARNING)
+        self._run = run
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging."""
+        from headrace_verify.simulation.loop import HOST
+
+        host = HOST.get()
+        name = "-" if host is None else host.name
+        text = f"{self._run.loop.now_s:.3f} {name} {record.levelname} {record.getMessage()}"
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f" ({record.exc_info[1]!r})"
+        if len(self.lines) < 5_000:
+            self.lines.append(text)
+        # A chain that a fault has deleted is said aloud, as it must be.
+        is_told = "lose-chain" in self._run.faults.done and "chain of ledgers" in text
+        if record.levelno >= logging.ERROR and not is_told:
+            self._run.journal.problem(f"fault of a broker: {name}: {record.getMessage()[:200]}")
+
+
+@contextmanager
+def _quiet(run: Run) -> Iterator[_Lines]:
+    logger = logging.getLogger("headrace")
+    lines = _Lines(run)
+    before = logger.level, logger.propagate, logger.handlers
+    logger.handlers = [lines]
+    logger.propagate = False
+    logger.setLevel(logging.WARNING)
+    try:
+        yield lines
+    finally:
+        logger.level, logger.propagate, logger.handlers = before
+
+
+def simulate(scenario: Scenario) -> Result:
+    """Play a scenario to its end; the same one gives the same result in every process."""
+    collects = gc.isenabled()
+    gc.disable()  # what a dead host has left must not end in the middle of another's turn
+    run = Run(scenario)
+    try:
+        with _quiet(run) as lines:
+            try:
+                run.loop.run_until_complete(run.play())
+            except Deadlock as error:
+                run.journal.problem(f"deadlock: {error}")
+            return run.result(lines.lines)
+    finally:
+        run.cluster.network.is_over = True
+        run.loop.bury(run.cluster.hosts)
+        if collects:
+            gc.enable()
+
+
+def replayed(scenario: Scenario, faults: Sequence[Fault]) -> Result:
+    """The same run with other faults."""
+    return simulate(scenario._replace(schedule=tuple(faults)))

@@ -1,0 +1,120 @@
+"""The faults of a simulated run: an explicit list, drawn before it and apart from all other chance.
+
+Rules of the room: pure. A fault can be taken out without changing the others, which is what
+shrinking does. Each seed leaves a random half of the kinds out (swarm testing), so that those that
+are left meet more often. Every fault ends; what is left broken for good is drawn apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace_verify.chance import seeded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from random import Random  # noqa: TID251 - a type
+
+FIRST_AT_S = 6.0
+"""The cluster has come up, and clients are at work."""
+GAP_S = 9.0
+"""On average, between the beginnings of two faults."""
+DAY_MS = 86_400_000
+
+BROKER_FAULTS = ("crash", "power", "stop", "pause")
+FREEZE_FAULTS = ("freeze",)
+"""As `pause`, in the middle of the broker's work."""
+SESSION_FAULTS = ("expire", "drop-session", "cut-session", "cut-session-half")
+LINK_FAULTS = ("cut-broker", "cut-bookie", "cut-bookie-half", "cut-client", "slow", "reset")
+BOOKIE_FAULTS = ("bookie-crash", "bookie-power", "bookie-pause", "bookie-slow")
+OTHER_FAULTS = ("clock", "pause-client")
+FACT_FAULTS = ("lose-chain",)
+"""Of the metadata: deleted from outside, and rebuilt by an operator when the fault is healed."""
+DISK_FAULTS = ("disk-slow", "disk-full", "disk-sync")
+CLUSTER_KINDS = (
+    *BROKER_FAULTS,
+    *SESSION_FAULTS,
+    *LINK_FAULTS,
+    *BOOKIE_FAULTS,
+    *OTHER_FAULTS,
+    *FREEZE_FAULTS,
+    *FACT_FAULTS,
+)
+LONE_KINDS = (*BROKER_FAULTS, "cut-client", "slow", "reset", *OTHER_FAULTS, *DISK_FAULTS)
+"""Of a broker that is alone."""
+KINDS = (*CLUSTER_KINDS, *DISK_FAULTS)
+_LASTS_MAX_S = {
+    "crash": 8.0,
+    "power": 15.0,
+    "stop": 8.0,
+    "pause": 15.0,
+    "freeze": 12.0,
+    "expire": 2.0,
+    "cut-session": 20.0,
+    "cut-session-half": 20.0,
+    "cut-broker": 15.0,
+    "cut-bookie": 15.0,
+    "cut-bookie-half": 15.0,
+    "cut-client": 15.0,
+    "slow": 20.0,
+    "bookie-crash": 10.0,
+    "bookie-power": 20.0,
+    "bookie-pause": 12.0,
+    "bookie-slow": 15.0,
+    "lose-chain": 20.0,
+    "disk-slow": 15.0,
+    "disk-full": 10.0,
+    "disk-sync": 10.0,
+    "clock": 40.0,
+    "pause-client": 20.0,
+}
+
+_LASTS_MIN_S = {"expire": 6.5, "freeze": 4.0}
+"""About as long as a session lives without a sign of life, or longer."""
+
+
+class Fault(NamedTuple):
+    """One fault: when it begins, how long it lasts, whom it meets, how strong it is."""
+
+    at_s: float
+    kind: str
+    lasts_s: float
+    target: int
+    """Which broker, bookie or client, modulo how many there are."""
+    other: int
+    """The other end of a link, likewise."""
+    strength: float
+    """0 to 1: of a delay, a jump; above 0.5 a half cut meets what comes back."""
+
+    @property
+    def ends_s(self) -> float:
+        """When it is healed."""
+        return self.at_s + self.lasts_s
+
+
+def draw_schedule(seed: int, seconds: float, kinds: Sequence[str] = CLUSTER_KINDS) -> list[Fault]:
+    """The faults of a run, in the order of their beginnings; all begin before its end."""
+    chance = seeded(f"simulation {seed} faults")
+    chosen = [kind for kind in kinds if chance.random() < 0.5] or [chance.choice(list(kinds))]
+    gap_s = GAP_S * chance.choice((0.3, 1.0, 1.0, 2.0))
+    faults: list[Fault] = []
+    at_s = FIRST_AT_S
+    while True:
+        at_s += chance.expovariate(1 / gap_s)
+        if at_s >= seconds:
+            return faults
+        faults.append(_draw(chance, at_s, chance.choice(chosen)))
+
+
+def _draw(chance: Random, at_s: float, kind: str) -> Fault:
+    most_s = _LASTS_MAX_S.get(kind, 0.0)
+    # Short ones and long ones alike: what matters is on which side of a time-out they end.
+    lasts_s = most_s * chance.random() ** 2 + _LASTS_MIN_S.get(kind, 0.0)
+    return Fault(
+        round(at_s, 4),
+        kind,
+        round(lasts_s, 4),
+        chance.randrange(1_000),
+        chance.randrange(1_000),
+        round(chance.random(), 4),
+    )

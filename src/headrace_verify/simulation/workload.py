@@ -1,0 +1,355 @@
+"""What clients do in a simulated run: write, read, look.
+
+Rules of the room: each client is a host of its own with a chance of its own, so that one can be cut
+off, stopped for a while or left out without changing the others. Every operation goes into the
+journal; an error in an answer is certain only if Kafka says that trying again is of no use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.records.codec import Record, encode_batch, iterate_records
+from headrace_verify.blackbox.payload import number_of, value_bytes, value_number
+from headrace_verify.history import FAIL, INFO, OK
+from headrace_verify.kafka_wire import (
+    FETCH,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    PRODUCE,
+    Refused,
+)
+from headrace_verify.simulation.client import Leader, Routes, check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from random import Random  # noqa: TID251 - a type
+
+    from headrace_verify.simulation.client import Wire
+    from headrace_verify.simulation.clock import SimulatedClock
+    from headrace_verify.simulation.journal import Journal
+
+RETRY_S = 0.2
+LATEST, EARLIEST = -1, -2
+OUT_OF_RANGE = 1
+FETCH_BYTES = 1 << 20
+CONFIGS = {
+    "retention.ms": "1800000",
+    "segment.ms": "20000",
+    "segment.bytes": "16384",
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+}
+"""Ledgers roll often; what is deleted by age is older than any run takes, so nothing may go."""
+OVERTAKEN_SHARE = 0.05
+"""Of the batches of idempotent producers: behind them the producer takes its next epoch."""
+CERTAIN = {10, 45, 47, 87}
+"""Codes that say that nothing was stored, and never will be."""
+
+
+class Context(NamedTuple):
+    """What a client is given."""
+
+    name: str
+    number: int
+    journal: Journal
+    chance: Random
+    clock: SimulatedClock
+    addresses: list[tuple[str, int]]
+    places: list[tuple[str, int]]
+    over: asyncio.Event
+    rate_per_s: float
+
+    def routes(self) -> Routes:
+        """Connections of its own."""
+        return Routes(list(self.addresses), self.chance)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for so long on average, or until the run is over."""
+        try:
+            async with asyncio.timeout(self.chance.expovariate(1 / seconds)):
+                await self.over.wait()
+        except TimeoutError:
+            pass
+
+
+async def until_answered(
+    context: Context,
+    routes: Routes,
+    of: Any,
+    ask: Callable[[Wire], Coroutine[Any, Any, Any]],
+) -> Any:
+    """Ask until there is an answer; None at the end of the run. Raises Refused for good."""
+    while not context.over.is_set():
+        try:
+            return await ask(await routes.wire(of))
+        except (OSError, TimeoutError) as error:
+            if not routes.failed(error):
+                raise
+        await context.pause(RETRY_S)
+    return None
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def encoded(context: Context, values: list[int], producer: tuple[int, int], first: int) -> bytes:
+    """A batch of these values."""
+    now_ms = context.clock.now_ms()
+    return encode_batch(
+        [Record(0, now_ms, None, value_bytes(value)) for value in values],
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=first,
+    )
+
+
+async def produce(wire: Wire, topic: str, part: int, batch: bytes) -> int:
+    """Write with acks=all; the base offset. Raises Refused."""
+    data = {"name": topic, "partition_data": [{"index": part, "records": batch}]}
+    done = await wire.call(PRODUCE, 7, acks=-1, timeout=5000, topic_data=[data])
+    answer = done.responses[0].partition_responses[0]
+    check(answer.error_code)
+    return int(answer.base_offset)
+
+
+class Sender:
+    """Gives out values and notes what becomes of them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._count = 0
+
+    def begin(self, topic: str, part: int, count: int) -> list[int]:
+        """New values, invoked."""
+        values = []
+        for _ in range(count):
+            self._count += 1
+            value = value_number(self._context.number, self._count)
+            fields = {"topic": topic, "part": part, "value": value}
+            self._context.journal.invoke(self._context.name, "send", **fields)
+            values.append(value)
+        return values
+
+    def end(self, kind: str, topic: str, part: int, values: list[int], offset: int = -1) -> None:
+        """What has become of them."""
+        if kind == OK:
+            self._context.journal.note_end(topic, part, offset + len(values))
+        for at, value in enumerate(values):
+            fields = {"topic": topic, "part": part, "value": value}
+            if kind == OK:
+                fields["offset"] = offset + at
+            self._context.journal.write(self._context.name, kind, "send", **fields)
+
+
+async def run_idempotent(context: Context) -> None:
+    """Each batch until it is acknowledged; now and then one that was, once more."""
+    routes, sender = context.routes(), Sender(context)
+    producer: tuple[int, int] | None = await until_answered(context, routes, None, _new_producer)
+    sequences = dict.fromkeys(context.places, 0)
+    last: dict[tuple[str, int], tuple[Callable[[Wire], Any], list[int]]] = {}
+    while not context.over.is_set() and producer is not None:
+        topic, part = place = context.chance.choice(context.places)
+        count = context.chance.choice((1, 1, 2, 5))
+        values = sender.begin(topic, part, count)
+        batch = encoded(context, values, producer, sequences[place])
+        before = last.get(place)
+
+        async def ask(wire: Wire, topic: str = topic, part: int = part, data: bytes = batch) -> int:
+            return await produce(wire, topic, part, data)
+
+        try:
+            if before is not None and context.chance.random() < 0.1:
+                # Acknowledged some time ago, perhaps by another owner: nothing may come of it.
+                again = await until_answered(context, routes, Leader(topic, part), before[0])
+                if again is not None:
+                    sender.end(OK, topic, part, before[1], again)
+            offset = await until_answered(context, routes, Leader(topic, part), ask)
+            if offset is None:
+                sender.end(INFO, topic, part, values)
+                break
+            sender.end(OK, topic, part, values, offset)
+            sequences[place] += count
+            last[place] = (ask, values)
+            if context.chance.random() < 0.1:
+                again = await until_answered(context, routes, Leader(topic, part), ask)
+                if again is not None:
+                    sender.end(OK, topic, part, values, again)
+            if context.chance.random() < OVERTAKEN_SHARE:
+                await _overtake(context, routes, sender, place, producer, sequences[place])
+                producer, sequences = (producer[0], producer[1] + 1), dict.fromkeys(sequences, 0)
+                sequences[place] = 1
+                last.clear()
+        except Refused as error:
+            sender.end(INFO, topic, part, values)
+            context.journal.problem(f"{context.name}: a sound batch was refused: {error}")
+            break
+        await context.pause(count / context.rate_per_s)
+    routes.drop()
+
+
+async def _overtake(
+    context: Context,
+    routes: Routes,
+    sender: Sender,
+    place: tuple[str, int],
+    producer: tuple[int, int],
+    sequence: int,
+) -> None:
+    """The producer's next epoch writes; what comes from its last one after that must be refused."""
+
+    async def write(values: list[int], epoch: int, first: int) -> int | None:
+        batch = encoded(context, values, (producer[0], epoch), first)
+        done: int | None = await until_answered(
+            context, routes, Leader(*place), lambda wire: produce(wire, *place, batch)
+        )
+        return done
+
+    values = sender.begin(*place, 1)
+    offset = await write(values, producer[1] + 1, 0)
+    sender.end(INFO if offset is None else OK, *place, values, offset or 0)
+    if offset is None:
+        return
+    values = sender.begin(*place, 1)
+    try:
+        offset = await write(values, producer[1], sequence)
+    except Refused as error:
+        sender.end(FAIL if error.code in CERTAIN else INFO, *place, values)
+        return
+    sender.end(INFO, *place, values)
+    if offset is not None:
+        context.journal.problem(
+            f"former epoch's batch: {place[0]}-{place[1]} has taken one of epoch {producer[1]} of"
+            f" producer {producer[0]} at {offset}, behind one of the next epoch"
+        )
+
+
+async def _new_producer(wire: Wire) -> tuple[int, int]:
+    made = await wire.call(INIT_PRODUCER_ID, 1, transaction_timeout=1000)
+    check(made.error_code)
+    return int(made.producer_id), int(made.producer_epoch)
+
+
+async def run_plain(context: Context) -> None:
+    """Each batch once; what is not answered is in doubt for ever."""
+    routes, sender = context.routes(), Sender(context)
+    while not context.over.is_set():
+        topic, part = context.chance.choice(context.places)
+        try:
+            wire = await routes.wire(Leader(topic, part))
+        except (OSError, TimeoutError) as error:
+            routes.failed(error)
+            await context.pause(RETRY_S)
+            continue
+        count = context.chance.choice((1, 1, 3))
+        values = sender.begin(topic, part, count)
+        try:
+            offset = await produce(wire, topic, part, encoded(context, values, (-1, -1), -1))
+        except (OSError, TimeoutError) as error:
+            is_certain = isinstance(error, Refused) and error.code in CERTAIN
+            sender.end(FAIL if is_certain else INFO, topic, part, values)
+            routes.failed(error)
+        else:
+            sender.end(OK, topic, part, values, offset)
+        await context.pause(count / context.rate_per_s)
+    routes.drop()
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+async def fetch(
+    wire: Wire, topic: str, part: int, offset: int, wait_ms: int = 0
+) -> tuple[list[tuple[int, int]], int]:
+    """([(offset, value)] from `offset` on, high watermark). Raises Refused."""
+    asked = {"partition": part, "fetch_offset": offset, "partition_max_bytes": FETCH_BYTES}
+    found = await wire.call(
+        FETCH,
+        4,
+        replica_id=-1,
+        max_wait=wait_ms,
+        min_bytes=1,
+        max_bytes=FETCH_BYTES,
+        topics=[{"topic": topic, "partitions": [asked]}],
+    )
+    answer = found.responses[0].partitions[0]
+    check(answer.error_code)
+    data = bytes(answer.records or b"")
+    records = [
+        (one.offset, number_of(one.value)) for one in iterate_records(data) if one.offset >= offset
+    ]
+    return records, int(answer.high_watermark)
+
+
+async def run_reader(context: Context) -> None:
+    """Every partition from its beginning, with what the answers say of the high watermark."""
+    routes = context.routes()
+    positions = dict.fromkeys(context.places, 0)
+    owned = [list(place) for place in context.places]
+    context.journal.write(context.name, OK, "assign", parts=owned)
+    while not context.over.is_set():
+        for (topic, part), position in positions.items():
+            since_ns = context.journal.now_ns
+            try:
+                wire = await routes.wire(Leader(topic, part))
+                records, high_watermark = await fetch(wire, topic, part, position, 200)
+            except (OSError, TimeoutError) as error:
+                if not routes.failed(error):
+                    context.journal.problem(f"{context.name}: fetch of {topic}-{part}: {error!r}")
+                await context.pause(RETRY_S)
+                continue
+            if records:
+                positions[topic, part] = records[-1][0] + 1
+                note_poll(context, since_ns, topic, part, records, hw=high_watermark)
+        await context.pause(1 / context.rate_per_s)
+    routes.drop()
+
+
+def note_poll(
+    context: Context,
+    since_ns: int,
+    topic: str,
+    part: int,
+    records: list[tuple[int, int]],
+    hw: int | None = None,
+    **fields: Any,
+) -> None:
+    """A poll that has brought records."""
+    recs = [[part, offset, value] for offset, value in records]
+    if hw is not None:
+        fields["hw"] = {str(part): hw}
+    context.journal.write(
+        context.name, OK, "poll", since=since_ns, topic=topic, recs=recs, **fields
+    )
+
+
+async def run_observer(context: Context) -> None:
+    """Looks at where logs begin and end."""
+    routes = context.routes()
+    while not context.over.is_set():
+        topic, part = context.chance.choice(context.places)
+        try:
+            await note_ends(context, await routes.wire(Leader(topic, part)), topic, part)
+        except (OSError, TimeoutError) as error:
+            routes.failed(error)
+        await context.pause(1 / context.rate_per_s)
+    routes.drop()
+
+
+async def note_ends(context: Context, wire: Wire, topic: str, part: int) -> tuple[int, int]:
+    """(log start offset, high watermark), noted too. Raises OSError, TimeoutError, Refused."""
+    since_ns = context.journal.now_ns
+    found = []
+    for timestamp in (EARLIEST, LATEST):
+        asked = {"partition_index": part, "timestamp": timestamp}
+        told = await wire.call(
+            LIST_OFFSETS, 1, replica_id=-1, topics=[{"name": topic, "partitions": [asked]}]
+        )
+        answer = told.topics[0].partitions[0]
+        check(answer.error_code)
+        found.append(int(answer.offset))
+    start, end = found
+    fields = {"topic": topic, "part": part, "start": start, "end": end}
+    context.journal.write(context.name, OK, "offsets", since=since_ns, **fields)
+    context.journal.note_end(topic, part, end)
+    return start, end

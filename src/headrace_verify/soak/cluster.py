@@ -1,0 +1,148 @@
+"""Brokers over a real ZooKeeper and real bookies, to be soaked; and what they leave there.
+
+Rules of the room: all of it is on loopback. Brokers sweep after seconds where it would be an hour,
+and bookies clear up after seconds where it would be a day: else an hour's run would see nothing go.
+What is left is seen by `headrace cluster verify`'s own eyes, and by ZooKeeper's count of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headrace.runtime.clock import SystemClock
+from headrace.server.cluster_admin import open_admin
+from headrace.server.dev_cluster.cluster import DevCluster
+from headrace.server.dev_cluster.settings import ClusterOptions
+from headrace.server.settings import ClusterSettings
+from headrace_verify.real_broker import RealBroker
+from headrace_verify.self_proof import spoiled_launch
+from headrace_verify.soak.leftovers import Ages
+from headrace_verify.soak.samples import Shared, folder_bytes
+from headrace_verify.soak.targets import BROKER_OPTIONS, Watched
+from headrace_verify.soak.verdict import SWEEP_GRACE_MS, SWEEP_INTERVAL_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from headrace.server.cluster_admin import Findings
+
+BROKER_COUNT, BOOKIE_COUNT = 2, 3
+UNTIDY = 1.25
+"""A bookie's files may hold so many times what is alive in them: it compacts below 80 %."""
+LOOK_S_MIN, LOOK_S_MAX, LOOK_COSTS = 1.0, 5.0, 10
+"""What is shared is looked at after so long at the soonest and at the latest, in between after so
+many times what the last look took: it is work for ZooKeeper, too."""
+_BOOKIE_SETTINGS = {
+    "journalMaxGroupWaitMSec": "1",
+    "journalMaxSizeMB": "16",
+    "journalMaxBackups": "1",
+    # What ledgers have left: by default it goes after a quarter of an hour, where a file of 1 GiB
+    # holds nothing else; is copied out of it after an hour where it is little, or else a day.
+    "logSizeLimit": str(8 << 20),
+    "flushInterval": "5000",
+    "gcWaitTime": "10000",
+    "minorCompactionInterval": "15",
+    "majorCompactionInterval": "30",
+}
+_SWEEP = ("--sweep-interval-ms", str(SWEEP_INTERVAL_MS), "--sweep-grace-ms", str(SWEEP_GRACE_MS))
+
+
+class SoakedCluster:
+    """See Soaked."""
+
+    copies: float = BOOKIE_COUNT * UNTIDY
+
+    def __init__(self, folder: Path, bug: str = "") -> None:
+        self._folder = folder
+        options = ClusterOptions(bookie_count=BOOKIE_COUNT, bookie_settings=_BOOKIE_SETTINGS)
+        self._servers = DevCluster(folder / "servers", options)
+        self._launch = spoiled_launch("soak", bug) if bug else ()
+        self._brokers: list[RealBroker] = []
+        self._orphans, self._stale = Ages(), Ages()
+        self._clock = SystemClock()
+        self._due_s = 0.0
+
+    @property
+    def addresses(self) -> Sequence[tuple[str, int]]:
+        """See Soaked."""
+        return [broker.address for broker in self._brokers]
+
+    @property
+    def http_addresses(self) -> Sequence[tuple[str, int]]:
+        """See Soaked."""
+        return [broker.http_address for broker in self._brokers]
+
+    def start(self) -> None:
+        """See Soaked."""
+        self._servers.start()
+        for number in range(1, BROKER_COUNT + 1):
+            options = [*BROKER_OPTIONS, *_SWEEP, "--broker-id", str(number)]
+            options += ["--zookeeper", self._servers.zookeeper_addresses]
+            broker = RealBroker(self._folder / f"broker-{number}", options, self._launch)
+            self._brokers.append(broker)
+            broker.start()
+
+    def stop(self) -> None:
+        """See Soaked."""
+        for broker in self._brokers:
+            broker.terminate()
+        self._servers.kill()
+
+    def watched(self) -> Sequence[Watched]:
+        """See Soaked."""
+        return [
+            Watched(f"broker {number}", broker.pid, broker.http_address)
+            for number, broker in enumerate(self._brokers, start=1)
+        ]
+
+    def disk_bytes(self) -> int:
+        """See Soaked: on all bookies."""
+        numbers = range(1, BOOKIE_COUNT + 1)
+        return folder_bytes(*(self._folder / "servers" / f"bookie-{n}" for n in numbers))
+
+    def shared(self, at_s: float) -> Shared | None:
+        """See Soaked. Raises ConnectionError where ZooKeeper does not say how it is."""
+        if at_s < self._due_s:
+            return None
+        begun_ns = self._clock.now_ns()
+        found = asyncio.run(self._findings())
+        orphans = {orphan.ledger for orphan in found.orphans}
+        told = dict(
+            line.split("\t", 1)
+            for line in self._servers.ask_zookeeper("mntr").splitlines()
+            if "\t" in line
+        )
+        if "zk_znode_count" not in told:
+            raise ConnectionError("ZooKeeper does not say how many nodes it has")
+        took_s = (self._clock.now_ns() - begun_ns) / 1e9
+        self._due_s = at_s + max(LOOK_S_MIN, min(LOOK_S_MAX, LOOK_COSTS * took_s))
+        return Shared(
+            found.ledgers + len(orphans),
+            len(orphans),
+            self._orphans.oldest_s(at_s, orphans),
+            len(found.stale),
+            self._stale.oldest_s(at_s, found.stale),
+            int(told["zk_znode_count"]),
+            int(told["zk_watch_count"]),
+            tuple(found.problems),
+        )
+
+    async def _findings(self) -> Findings:
+        async with open_admin(ClusterSettings(self._servers.zookeeper_addresses)) as admin:
+            return await admin.verify()
+
+    def ended(self) -> str:
+        """See Soaked."""
+        for one, broker in zip(self.watched(), self._brokers, strict=True):
+            if broker.has_ended:
+                return f"{one.name}: {broker.last_words()}"
+        for server in (*self._servers.bookies, *self._servers.zookeepers):
+            if not server.is_alive:
+                return f"{server.name}: {server.log.read_text(errors='replace')[-800:]}"
+        return ""
+
+    def logs(self) -> Sequence[Path]:
+        """See Soaked."""
+        return [broker.log_path for broker in self._brokers]

@@ -1,0 +1,270 @@
+"""A soak: brokers, their load, their probe, and a look at them every few seconds.
+
+Rules of the room: a look before the load, many under it, and looks after it until what was taken
+is given back or patience ends. Only looks behind the warm-up are judged for growth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.errors import HeadraceError
+from headrace.runtime.clock import SystemClock
+from headrace_verify.real_broker import die_with_us
+from headrace_verify.soak import load
+from headrace_verify.soak.probe import NO_CONTROL, Probed
+from headrace_verify.soak.samples import Sample, take
+from headrace_verify.soak.targets import BROKER, CLUSTER, make_target
+from headrace_verify.soak.verdict import judge, judge_return, warm_up_s
+from headrace_verify.wire.abuse import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace_verify.soak.probe import Round
+    from headrace_verify.soak.targets import Soaked
+
+LOOKS, LOOKS_MIN = 400, 12
+LOOK_S_MIN, LOOK_S_MAX = 0.25, 5.0
+SETTLE_S, SETTLE_CLUSTER_S = 45, 90
+"""For what was taken to be given back, and swept away."""
+START_S = 120
+"""For all clients to have done something."""
+END_S = 600
+"""For the load to stop, and to read everything again."""
+
+
+class Plan(NamedTuple):
+    """What is to be done."""
+
+    seconds: float
+    seed: int
+    bug: str = ""
+    """To be planted."""
+    target: str = BROKER
+
+
+class Outcome(NamedTuple):
+    """What has come of a run."""
+
+    plan: Plan
+    before: Sample
+    samples: list[Sample]
+    after: Sample
+    told: dict[str, Any]
+    """What the load says of itself."""
+    rounds: int
+    """Of the probe."""
+    figures: dict[str, Any]
+    violations: list[str]
+    skipped: list[str]
+
+    @property
+    def held(self) -> bool:
+        """Whether something was looked at and nothing was wrong."""
+        return bool(self.figures) and self.rounds > 0 and not self.violations
+
+
+def run_soak(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
+    """Soak brokers of our own. Raises HeadraceError if they do not start."""
+    with tempfile.TemporaryDirectory(prefix="headrace-soak-") as folder:
+        target = make_target(plan.target, Path(folder), plan.bug)
+        try:
+            target.start()
+            return _Soak(plan, target, Path(folder), on_progress).run()
+        finally:
+            target.stop()
+
+
+class _Soak:
+    """One run."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        target: Soaked,
+        folder: Path,
+        on_progress: Callable[[float, str], None],
+    ) -> None:
+        self._plan = plan
+        self._target = target
+        self._folder = folder
+        self._on_progress = on_progress
+        self._clock = SystemClock()
+        self._begun_ns = self._clock.now_ns()
+        self._faults: list[str] = []
+
+    @property
+    def _at_s(self) -> float:
+        return (self._clock.now_ns() - self._begun_ns) / 1e9
+
+    def run(self) -> Outcome:
+        load.make_topics(self._target.addresses)
+        before = self._first_look()
+        probed = Probed(self._folder / "probe")
+        samples: list[Sample] = []
+        told: dict[str, Any] = {"faults": [], "lost": ["the load has said nothing"]}
+        kafka, http = _joined(self._target.addresses), _joined(self._target.http_addresses)
+        crew = _start("load", kafka, http, str(self._plan.seed))
+        probe = _start("probe", kafka, load.PROBE, str(self._folder / "probe"))
+        try:
+            self._wait_for(crew, probed)
+            samples = self._look_on(probed)
+            _end(probe, 60)
+            self._on_progress(1.0, "reading everything again")
+            said = _end(crew, END_S)
+            with contextlib.suppress(ValueError):
+                told = json.loads(said)
+        finally:
+            for process in (probe, crew):
+                process.kill()
+                process.wait()
+        probed.new()
+        after = self._settled(before)
+        return self._outcome(before, samples, after, told, probed)
+
+    def _first_look(self) -> Sample:
+        """`/metrics` is there a little after the broker is ready."""
+        while True:
+            try:
+                return take(self._target, self._at_s)
+            except OSError:
+                if self._target.ended() or self._at_s > START_S:
+                    raise
+                pause(0.05)
+
+    def _wait_for(self, crew: subprocess.Popen[bytes], probed: Probed) -> None:
+        """Until every client is at work: what comes before would look like growth."""
+        stuck = threading.Timer(START_S, crew.kill)
+        stuck.start()
+        try:
+            assert crew.stdout is not None
+            crew.stdout.readline()
+        finally:
+            stuck.cancel()
+        end_s = self._at_s + START_S
+        while probed.rounds < 5 and not probed.failure and self._at_s < end_s:
+            pause(0.05)
+            probed.new()
+
+    def _look_on(self, probed: Probed) -> list[Sample]:
+        every_s = min(LOOK_S_MAX, max(LOOK_S_MIN, self._plan.seconds / LOOKS))
+        begun_s = self._at_s
+        samples: list[Sample] = []
+        seconds = self._plan.seconds
+        while (gone_s := self._at_s - begun_s) < seconds or (
+            # On a machine that has no time for them, looks and the probe's rounds are few.
+            _with_figures(samples) < LOOKS_MIN and gone_s < seconds + START_S
+        ):
+            pause(every_s)
+            if ended := self._target.ended():
+                self._faults.append(f"has ended by itself: {ended}")
+                break
+            try:
+                looked = take(self._target, self._at_s)
+            except (OSError, HeadraceError) as error:
+                self._faults.append(f"cannot be looked at: {error!r}")
+                continue
+            samples.append(with_latencies(looked, probed.new()))
+            processes = looked.processes.values()
+            rss = sum(one.rss_bytes or 0 for one in processes) >> 20
+            tasks = sum(one.tasks or 0 for one in processes)
+            self._on_progress(min(1.0, gone_s / seconds), f"{rss} MiB, {tasks} tasks")
+        return samples
+
+    def _settled(self, before: Sample) -> Sample:
+        """The first look after the load that finds nothing amiss, or the last one."""
+        is_cluster = self._plan.target == CLUSTER
+        end_s = self._at_s + (SETTLE_CLUSTER_S if is_cluster else SETTLE_S)
+        while True:
+            after = take(self._target, self._at_s)
+            is_whole = after.shared is not None or not is_cluster
+            if is_whole and (not judge_return(before, after) or self._at_s > end_s):
+                return after
+            pause(0.2)
+
+    def _outcome(
+        self,
+        before: Sample,
+        samples: list[Sample],
+        after: Sample,
+        told: dict[str, Any],
+        probed: Probed,
+    ) -> Outcome:
+        first_s = samples[0].at_s if samples else 0.0
+        judged = [one for one in samples if one.at_s - first_s >= warm_up_s(self._plan.seconds)]
+        wrong, figures = judge(judged, load.ENDLESS, {load.RETAINED: load.RETAINED_BYTES_MAX})
+        wrong += judge_return(before, after)
+        wrong += [*self._faults[:10], *told["faults"], *told["lost"]]
+        if probed.failure:
+            wrong.append(f"the probe: {probed.failure}")
+        if after.shared is not None:
+            wrong += after.shared.problems
+        for path in self._target.logs():
+            wrong += _faults_in(path)
+        skipped = []
+        if any(one.rss_bytes is None for one in before.processes.values()):
+            skipped.append("memory, descriptors and threads: there is no /proc here")
+        return Outcome(
+            self._plan, before, samples, after, told, probed.rounds, figures, wrong, skipped
+        )
+
+
+def with_latencies(looked: Sample, rounds: Sequence[Round]) -> Sample:
+    """The sample with the figures of these rounds."""
+    if not rounds:
+        return looked
+    produce = sorted(one.produce_us / 1000 for one in rounds)
+    fetch = sorted(one.fetch_us / 1000 for one in rounds)
+    control = [one.control_us / 1000 for one in rounds if one.control_us != NO_CONTROL]
+    p99 = min(len(rounds) - 1, len(rounds) * 99 // 100)
+    return looked._replace(
+        produce_p50_ms=median(produce),
+        produce_p99_ms=produce[p99],
+        fetch_p50_ms=median(fetch),
+        fetch_p99_ms=fetch[p99],
+        control_p50_ms=median(control) if control else None,
+    )
+
+
+def _faults_in(path: Path) -> list[str]:
+    lines = path.read_text(errors="replace").splitlines()
+    for number, line in enumerate(lines):
+        if "Traceback" in line or " ERROR " in line:
+            text = "\n".join(lines[max(0, number - 1) : number + 40])
+            return [f"a fault of a broker in its log: {text[:3000]}"]
+    return []
+
+
+def _with_figures(samples: Sequence[Sample]) -> int:
+    return sum(one.produce_p50_ms is not None for one in samples)
+
+
+def _joined(addresses: Sequence[tuple[str, int]]) -> str:
+    return ",".join(f"{host}:{port}" for host, port in addresses)
+
+
+def _start(module: str, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", f"headrace_verify.soak.{module}", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        preexec_fn=die_with_us(),  # noqa: PLW1509 - one call of libc
+    )
+
+
+def _end(process: subprocess.Popen[bytes], patience_s: float) -> bytes:
+    """End its input and wait; what it has said."""
+    try:
+        return process.communicate(timeout=patience_s)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return b""

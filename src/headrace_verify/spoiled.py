@@ -1,0 +1,18 @@
+"""A broker with a planted bug: `python -m headrace_verify.spoiled MODE BUG serve ...`.
+
+Rules of the room: for self-proof alone; the installed command has no way to plant anything.
+"""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+
+from headrace_verify.self_proof import choose
+
+if __name__ == "__main__":
+    bugs = importlib.import_module(f"headrace_verify.{sys.argv.pop(1)}.bugs")
+    (bug,) = choose(bugs.BUGS, sys.argv.pop(1))
+    bug.plant(setattr)
+    runpy.run_module("headrace.cli.main", run_name="__main__")

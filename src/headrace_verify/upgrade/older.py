@@ -1,0 +1,185 @@
+"""Folders that older commits write, opened with this tree: for versions that were never released.
+
+Rules of the room: needs git and the project's history; where there is none, it says so. The older
+tree runs as a process of its own, from its own files; clients see nothing but its port.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import Fatal
+from headrace.records.batch import read_header
+from headrace_verify.kafka_wire import KafkaWire, Refused
+from headrace_verify.real_broker import RealBroker
+from headrace_verify.upgrade import archive
+from headrace_verify.upgrade.findings import Findings
+from headrace_verify.upgrade.make import IDEMPOTENT_BATCHES, batch_of
+from headrace_verify.wire.abuse import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[3]
+_SERVE = "src/headrace/cli/serve.py"
+TOPICS = {"older-plain": 2, "older-codecs": 1, "older-small": 1, "older-again": 1}
+GROUP = "older-group"
+_COORDINATOR_S = 20
+
+
+class Written(NamedTuple):
+    """What an older broker has acknowledged and shown."""
+
+    data: dict[tuple[str, int], bytes]
+    committed: dict[tuple[str, int], int]
+    last: bytes
+    """An idempotent producer's last batch, in older-plain-1."""
+    last_offset: int
+
+
+def commits(count: int) -> list[str]:
+    """Some commits, old to new, from the first that serves; none without git or history."""
+    begun = _git("log", "--diff-filter=A", "--reverse", "--format=%h", "HEAD", "--", _SERVE)[:1]
+    if not begun or count < 1:
+        return []
+    later = _git("log", "--first-parent", "--reverse", "--format=%h", f"{begun[0]}..", "--", "src")
+    found = [*begun, *later]
+    last = len(found) - 1
+    return sorted({found[last * at // count] for at in range(count)}, key=found.index)
+
+
+def _git(*arguments: str) -> list[str]:
+    """The words of its answer; none where it fails."""
+    try:
+        done = subprocess.run(  # noqa: S603 - our own arguments
+            ["git", "-C", str(ROOT), *arguments],  # noqa: S607 - whichever git there is
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return done.stdout.split()
+
+
+def check_commit(commit: str, work: Path) -> Findings:
+    """Let the tree of a commit write a folder, and this one go on with it. Raises Fatal."""
+    found = Findings(f"commit {commit}")
+    tree = work / "tree"
+    _unpack(commit, tree)
+    older = RealBroker(work / "broker", launch=[sys.executable, "-m", "headrace.cli.main"])
+    older.environment = {"PYTHONPATH": str(tree / "src")}
+    older.start()
+    try:
+        written = _write(older)
+    except OSError as error:
+        found.skipped.append(f"that tree does not take the load: {error!r}")
+        return found
+    finally:
+        older.kill()
+    for when in ("behind a kill", "behind a stop"):
+        broker = RealBroker(work / "broker")
+        broker.start()
+        try:
+            _compare(broker, written, found, when)
+        finally:
+            broker.terminate()
+    return found
+
+
+def _unpack(commit: str, tree: Path) -> None:
+    command = ["git", "-C", str(ROOT), "archive", commit, "src"]
+    done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise Fatal(f"git knows no {commit}: {done.stderr.decode().strip()}; name another commit")
+    archive.extract(done.stdout, tree)
+
+
+def _write(broker: RealBroker) -> Written:
+    wire = KafkaWire(broker.address, 30)
+    try:
+        for topic, count in TOPICS.items():
+            configs = {"segment.bytes": "2000"} if topic == "older-small" else {}
+            wire.create_topic(topic, count, configs)
+        wire.produce("older-again", 0, batch_of("gone", 1))
+        wire.delete_topic("older-again")
+        _until(lambda: wire.create_topic("older-again", 1, {}))
+        for number in range(10):
+            wire.produce("older-plain", 0, batch_of("plain", number))
+            wire.produce("older-small", 0, batch_of("small", number, padding=400))
+            wire.produce("older-codecs", 0, batch_of("codecs", number, codec=number % 5))
+        wire.produce("older-again", 0, batch_of("again", 1))
+        producer, epoch = wire.new_producer()
+        sequence, last, last_offset = 0, b"", 0
+        for number in range(IDEMPOTENT_BATCHES):
+            last = batch_of("idempotent", number, producer=(producer, epoch, sequence))
+            last_offset = wire.produce("older-plain", 1, last)
+            sequence += read_header(last).record_count
+        committed = {("older-plain", 0): 7, ("older-small", 0): 3}
+        for (topic, part), offset in committed.items():
+            _until(
+                lambda topic=topic, part=part, offset=offset: wire.commit(  # type: ignore[misc]
+                    GROUP, topic, part, offset
+                )
+            )
+        return Written(_all(wire), committed, last, last_offset)
+    finally:
+        wire.close()
+
+
+def _until(ask: Callable[[], None]) -> None:
+    """Ask a broker that may be loading, or deleting. Raises Refused in the end."""
+    for _ in range(_COORDINATOR_S * 10):
+        try:
+            ask()
+        except Refused:
+            pause(0.1)
+        else:
+            return
+    ask()
+
+
+def _all(wire: KafkaWire) -> dict[tuple[str, int], bytes]:
+    found = {}
+    for topic, count in TOPICS.items():
+        for part in range(count):
+            data, offset, end = b"", 0, 1
+            while offset < end:
+                more, end = wire.fetch(topic, part, offset)
+                at = 0
+                while at < len(more):
+                    header = read_header(more, at)
+                    offset = header.last_offset + 1
+                    at += header.size
+                if not more:
+                    break
+                data += more
+            found[topic, part] = data
+    return found
+
+
+def _compare(broker: RealBroker, written: Written, found: Findings, when: str) -> None:
+    wire = KafkaWire(broker.address, 30)
+    try:
+        held = _all(wire)
+        for place, data in written.data.items():
+            found.same(f"{place[0]}-{place[1]} {when}", data, held[place])
+        again = wire.produce("older-plain", 1, written.last)
+        found.same(f"a batch that is sent again {when}", written.last_offset, again)
+        committed: dict[tuple[str, int], int] = {}
+
+        def look() -> None:
+            committed.update(wire.all_committed(GROUP, TOPICS))
+
+        _until(look)
+        for place, offset in written.committed.items():
+            found.same(f"progress in {place} {when}", offset, committed.get(place))
+        offset = wire.produce("older-again", 0, batch_of("later", 1))
+        _, end = wire.fetch("older-again", 0, offset)
+        found.same(f"the end of what is appended {when}", offset + 2, end)
+        written.data["older-again", 0] = _all(wire)["older-again", 0]
+    finally:
+        wire.close()

@@ -1,0 +1,149 @@
+"""A run: every golden set, what a newer version writes, and folders of older commits.
+
+Rules of the room: nothing is written outside of a temporary folder, but by `write_golden`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import HeadraceError
+from headrace.runtime.clock import SystemClock
+from headrace_verify.upgrade import archive, newer, older
+from headrace_verify.upgrade.check import check_folder
+from headrace_verify.upgrade.findings import Findings
+from headrace_verify.upgrade.make import KILLED, MANIFEST, STOPPED, TIERED, make_set
+from headrace_verify.upgrade.parts import check_parts, has_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SETS, NEWER, PARTS = "sets", "newer", "parts"
+EVERYTHING = (PARTS, SETS, NEWER)
+
+
+class Plan(NamedTuple):
+    """What is to be done."""
+
+    commits: tuple[str, ...] = ()
+    """Older commits, whose folders are opened, too."""
+    what: tuple[str, ...] = EVERYTHING
+    golden: Path = archive.GOLDEN
+    folders: tuple[str, ...] = (KILLED, STOPPED, TIERED)
+    """Of the sets."""
+
+
+class Outcome(NamedTuple):
+    """What has come of a run."""
+
+    findings: list[Findings]
+    seconds: float
+
+    @property
+    def violations(self) -> list[str]:
+        """Everything that was wrong."""
+        return [wrong for found in self.findings for wrong in found.wrong]
+
+    @property
+    def held(self) -> bool:
+        """Whether something was checked and nothing was wrong."""
+        return any(found.checked for found in self.findings) and not self.violations
+
+
+def run_upgrade(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
+    """Check all that the plan names."""
+    clock = SystemClock()
+    begun_ns = clock.now_ns()
+    findings = [_sets_are_whole(plan)]
+    with tempfile.TemporaryDirectory(prefix="headrace-upgrade-") as folder:
+        work = Path(folder)
+        names = archive.names(plan.golden)
+        steps = len(names) + 1 + len(plan.commits)
+        for number, name in enumerate(names):
+            on_progress(number / steps, f"set {name}")
+            root = work / name
+            archive.unpack(archive.path_of(name, plan.golden), root)
+            findings += _check_set(plan, name, root, work)
+        on_progress(len(names) / steps, "what a newer version writes")
+        stopped = work / archive.current() / STOPPED
+        if NEWER in plan.what and stopped.exists():
+            findings += asyncio.run(_check_newer(stopped, work))
+        for number, commit in enumerate(plan.commits, len(names) + 1):
+            on_progress(number / steps, f"commit {commit}")
+            findings.append(_check_commit(commit, work / f"commit-{commit}"))
+    return Outcome(findings, (clock.now_ns() - begun_ns) / 1e9)
+
+
+def _sets_are_whole(plan: Plan) -> Findings:
+    found = Findings("golden sets")
+    found.wrong += archive.changed_or_missing(plan.golden)
+    found.checked = len(archive.RELEASED)
+    if archive.current() not in archive.names(plan.golden):
+        found.wrong.append(
+            f"version {archive.current()} has no golden set: make it with"
+            " `headrace verify upgrade --write-golden`"
+        )
+    return found
+
+
+def _check_set(plan: Plan, name: str, root: Path, work: Path) -> list[Findings]:
+    manifest = json.loads((root / MANIFEST).read_text())
+    findings = []
+    if PARTS in plan.what:
+        found = Findings(f"{name}: parts")
+        is_own = name == archive.current()
+        wrong, found.checked, found.skipped = check_parts(manifest["parts"], is_own=is_own)
+        found.wrong += [f"{name}: {one}" for one in wrong]
+        findings.append(found)
+    if SETS in plan.what:
+        for folder, known in manifest["folders"].items():
+            if folder not in plan.folders:
+                continue
+            if known["has_objects"] and not has_module("obstore"):
+                left_out = Findings(f"{name}: {folder}")
+                left_out.skipped.append("obstore is not installed")
+                findings.append(left_out)
+                continue
+            at = work / f"{name}-{folder}"
+            found = asyncio.run(check_folder(root, at, folder, known))
+            found.where = f"{name}: {folder}"
+            findings.append(found)
+    return findings
+
+
+async def _check_newer(stopped: Path, work: Path) -> Sequence[Findings]:
+    findings = []
+    for name, check in (
+        ("a newer version", newer.check_refusals(stopped, work / "refused")),
+        ("unknown fields", newer.check_unknown(stopped, work / "unknown")),
+        ("beside a newer broker", newer.check_neighbour()),
+    ):
+        try:
+            findings.append(await check)
+        except HeadraceError as error:
+            found = Findings(name)
+            found.wrong.append(f"{name}: it cannot be used: {error}"[:600])
+            findings.append(found)
+    return findings
+
+
+def _check_commit(commit: str, work: Path) -> Findings:
+    work.mkdir()
+    try:
+        return older.check_commit(commit, work)
+    except (HeadraceError, OSError) as error:
+        found = Findings(f"commit {commit}")
+        found.wrong.append(f"commit {commit}: {type(error).__name__}: {error}"[:600])
+        return found
+
+
+def write_golden(golden: Path = archive.GOLDEN) -> tuple[Path, list[str]]:
+    """Make the set of this version: (where it lies, what was left out). Raises RequestInvalid."""
+    archive.refuse_released(archive.current())
+    with tempfile.TemporaryDirectory(prefix="headrace-golden-") as folder:
+        skipped = asyncio.run(make_set(Path(folder)))
+        return archive.pack(Path(folder), archive.current(), golden), skipped

@@ -1,0 +1,241 @@
+"""What a case of abuse works with: hostile connections, seeded chance, and a note of what it sent.
+
+Rules of the room: blocking sockets, and nothing that a peer may do to us is an error here: a
+connection that is closed or stuck is an answer. What the broker says is kept, to be searched for
+what it must not say; what was sent is kept up to 4 KiB, to be replayed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import struct
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.runtime.clock import SystemClock
+from headrace_verify.chance import seeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Self
+
+    from headrace_verify.real_broker import RealBroker
+
+SENT_KEPT_BYTES = 4096
+HEARD_KEPT_BYTES = 8 << 20
+AT_ONCE = 64
+"""Connections of one round of `Abuse.each`."""
+PATIENCE_S = 10
+"""For an answer, or an end, that has to come: on a machine that is busy, too."""
+_CLOCK = SystemClock()
+
+
+class Case(NamedTuple):
+    """One kind of abuse."""
+
+    listener: str
+    """`kafka` or `http`."""
+    run: Callable[[Abuse], None]
+    share: int = 0
+    """Its part of the time that is left; 0 if it ends by itself."""
+    is_long: bool = False
+    """Left out of the quick profile."""
+
+    @property
+    def name(self) -> str:
+        """What is done, and what must come of it, in words."""
+        return self.run.__name__.replace("_", " ").strip()
+
+
+class Peer:
+    """One hostile connection."""
+
+    def __init__(self, abuse: Abuse, address: tuple[str, int]) -> None:
+        self._abuse = abuse
+        self.socket = socket.create_connection(address, 10)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it."""
+        self.socket.close()
+
+    def send(self, data: bytes, timeout_s: float = 5) -> int:
+        """Send as much as is taken within the time; how many bytes."""
+        self._abuse.note(data)
+        self.socket.settimeout(0.1)
+        view, sent = memoryview(data), 0
+        end_ns = _CLOCK.now_ns() + int(timeout_s * 1e9)
+        while sent < len(data) and _CLOCK.now_ns() < end_ns:
+            try:
+                sent += self.socket.send(view[sent : sent + (1 << 20)])
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        return sent
+
+    def end_sending(self) -> None:
+        """Half-close."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def receive(self, size: int, timeout_s: float = PATIENCE_S) -> bytes:
+        """`size` bytes, or fewer if it is closed or time is over."""
+        heard = bytearray()
+        end_ns = _CLOCK.now_ns() + int(timeout_s * 1e9)
+        while len(heard) < size:
+            left_s = (end_ns - _CLOCK.now_ns()) / 1e9
+            if left_s <= 0:
+                break
+            self.socket.settimeout(left_s)
+            try:
+                part = self.socket.recv(min(size - len(heard), 1 << 18))
+            except OSError:
+                break
+            if not part:
+                break
+            heard += part
+        self._abuse.hear(heard)
+        return bytes(heard)
+
+    def answer(self, timeout_s: float = PATIENCE_S) -> bytes | None:
+        """One answer of the Kafka port without its size; None if there is none."""
+        size = self.receive(4, timeout_s)
+        if len(size) < 4:
+            return None
+        (length,) = struct.unpack(">i", size)
+        body = self.receive(length, timeout_s)
+        return body if len(body) == length else None
+
+    def is_closed(self, timeout_s: float = PATIENCE_S) -> bool:
+        """Whether the broker closes it within the time, whatever it says before."""
+        end_ns = _CLOCK.now_ns() + int(timeout_s * 1e9)
+        while (left_s := (end_ns - _CLOCK.now_ns()) / 1e9) > 0:
+            self.socket.settimeout(left_s)
+            try:
+                part = self.socket.recv(1 << 18)
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+            if not part:
+                return True
+            self._abuse.hear(part)
+        return False
+
+
+class Abuse:
+    """One case while it runs."""
+
+    def __init__(self, broker: RealBroker, seed: int | str, seconds: float) -> None:
+        self.broker = broker
+        self.kafka = broker.address
+        self.http = broker.http_address
+        self.chance = seeded(seed)
+        self.seconds = seconds
+        """For what may go on for as long as there is time."""
+        self.is_long = seconds >= 5
+        self.sent = bytearray()
+        self.sent_bytes = 0
+        self.heard = bytearray()
+        self.faults: list[str] = []
+        self.skipped: list[str] = []
+        self.checked = 0
+        self._peers: list[Peer] = []
+        self._end_ns = _CLOCK.now_ns() + int(seconds * 1e9)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is time for more."""
+        return _CLOCK.now_ns() < self._end_ns
+
+    def open(self, *, is_http: bool = False) -> Peer:
+        """A new connection; closed with the case at the latest. Raises OSError."""
+        peer = Peer(self, self.http if is_http else self.kafka)
+        self._peers.append(peer)
+        return peer
+
+    def close(self) -> None:
+        """Close all connections."""
+        for peer in self._peers:
+            peer.close()
+        self._peers.clear()
+
+    def note(self, data: bytes) -> None:
+        """Bytes are sent."""
+        self.sent_bytes += len(data)
+        self.sent += data[: max(0, SENT_KEPT_BYTES - len(self.sent))]
+
+    def hear(self, data: bytes | bytearray) -> None:
+        """Bytes have come."""
+        self.heard += data[: max(0, HEARD_KEPT_BYTES - len(self.heard))]
+
+    def expect(self, is_so: bool, otherwise: str) -> None:
+        """Check the case's own promise."""
+        self.checked += 1
+        if not is_so and len(self.faults) < 20:
+            self.faults.append(otherwise)
+
+    def must_close(self, data: bytes, what: str, *, is_http: bool = False) -> None:
+        """These bytes must end the connection."""
+        with self.open(is_http=is_http) as peer:
+            peer.send(data)
+            # After the first fault it is known, and a run should end.
+            timeout_s = 0.2 if self.faults else PATIENCE_S
+            self.expect(peer.is_closed(timeout_s), f"{what}: the connection stays open")
+
+    def each(self, requests: Iterable[bytes], *, is_http: bool = False, wait_s: float = 0.3) -> int:
+        """Send each on a half-closed connection of its own, as long as there is time; how many."""
+        waiting = iter(requests)
+        count = 0
+        while (self.goes_on or not count) and (group := list(islice(waiting, AT_ONCE))):
+            selector = selectors.DefaultSelector()
+            for data in group:
+                peer = self.open(is_http=is_http)
+                peer.send(data, 1)
+                peer.end_sending()
+                peer.socket.setblocking(False)
+                selector.register(peer.socket, selectors.EVENT_READ)
+            self._hear_all(selector, wait_s)
+            selector.close()
+            self.close()
+            count += len(group)
+        self.checked += count
+        return count
+
+    def _hear_all(self, selector: selectors.BaseSelector, wait_s: float) -> None:
+        end_ns = _CLOCK.now_ns() + int(wait_s * 1e9)
+        while selector.get_map() and (left_s := (end_ns - _CLOCK.now_ns()) / 1e9) > 0:
+            for key, _ in selector.select(left_s):
+                peer = key.fileobj
+                assert isinstance(peer, socket.socket)
+                try:
+                    part = peer.recv(1 << 18)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    part = b""
+                self.hear(part)
+                if not part:
+                    selector.unregister(peer)
+
+    def pause(self, seconds: float) -> None:
+        """Let time go by."""
+        pause(seconds)
+
+
+def pause(seconds: float) -> None:
+    """Let time go by."""
+    left, right = socket.socketpair()
+    with left, right:
+        left.settimeout(seconds)
+        with contextlib.suppress(TimeoutError):
+            left.recv(1)

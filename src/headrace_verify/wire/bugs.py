@@ -1,0 +1,75 @@
+"""Self-proof: limits taken away from a real broker; the abuse must notice each.
+
+Rules of the room: as in `blackbox.bugs`: `spoiled.py` patches the process before it starts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.kafka import connection
+from headrace.kafka.wire import schema
+from headrace.records import codec, compression
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace_verify.store_bugs import Patch
+    from headrace_verify.wire.run import Outcome
+
+
+class Bug(NamedTuple):
+    """A bug, the case that must find it, and words of what it must say."""
+
+    plant: Callable[[Patch], None]
+    case: str
+    says: str
+
+    @property
+    def name(self) -> str:
+        """What the bug does, in words."""
+        return self.plant.__name__.replace("_", " ")
+
+
+def take_frames_of_any_length(patch: Patch) -> None:
+    def length(_self: Any, data: bytes | bytearray, at: int) -> int:
+        return max(8, int.from_bytes(data[at : at + 4], "big", signed=True))
+
+    patch(connection.Connection, "_checked_length", length)
+
+
+def unfold_whatever_a_batch_claims(patch: Patch) -> None:
+    patch(codec, "decompress", lambda kind, data, _max: decompress(kind, data, 2 << 30))
+
+
+def believe_what_an_array_claims(patch: Patch) -> None:
+    class Blind:
+        @staticmethod
+        def skip(_data: Any, at: int) -> int:
+            return at
+
+    patch(schema, "type_of", lambda _cls: Blind)
+
+
+decompress = compression.decompress
+
+BUGS = (
+    Bug(take_frames_of_any_length, "a frame of an impossible length", "stays open"),
+    Bug(unfold_whatever_a_batch_claims, "bombs are refused before", "MiB"),
+    Bug(believe_what_an_array_claims, "every field of every request", "has ended"),
+)
+
+
+def find(
+    bug: Bug, seed: int, on_progress: Callable[[float, str], None], seconds: float = 5
+) -> list[str]:
+    """What its case has found; empty if not the bug."""
+    from headrace_verify.wire.run import Plan, run_wire
+
+    return found_by(bug, run_wire(Plan(seconds, seed, (bug.case,), bug.name), on_progress))
+
+
+def found_by(bug: Bug, outcome: Outcome) -> list[str]:
+    """What was found wrong that tells of the bug."""
+    wrong = [one for result in outcome.results for one in result.wrong]
+    return [one for one in wrong if bug.says in one]

@@ -1,0 +1,135 @@
+"""Abuse by number: clients that wait, that ask without end, that send a byte now and then.
+
+Rules of the room: as in `frames`. What a crowd costs is judged from outside: the good client's
+latency beside it, and the broker's memory, which is told for each connection, too.
+"""
+
+from __future__ import annotations
+
+import resource
+import selectors
+import socket
+from typing import TYPE_CHECKING
+
+from headrace_verify.kafka_wire import METADATA, request_bytes
+from headrace_verify.wire.abuse import Case
+from headrace_verify.wire.process import usage
+
+if TYPE_CHECKING:
+    from headrace_verify.wire.abuse import Abuse, Peer
+
+API_VERSIONS = 18
+IDLE_COUNT, IDLE_COUNT_LONG = 2_000, 10_000
+BUSY_COUNT, BUSY_COUNT_LONG = 100, 1_000
+SLOW_COUNT, SLOW_COUNT_LONG = 200, 2_000
+SPARE_DESCRIPTORS = 300
+KEPT_BYTES_MAX = 32 * 1024
+"""Of memory for a connection that is idle."""
+
+
+def _ask(number: int = 1) -> bytes:
+    return request_bytes(API_VERSIONS, 0, number)
+
+
+def _crowd(abuse: Abuse, wanted: int) -> list[Peer]:
+    """As many connections as this process may have; what is missing is said."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + SPARE_DESCRIPTORS
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    count = min(wanted, soft - SPARE_DESCRIPTORS)
+    if count < wanted:
+        abuse.skipped.append(f"{wanted - count} connections: a limit of {soft} descriptors")
+    peers = []
+    for number in range(count):
+        try:
+            peers.append(abuse.open())
+        except OSError as error:
+            abuse.expect(False, f"connection {number} is refused: {error}")
+            break
+    return peers
+
+
+def _is_served(abuse: Abuse, what: str) -> None:
+    with abuse.open() as peer:
+        peer.send(_ask())
+        abuse.expect(peer.answer(30) is not None, f"a client beside {what} gets no answer")
+
+
+def thousands_of_idle_connections_harm_nobody(abuse: Abuse) -> None:
+    pid = abuse.broker.pid
+    before = usage(pid) if pid is not None else None
+    peers = _crowd(abuse, IDLE_COUNT_LONG if abuse.is_long else IDLE_COUNT)
+    _is_served(abuse, f"{len(peers)} idle ones")
+    now = usage(pid) if pid is not None else None
+    if before is not None and now is not None and peers:
+        each = (now.memory_bytes - before.memory_bytes) // len(peers)
+        abuse.expect(each < KEPT_BYTES_MAX, f"an idle connection costs {each} bytes")
+    abuse.checked += len(peers)
+    abuse.pause(2 if abuse.is_long else 0.3)
+
+
+def a_thousand_busy_connections_leave_time_for_others(abuse: Abuse) -> None:
+    peers = _crowd(abuse, BUSY_COUNT_LONG if abuse.is_long else BUSY_COUNT)
+    asked = (_ask(), request_bytes(METADATA, 4, 1, topics=[], allow_auto_topic_creation=False))
+    selector = selectors.DefaultSelector()
+    for number, peer in enumerate(peers):
+        peer.socket.setblocking(False)
+        peer.socket.send(asked[number % 2])
+        selector.register(peer.socket, selectors.EVENT_READ, asked[number % 2])
+    answers = 0
+    while abuse.goes_on and selector.get_map():
+        for key, _ in selector.select(0.2):
+            client = key.fileobj
+            assert isinstance(client, socket.socket)
+            try:
+                # A whole answer comes at once: a kilobyte at most.
+                data = client.recv(1 << 16)
+                if data:
+                    client.send(key.data)
+            except BlockingIOError:
+                continue
+            except OSError:
+                data = b""
+            if not data:
+                selector.unregister(client)
+                abuse.expect(False, "a busy client is disconnected")
+                continue
+            answers += 1
+    left = len(selector.get_map())
+    selector.close()
+    abuse.expect(answers > len(peers), f"{len(peers)} busy clients get {answers} answers")
+    abuse.checked += answers
+    abuse.note(asked[0])
+    abuse.expect(left == len(peers), f"{len(peers) - left} busy clients are disconnected")
+
+
+def a_crowd_that_sends_a_byte_now_and_then_is_served_in_the_end(abuse: Abuse) -> None:
+    peers = _crowd(abuse, SLOW_COUNT_LONG if abuse.is_long else SLOW_COUNT)
+    data = _ask()
+    for at in range(len(data)):
+        for peer in peers:
+            peer.send(data[at : at + 1])
+        abuse.pause(1.0 if abuse.is_long else 0.02)
+    answered = sum(peer.answer(30) is not None for peer in peers)
+    abuse.expect(answered == len(peers), f"{answered} of {len(peers)} slow clients are answered")
+    abuse.checked += answered
+
+
+def clients_that_stop_in_the_middle_and_stay_harm_nobody(abuse: Abuse) -> None:
+    data = _ask()
+    for number, peer in enumerate(_crowd(abuse, SLOW_COUNT_LONG if abuse.is_long else SLOW_COUNT)):
+        peer.send(data * 3 + data[: number % len(data)])
+        if number % 3 == 0:
+            peer.end_sending()
+    _is_served(abuse, "clients that stop in the middle of a request and read nothing")
+    abuse.checked += 1
+
+
+CASES = (
+    Case("kafka", thousands_of_idle_connections_harm_nobody, 2),
+    Case("kafka", a_thousand_busy_connections_leave_time_for_others, 3),
+    Case("kafka", a_crowd_that_sends_a_byte_now_and_then_is_served_in_the_end, 2),
+    Case("kafka", clients_that_stop_in_the_middle_and_stay_harm_nobody, 2),
+)

@@ -1,0 +1,316 @@
+"""Abuse of requests, made from the grammar: each field of each request of each API lies in turn.
+
+Rules of the room: kio's schemas write a whole request, one element in each array, and the place of
+each primitive is noted as it is written. A length or count is such a place; so is every other
+field, and it is no dearer to let them all lie.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import io
+import itertools
+import struct
+import typing
+import uuid
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kio.index import load_request_schema
+from kio.serial import entity_writer
+
+from headrace.kafka.wire.primitives import write_uvarint
+from headrace_verify.wire.abuse import Case
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace_verify.chance import Chance
+    from headrace_verify.wire.abuse import Abuse
+
+TEXT = "wire-abused"
+TRUNCATED_EVERY = 7
+TAGS = 1_000_000
+_VARINT_LIES = (
+    b"\xff\xff\xff\xff\x07",  # 2^31 - 1
+    b"\xff\xff\xff\xff\x0f",  # 2^32 - 1
+    b"\xff" * 9 + b"\x01",  # ten bytes: 2^64 - 1
+    b"\x80" * 14 + b"\x00",  # fifteen bytes: 0
+)
+_INT_LIES = {
+    2: (32767, -1, -32768),
+    4: (2**31 - 1, -1, -(2**31)),
+    8: (2**63 - 1, -1, -(2**63)),
+}
+_INT_FORMATS = {2: ">h", 4: ">i", 8: ">q"}
+
+
+class Served(NamedTuple):
+    """A version of an API that the broker has told of."""
+
+    api: int
+    version: int
+
+
+class Written(NamedTuple):
+    """A request without its size, and where its primitives are: (position, size)."""
+
+    data: bytes
+    body_at: int
+    places: list[tuple[int, int]]
+    is_flexible: bool
+
+
+_INTS = (0, 0, 0, 1, 1, 2, 3, 7, 100, -1, -2, 2**15 - 1, 2**31 - 1, 2**63 - 1, -(2**63))
+_TEXTS = ("", TEXT, TEXT, "é", "x" * 300, "range", "consumer", "a,b", "0", "\x00", "../x")
+
+
+class _Drawn:
+    """Values of types, as a seed draws them: valid to write, whatever they mean."""
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+
+    def value(self, hint: Any, kafka_type: str | None = None) -> Any:
+        """A value of a type."""
+        chance = self._chance
+        if typing.get_origin(hint) in {typing.Union, UnionType}:
+            if chance.randrange(3) == 0:
+                return None
+            inner = next(part for part in typing.get_args(hint) if part is not NoneType)
+            return self.value(inner, kafka_type)
+        if typing.get_origin(hint) is tuple:
+            inner = typing.get_args(hint)[0]
+            return tuple(self.value(inner, kafka_type) for _ in range(chance.choice((0, 1, 1, 3))))
+        if dataclasses.is_dataclass(hint):
+            return self.entity(hint)
+        while hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        if issubclass(hint, datetime.timedelta):
+            return datetime.timedelta(milliseconds=chance.choice((0, 1, 10, 30_000)))
+        if issubclass(hint, uuid.UUID):
+            return uuid.UUID(int=chance.randrange(1, 1 << 128))
+        if issubclass(hint, str):
+            return chance.choice(_TEXTS)
+        if issubclass(hint, bytes):
+            return chance.randbytes(chance.choice((0, 1, 8, 70)))
+        if issubclass(hint, bool):
+            return bool(chance.randrange(2))
+        if issubclass(hint, float):
+            return 1.0
+        return self._whole(kafka_type)
+
+    def _whole(self, kafka_type: str | None) -> int:
+        bits = int("".join(filter(str.isdigit, kafka_type or "")) or 16)
+        is_unsigned = (kafka_type or "").startswith("u")
+        least = 0 if is_unsigned else -(1 << bits - 1)
+        most = (1 << bits - (not is_unsigned)) - 1
+        return min(max(self._chance.choice(_INTS), least), most)
+
+    def entity(self, cls: Any) -> Any:
+        """An entity, also of a whole request."""
+        hints = typing.get_type_hints(cls)
+        values = {}
+        for field in dataclasses.fields(cls):
+            if "tag" not in field.metadata or field.default is dataclasses.MISSING:
+                kind = field.metadata.get("kafka_type")
+                values[field.name] = self.value(hints[field.name], kind)
+        return cls(**values)
+
+
+class _Noted(io.BytesIO):
+    """Notes where each primitive goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[tuple[int, int]] = []
+
+    def write(self, data: Any, /) -> int:
+        self.places.append((self.tell(), len(data)))
+        return super().write(data)
+
+
+def _full(hint: Any) -> Any:
+    """A value of a type with something in every part of it."""
+    if typing.get_origin(hint) in {typing.Union, UnionType}:
+        return _full(next(part for part in typing.get_args(hint) if part is not NoneType))
+    if typing.get_origin(hint) is tuple:
+        return (_full(typing.get_args(hint)[0]),)
+    if dataclasses.is_dataclass(hint):
+        return _entity(hint)
+    while hasattr(hint, "__supertype__"):
+        hint = hint.__supertype__
+    if issubclass(hint, datetime.timedelta):
+        return datetime.timedelta(milliseconds=10)
+    if issubclass(hint, uuid.UUID):
+        return uuid.UUID(int=77)
+    if issubclass(hint, str):
+        return TEXT
+    if issubclass(hint, bytes):
+        return b"\x00" * 8
+    kind = next(kind for kind in (bool, int, float) if issubclass(hint, kind))
+    return kind(1)
+
+
+def _entity(cls: Any) -> Any:
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for field in dataclasses.fields(cls):
+        if "tag" not in field.metadata or field.default is dataclasses.MISSING:
+            values[field.name] = _full(hints[field.name])
+    return cls(**values)
+
+
+def write(served: Served, chance: Chance | None = None) -> Written:
+    """A request in which every array has an element, or one as chance draws it."""
+    cls: Any = load_request_schema(served.api, served.version)
+    body = _Noted()
+    entity_writer(cls)(body, _entity(cls) if chance is None else _Drawn(chance).entity(cls))
+    header = struct.pack(">hhih", served.api, served.version, 1, 4) + b"evil"
+    if cls.__flexible__:
+        header += b"\x00"
+    at = len(header)
+    places = [(at + position, size) for position, size in body.places]
+    return Written(header + body.getvalue(), at, places, bool(cls.__flexible__))
+
+
+def framed(data: bytes) -> bytes:
+    """With its size in front."""
+    return struct.pack(">i", len(data)) + data
+
+
+def advertised(abuse: Abuse, *, is_every: bool = False) -> list[Served]:
+    """What the broker says it serves: oldest and newest version of each API, or every one."""
+    with abuse.open() as peer:
+        peer.send(framed(struct.pack(">hhih", 18, 0, 1, 0)))
+        answer = peer.answer() or b""
+    (count,) = struct.unpack_from(">i", answer, 6)
+    found = []
+    for number in range(count):
+        api, least, most = struct.unpack_from(">hhh", answer, 10 + 6 * number)
+        least = max(least, 3) if api == 0 else least  # v0 to v2 are advertised and refused
+        versions = range(least, most + 1) if abuse.is_long or is_every else sorted({least, most})
+        found += [Served(api, version) for version in versions]
+    return found
+
+
+def lies(written: Written) -> Iterator[bytes]:
+    """The request again and again, one of its fields a lie each time."""
+    data = written.data
+    for at, size in written.places:
+        found: list[bytes] = []
+        if size in _INT_LIES:
+            found = [struct.pack(_INT_FORMATS[size], lie) for lie in _INT_LIES[size]]
+        elif size == 1 and written.is_flexible:
+            found = list(_VARINT_LIES)
+        for lie in found:
+            yield framed(data[:at] + lie + data[at + size :])
+
+
+def _in_turn(abuse: Abuse, all_of_them: list[bytes]) -> None:
+    abuse.chance.shuffle(all_of_them)
+    count = abuse.each(all_of_them)
+    if count < len(all_of_them):
+        abuse.skipped.append(
+            f"{len(all_of_them) - count} of {len(all_of_them)} requests: no time left"
+        )
+
+
+def every_whole_request_is_taken(abuse: Abuse) -> None:
+    for served in advertised(abuse):
+        abuse.each([framed(write(served).data)], wait_s=0.1)
+
+
+def every_field_of_every_request_may_lie(abuse: Abuse) -> None:
+    _in_turn(abuse, [lie for served in advertised(abuse) for lie in lies(write(served))])
+
+
+def requests_cut_anywhere_harm_nobody(abuse: Abuse) -> None:
+    cuts = []
+    for served in advertised(abuse):
+        data = write(served).data
+        for end in range(TRUNCATED_EVERY, len(data), TRUNCATED_EVERY):
+            cuts += [framed(data[:end]), framed(data)[:end]]
+    _in_turn(abuse, cuts)
+
+
+def bytes_behind_a_request_harm_nobody(abuse: Abuse) -> None:
+    longer = []
+    for served in advertised(abuse):
+        data = write(served).data
+        longer += [framed(data + tail) for tail in (b"\x00", b"\xff" * 7, bytes(100_000))]
+    _in_turn(abuse, longer)
+
+
+def a_million_unknown_tagged_fields_keep_nobody_waiting(abuse: Abuse) -> None:
+    tags = write_uvarint(TAGS) + b"".join(write_uvarint(100 + tag) + b"\x00" for tag in range(TAGS))
+    for served in ((18, 3), (3, 9), (0, 9), (1, 12)):
+        written = write(Served(*served))
+        header, body = written.data[: written.body_at - 1], written.data[written.body_at :]
+        abuse.each([framed(header + tags + body), framed(header + b"\x00" + body[:-1] + tags)])
+
+
+def a_million_elements_keep_nobody_waiting(abuse: Abuse) -> None:
+    count = 1_000_000
+    names = struct.pack(">i", count) + b"\x00\x01x" * count
+    header = struct.pack(">hhih", 3, 1, 1, 0)
+    abuse.each([framed(header + names)], wait_s=1)
+
+
+def varints_that_never_end_harm_nobody(abuse: Abuse) -> None:
+    requests = []
+    for served in advertised(abuse):
+        written = write(served)
+        if written.is_flexible:
+            start = written.data[: written.body_at]
+            requests += [framed(start + b"\x80" * size) for size in (10, 64, 60_000)]
+            requests.append(framed(start[:-1] + b"\xff" * 1000))
+    _in_turn(abuse, requests)
+
+
+def every_version_of_every_request_may_say_anything(abuse: Abuse) -> None:
+    every = advertised(abuse, is_every=True)
+
+    def drawn() -> Iterator[bytes]:
+        for number in itertools.count():
+            if number and not abuse.is_long:
+                return
+            for served in every:
+                data = write(served, abuse.chance).data
+                yield framed(data)
+                spoiled = bytearray(data)
+                spoiled[abuse.chance.randrange(8, len(spoiled))] ^= 1 << abuse.chance.randrange(8)
+                yield framed(bytes(spoiled))
+
+    abuse.each(drawn())
+
+
+def _of_all(abuse: Abuse) -> list[Written]:
+    return [write(served) for served in advertised(abuse)]
+
+
+def random_changes_of_good_requests_harm_nobody(abuse: Abuse) -> None:
+    chance, written = abuse.chance, _of_all(abuse)
+
+    def changed() -> Iterator[bytes]:
+        for _ in itertools.count():
+            data = bytearray(chance.choice(written).data)
+            for _ in range(chance.randrange(1, 6)):
+                data[chance.randrange(8, len(data))] = chance.choice((0, 1, 127, 128, 255))
+            yield framed(bytes(data))
+
+    abuse.each(changed())
+
+
+CASES = (
+    Case("kafka", every_whole_request_is_taken, 1),
+    Case("kafka", every_field_of_every_request_may_lie, 8),
+    Case("kafka", requests_cut_anywhere_harm_nobody, 3),
+    Case("kafka", bytes_behind_a_request_harm_nobody, 2),
+    Case("kafka", varints_that_never_end_harm_nobody, 2),
+    Case("kafka", a_million_unknown_tagged_fields_keep_nobody_waiting, 1),
+    Case("kafka", a_million_elements_keep_nobody_waiting, 1),
+    Case("kafka", every_version_of_every_request_may_say_anything, 4),
+    Case("kafka", random_changes_of_good_requests_harm_nobody, 2),
+)

@@ -1,0 +1,221 @@
+"""A run: one broker, one well-behaved client, one case of abuse after another.
+
+Rules of the room: cases that end by themselves come as they are; what may go on shares the time
+that is left. After each the judge looks; at the end all that was acknowledged is read again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.errors import Fatal
+from headrace.runtime.clock import SystemClock
+from headrace_verify.kafka_wire import KafkaWire
+from headrace_verify.real_broker import RealBroker, die_with_us
+from headrace_verify.self_proof import spoiled_launch
+from headrace_verify.wire import batches, crowds, frames, grammar, web
+from headrace_verify.wire.abuse import Abuse, Case, pause
+from headrace_verify.wire.control import Control
+from headrace_verify.wire.verdict import Judge
+from headrace_verify.wire.witness import Witnessed, percentile_ms, what_was_lost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+CASES: tuple[Case, ...] = (
+    *frames.CASES,
+    *crowds.CASES,
+    *batches.CASES,
+    *web.CASES,
+    *grammar.CASES,
+)
+GOOD_TOPIC = "wire-good"
+SHARE_S_MIN = 0.3
+LONG_S = 10
+"""A shorter run leaves out the cases that take long."""
+START_S = 120
+
+
+class Plan(NamedTuple):
+    """What is to be done."""
+
+    seconds: float
+    seed: int
+    only: tuple[str, ...] = ()
+    """Words of names; all cases if empty."""
+    bug: str = ""
+    """To be planted."""
+    mode: str = "wire"
+    """The package below `verify` that has the cases and the bugs."""
+    table: tuple[Case, ...] = CASES
+    canaries: tuple[tuple[str, str], ...] = ()
+    """Secrets in the broker's environment, by name; nobody may ever see one."""
+    log_level: str = "warning"
+
+    def cases(self) -> list[Case]:
+        """Those that were asked for."""
+        return [
+            case
+            for case in self.table
+            if (not self.only and not (case.is_long and self.seconds < LONG_S))
+            or any(words.lower() in case.name for words in self.only)
+        ]
+
+
+class Result(NamedTuple):
+    """What has come of a case."""
+
+    case: Case
+    seconds: float
+    checked: int
+    sent_bytes: int
+    sent: bytes
+    wrong: list[str]
+    skipped: list[str]
+    figures: dict[str, Any]
+
+
+class Outcome(NamedTuple):
+    """What has come of a run."""
+
+    plan: Plan
+    results: list[Result]
+    lost: list[str]
+    writes: int
+    p99_ms: float
+    skipped: list[str]
+
+    @property
+    def held(self) -> bool:
+        """Whether something was checked and nothing was wrong."""
+        return (
+            any(one.checked for one in self.results)
+            and self.writes > 0
+            and not self.lost
+            and not any(one.wrong or not one.checked for one in self.results)
+        )
+
+
+def run_wire(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
+    """Abuse a broker of our own. Raises Fatal if it does not start."""
+    launch = spoiled_launch(plan.mode, plan.bug) if plan.bug else ()
+    with tempfile.TemporaryDirectory(prefix=f"headrace-{plan.mode}-") as folder:
+        broker = RealBroker(Path(folder), launch=launch)
+        broker.environment = dict(plan.canaries)
+        broker.log_level = plan.log_level
+        broker.start()
+        try:
+            return _abuse(plan, broker, Path(folder), on_progress)
+        finally:
+            broker.terminate()
+
+
+def _abuse(
+    plan: Plan, broker: RealBroker, folder: Path, on_progress: Callable[[float, str], None]
+) -> Outcome:
+    wire = KafkaWire(broker.address, START_S)
+    wire.create_topic(GOOD_TOPIC, 1, {})
+    configs = {"compression.type": "uncompressed", "max.message.bytes": str(32 << 20)}
+    wire.create_topic(batches.TOPIC, 1, configs)
+    wire.create_topic(batches.KEPT_TOPIC, 1, {})
+    wire.create_topic(grammar.TEXT, 1, {})
+    wire.close()
+    witnessed = Witnessed(folder / "witness")
+    witness = _start_witness(broker, folder / "witness")
+    try:
+        _wait_for(witnessed)
+        with Control(folder / "control") as control:
+            secrets = [secret.encode() for _name, secret in plan.canaries]
+            judge = Judge(broker, witnessed, control, secrets)
+            results = _run_cases(plan, broker, judge, on_progress)
+    finally:
+        assert witness.stdin is not None
+        witness.stdin.close()
+        try:
+            witness.wait(90)
+        except subprocess.TimeoutExpired:
+            witness.kill()
+            witness.wait()
+    witnessed.look()
+    writes = witnessed.writes
+    lost = ["the broker has ended"]
+    if not broker.has_ended:
+        lost = what_was_lost(broker.address, GOOD_TOPIC, writes)
+    left_out = [
+        f"{case.name}: {'others were asked for' if plan.only else 'left to longer runs'}"
+        for case in plan.table
+        if case not in plan.cases()
+    ]
+    skipped = [*judge.skipped, *left_out]
+    return Outcome(plan, results, lost, len(writes), percentile_ms(writes, 0.99), skipped)
+
+
+def _start_witness(broker: RealBroker, path: Path) -> subprocess.Popen[bytes]:
+    host, port = broker.address
+    arguments = [host, str(port), GOOD_TOPIC, str(path)]
+    return subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", "headrace_verify.wire.witness", *arguments],
+        stdin=subprocess.PIPE,
+        preexec_fn=die_with_us(),  # noqa: PLW1509 - one call of libc
+    )
+
+
+def _wait_for(witnessed: Witnessed) -> None:
+    clock = SystemClock()
+    end_ns = clock.now_ns() + START_S * 1_000_000_000
+    while len(witnessed.writes) < 20:
+        if witnessed.failure or clock.now_ns() > end_ns:
+            raise Fatal(f"the good client does not start: {witnessed.failure or 'no write'}")
+        pause(0.02)
+        witnessed.look()
+
+
+def _run_cases(
+    plan: Plan, broker: RealBroker, judge: Judge, on_progress: Callable[[float, str], None]
+) -> list[Result]:
+    clock = SystemClock()
+    begun_ns = clock.now_ns()
+    cases = plan.cases()
+    results: list[Result] = []
+    for number, case in enumerate(cases):
+        on_progress(number / len(cases), case.name)
+        spent_s = (clock.now_ns() - begun_ns) / 1e9
+        seconds = _share(case, cases[number:], plan.seconds - spent_s)
+        results.append(_run_case(case, plan.seed, seconds, broker, judge))
+        if broker.has_ended:
+            break
+    return results
+
+
+def _share(case: Case, rest: Sequence[Case], left_s: float) -> float:
+    shares = sum(one.share for one in rest) or 1
+    # What ends by itself is to come, too: some tenths of a second each.
+    left_s -= 0.3 * sum(1 for one in rest if not one.share)
+    return max(SHARE_S_MIN, left_s * case.share / shares)
+
+
+def _run_case(case: Case, seed: int, seconds: float, broker: RealBroker, judge: Judge) -> Result:
+    before = judge.before()
+    abuse = Abuse(broker, f"{seed} {case.name}", seconds)
+    try:
+        case.run(abuse)
+    except OSError as error:
+        abuse.faults.append(f"the listener cannot be reached: {error}")
+    finally:
+        abuse.close()
+    wrong, figures = judge.after(before, abuse)
+    taken_s = (SystemClock().now_ns() - before.at_ns) / 1e9
+    return Result(
+        case,
+        taken_s,
+        abuse.checked,
+        abuse.sent_bytes,
+        bytes(abuse.sent),
+        [*abuse.faults, *wrong],
+        abuse.skipped,
+        figures,
+    )

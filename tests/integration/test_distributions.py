@@ -1,0 +1,132 @@
+"""The three wheels: what is in each, and that the broker's works without the other two.
+
+Each is built from the checkout and installed into an empty environment, which finds this
+environment's dependencies by a path file: editable installs are not seen through it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECTS = {
+    "headrace": ROOT,
+    "headrace_verify": ROOT / "packages" / "verify",
+    "headrace_bench": ROOT / "packages" / "bench",
+}
+FOREIGN_SOURCES = {".c", ".go", ".h", ".java", ".mod", ".sum"}
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("wheels")
+    found = {}
+    for name, project in PROJECTS.items():
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+        subprocess.run(command, cwd=project, check=True, capture_output=True)
+        (found[name],) = folder.glob(f"{name}-*.whl")
+    return found
+
+
+def contents(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return [name for name in archive.namelist() if ".dist-info/" not in name]
+
+
+class Environment(NamedTuple):
+    """A virtual environment of its own."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    def install(self, *wheels: Path) -> None:
+        command = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--quiet"]
+        alone = ["--no-deps", "--no-index", "--disable-pip-version-check"]
+        subprocess.run([*command, *alone, *map(str, wheels)], check=True, capture_output=True)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        command = [str(self.folder / "bin" / "headrace"), *arguments]
+        return subprocess.run(
+            command, env=clean, cwd=self.folder, capture_output=True, text=True, check=False
+        )
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory, wheels) -> Environment:
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    dependencies = folder / "lib" / version / "site-packages" / "dependencies.pth"
+    dependencies.write_text(sysconfig.get_path("purelib") + "\n")
+    made = Environment(folder)
+    made.install(wheels["headrace"])
+    return made
+
+
+def test_each_wheel_holds_its_own_tree_and_nothing_else(wheels):
+    for name, wheel in wheels.items():
+        tree = ROOT / "src" / name
+        python = {path.relative_to(tree.parent).as_posix() for path in tree.rglob("*.py")}
+        held = contents(wheel)
+        assert {entry.partition("/")[0] for entry in held} == {name}
+        assert {entry for entry in held if entry.endswith(".py")} == python
+        assert f"{name}/py.typed" in held
+
+
+def test_the_brokers_wheel_holds_no_planted_bugs_and_no_sources_in_other_languages(wheels):
+    held = [Path(entry) for entry in contents(wheels["headrace"])]
+    assert not [path for path in held if path.suffix in FOREIGN_SOURCES]
+    assert not [path for path in held if path.stem in {"bugs", "planted", "spoiled"}]
+
+
+def test_the_attacks_bring_the_sources_that_they_compile_and_the_golden_data(wheels):
+    held = {Path(entry).name for entry in contents(wheels["headrace_verify"])}
+    assert {"recorder.c", "wall_clock.c", "KafkaClient.java", "main.go", "0.1.0.tar.gz"} <= held
+    assert "main.go" in {Path(entry).name for entry in contents(wheels["headrace_bench"])}
+
+
+def test_the_three_have_one_version_and_name_each_other_by_it():
+    projects = {
+        name: tomllib.loads((project / "pyproject.toml").read_text())["project"]
+        for name, project in PROJECTS.items()
+    }
+    version = projects["headrace"]["version"]
+    assert {project["version"] for project in projects.values()} == {version}
+    extras = projects["headrace"]["optional-dependencies"]
+    for extra in ("verify", "bench"):
+        assert extras[extra] == [f"headrace-{extra}=={version}"]
+        asked = projects[f"headrace_{extra}"]["dependencies"]
+        assert any(one.split("[")[0].startswith("headrace") and version in one for one in asked)
+
+
+def test_the_broker_alone_says_which_package_a_missing_command_needs(environment):
+    listed = environment.run("--help")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    for command in ("verify", "bench"):
+        missing = environment.run(command, "--list")
+        assert missing.returncode == 1
+        assert missing.stdout == ""
+        assert missing.stderr == (
+            f"headrace: `headrace {command}` is a package of its own, headrace-{command}, which is"
+            f" not installed: pip install 'headrace[{command}]'.\n"
+        )
+
+
+def test_the_other_two_bring_their_commands(environment, wheels):
+    environment.install(wheels["headrace_verify"], wheels["headrace_bench"])
+    for arguments in (["verify", "crash", "--list"], ["bench", "--list"]):
+        done = environment.run(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
