@@ -30,6 +30,7 @@ from headrace.broker.ownership.balance import Balance
 from headrace.broker.ownership.cluster_view import adopt_partitions
 from headrace.broker.ownership.follower import Follower
 from headrace.broker.ownership.shared_ownership import SharedOwnership
+from headrace.broker.services.appends import Appends
 from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.topic_administration import TopicAdministration
@@ -154,6 +155,7 @@ class Node:
         self.topics.forget_progress = self._forget_progress
         self.producer_ids = ProducerIds(metadata, clock)
         self._prepare_coordinators()
+        self.appends = Appends(clock, self.verifications)
         self._prepare_shares(environment)
         self.topic_administration = TopicAdministration(
             self.topics, self.ownership, config.broker_id
@@ -301,6 +303,7 @@ class Node:
         """Stop the coordinators and all background work. Storage is closed by its owner."""
         self.coordinators.close()
         self.shares.close()
+        self.appends.close()
         await self.tasks.close()
 
     def brokers(self) -> Sequence[BrokerFact]:

@@ -133,9 +133,16 @@ class Metrics(Collector):
         yield requests
         produce, fetch = kafka.produce, kafka.fetch
         yield _gauge("headrace_connections", "Open Kafka connections.", len(kafka.connections))
-        yield _counter("headrace_produce_records", "Records appended.", produce.records_total)
-        yield _counter("headrace_produce_bytes", "Bytes appended.", produce.bytes_total)
-        yield _counter("headrace_produce_batches", "Batches appended.", produce.batches_total)
+        appends = self._node.appends
+        yield _counter("headrace_produce_records", "Records appended.", appends.records_total)
+        yield _counter("headrace_produce_bytes", "Bytes appended.", appends.bytes_total)
+        yield _counter("headrace_produce_batches", "Batches appended.", appends.batches_total)
+        yield _counter("headrace_delayed_records", "Records delayed.", appends.delayed_total)
+        yield _counter(
+            "headrace_unread_attributes_batches",
+            "Batches with queue attributes on topics that do not read them, of those opened.",
+            appends.unread_attributes_total,
+        )
         yield _counter("headrace_produce_errors", "Batches refused.", produce.errors_total)
         yield HistogramMetricFamily(
             "headrace_produce_latency_seconds",

@@ -149,7 +149,6 @@ class KafkaFace:
         for connection in list(self.connections):
             if connection.transport is not None:
                 connection.transport.close()
-        self.produce.close()
         self._peer_client.close()
         await self._tasks.close()
 

@@ -43,6 +43,8 @@ class LogConfig:
     dirty_ratio_min: float = 0.5
     """Which part of the bytes must be uncompacted for a round to begin."""
     compression: str = "producer"
+    has_attributes: bool = False
+    """Whether queue attributes (reserved headers) are read, for which batches are opened."""
     is_remote_enabled: bool = False
     """Whether sealed ledgers go to object storage."""
     local_retention_ms: int = -2
@@ -55,7 +57,10 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         self.is_opaque = (
-            self.compression == "producer" and not self.is_log_append_time and not self.is_compacted
+            self.compression == "producer"
+            and not self.is_log_append_time
+            and not self.is_compacted
+            and not self.has_attributes
         )
 
     def check_size(self, size: int) -> None:

@@ -1,14 +1,25 @@
 """Queue attributes: the reserved headers that every face reads and writes.
 
-Rules of the room: names and their meaning, no policy. Numbers are decimal text, texts are UTF-8;
-of doubles the last counts, as in Kafka's `lastHeader`. Do not change the names: stored.
+Invariants: pure; names, their meaning and their bounds, no policy. Numbers are decimal text, texts
+are UTF-8; where a header is repeated the last one counts, as in Kafka's `lastHeader`, and one with
+a null value counts as not set. `scan_records` reads the attributes of a whole batch in one pass
+over its decompressed bytes and skips records without a reserved header. Do not change the names:
+stored.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.errors import RecordInvalid
+from headrace.errors import BatchCorrupt, RecordInvalid
+from headrace.records.codec import read_record_headers, read_varint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.records.batch import BatchHeader
 
 DELIVER_AT = "headrace-deliver-at"
 """When the message is due, in ms since the epoch."""
@@ -25,18 +36,38 @@ KEYS = "headrace-keys"
 MESSAGE_GROUP = "headrace-message-group"
 """Messages of one group are delivered in order, one at a time."""
 MESSAGE_ID = "headrace-message-id"
-"""The sender's name for the message: equal ids are one message."""
+"""The sender's name for the message."""
+PRODUCER = "headrace-producer"
+"""The name of a named sequence, which makes the append exactly-once; SEQUENCE goes with it."""
+SEQUENCE = "headrace-sequence"
+"""The message's number in its named sequence: each is higher than the one before."""
 TRACEPARENT = "traceparent"
 """W3C Trace Context."""
+
+RESERVED_PREFIX: Final = b"headrace-"
 
 PRIORITY_DEFAULT = 4
 PRIORITY_MAX = 9
 TIME_MS_MAX = (1 << 53) - 1
 """The largest time that JSON readers keep exactly; the year 287396."""
+DELAY_MS_MAX = 100 * 366 * 24 * 3_600_000
+"""A hundred years."""
+SEQUENCE_MAX = TIME_MS_MAX
+TEXT_BYTES_MAX = 255
+"""Of a tag, message group, message id and producer name."""
+KEYS_BYTES_MAX = 4_096
+KEYS_MAX = 64
+SHOWN_MAX = 40
 
 _DIGITS_MAX = 16  # of TIME_MS_MAX; int() of a long text takes quadratic time
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
+_TRACEPARENT_BYTES_MAX = 256
 
 Headers = Sequence[tuple[str, bytes | None]]
+
+
+# --- one record's headers ----------------------------------------------------------------------
 
 
 def find_header(headers: Headers, name: str) -> bytes | None:
@@ -47,42 +78,63 @@ def find_header(headers: Headers, name: str) -> bytes | None:
     return None
 
 
-def read_integer(headers: Headers, name: str, largest: int) -> int | None:
-    """The header as a number from 0 to `largest`. Raises RecordInvalid if it is none."""
-    value = find_header(headers, name)
-    if value is None:
-        return None
+def _invalid(name: str, value: bytes, allowed: str) -> RecordInvalid:
+    shown = repr(value[:SHOWN_MAX]) + ("..." if len(value) > SHOWN_MAX else "")
+    return RecordInvalid(f"header {name} holds {shown}: set it to {allowed}", header=name)
+
+
+def _number(name: str, value: bytes, largest: int) -> int:
     if not (0 < len(value) <= _DIGITS_MAX and value.isdigit() and int(value) <= largest):
-        raise RecordInvalid(
-            f"header {name} holds {value[:40]!r}: set it to a number from 0 to {largest}",
-            header=name,
-            limit=largest,
-        )
+        raise _invalid(name, value, f"a number from 0 to {largest}")
     return int(value)
 
 
-def read_text(headers: Headers, name: str) -> str | None:
-    """The header as text. Raises RecordInvalid if it is not UTF-8."""
-    value = find_header(headers, name)
-    if value is None:
-        return None
+def _text(name: str, value: bytes, bytes_max: int = TEXT_BYTES_MAX) -> str:
     try:
-        return value.decode()
+        text = value.decode()
     except UnicodeDecodeError as error:
-        raise RecordInvalid(
-            f"header {name} holds {value[:40]!r}: send UTF-8", header=name
-        ) from error
+        raise _invalid(name, value, "UTF-8 text") from error
+    if not 0 < len(value) <= bytes_max or text.isspace() or _CONTROL.search(text):
+        allowed = f"1 to {bytes_max} bytes of UTF-8 that are not blank, without control characters"
+        raise _invalid(name, value, allowed)
+    return text
+
+
+def _tag(name: str, value: bytes) -> str:
+    text = _text(name, value)
+    if "|" in text or any(character.isspace() for character in text):
+        raise _invalid(name, value, "one word without '|', which separates tags in a filter")
+    return text
+
+
+def _keys(name: str, value: bytes) -> list[str]:
+    found = _text(name, value, KEYS_BYTES_MAX).split()
+    if len(found) > KEYS_MAX:
+        raise _invalid(name, value, f"at most {KEYS_MAX} words")
+    return found
+
+
+def read_integer(headers: Headers, name: str, largest: int) -> int | None:
+    """The header as a number from 0 to `largest`. Raises RecordInvalid if it is none."""
+    value = find_header(headers, name)
+    return None if value is None else _number(name, value, largest)
+
+
+def read_text(headers: Headers, name: str) -> str | None:
+    """The header as text of at most TEXT_BYTES_MAX bytes. Raises RecordInvalid."""
+    value = find_header(headers, name)
+    return None if value is None else _text(name, value)
 
 
 def deliver_at_ms(headers: Headers, received_ms: int) -> int | None:
     """When the message is due, None for at once. Raises RecordInvalid.
 
-    `headrace-deliver-at` counts before `headrace-delay`, which is added to `received_ms`.
+    `headrace-deliver-at` takes precedence over `headrace-delay`, which is added to `received_ms`.
     """
     due_ms = read_integer(headers, DELIVER_AT, TIME_MS_MAX)
     if due_ms is not None:
         return due_ms
-    delay_ms = read_integer(headers, DELAY, TIME_MS_MAX)
+    delay_ms = read_integer(headers, DELAY, DELAY_MS_MAX)
     return None if delay_ms is None else received_ms + delay_ms
 
 
@@ -97,6 +149,142 @@ def priority(headers: Headers) -> int:
     return PRIORITY_DEFAULT if value is None else value
 
 
+def tag(headers: Headers) -> str | None:
+    """The message's tag. Raises RecordInvalid."""
+    value = find_header(headers, TAG)
+    return None if value is None else _tag(TAG, value)
+
+
 def keys(headers: Headers) -> list[str]:
     """The words to find the message by. Raises RecordInvalid."""
-    return (read_text(headers, KEYS) or "").split()
+    value = find_header(headers, KEYS)
+    return [] if value is None else _keys(KEYS, value)
+
+
+class TraceParent(NamedTuple):
+    """Where a message belongs in a trace (W3C Trace Context), in lower-case hexadecimal."""
+
+    trace_id: str
+    parent_id: str
+
+
+def trace_parent(headers: Headers) -> TraceParent | None:
+    """The message's place in a trace; None where there is none, or where the header is malformed.
+
+    A malformed `traceparent` is ignored and never refused: W3C Trace Context, section 4.3.
+    """
+    value = find_header(headers, TRACEPARENT)
+    if value is None or len(value) > _TRACEPARENT_BYTES_MAX:
+        return None
+    found = _TRACEPARENT.fullmatch(value)
+    if found is None or (value[:2] == b"00" and found[3]):
+        return None
+    trace_id, parent_id = found[1].decode(), found[2].decode()
+    return TraceParent(trace_id, parent_id) if int(trace_id, 16) and int(parent_id, 16) else None
+
+
+# --- a batch -----------------------------------------------------------------------------------
+
+
+class NamedSequence(NamedTuple):
+    """One record's number in a named sequence."""
+
+    producer: str
+    sequence: int
+
+
+class RecordAttributes(NamedTuple):
+    """What admission needs to know of one record that carries reserved headers."""
+
+    batch_index: int
+    """In its batch, from 0."""
+    due_ms: int | None
+    """When it is to be delivered; None: at once."""
+    named: NamedSequence | None
+
+
+_CHECKS: Final[dict[str, Callable[[str, bytes], object]]] = {
+    DELIVER_AT: lambda name, value: _number(name, value, TIME_MS_MAX),
+    DELAY: lambda name, value: _number(name, value, DELAY_MS_MAX),
+    EXPIRE_AT: lambda name, value: _number(name, value, TIME_MS_MAX),
+    PRIORITY: lambda name, value: _number(name, value, PRIORITY_MAX),
+    SEQUENCE: lambda name, value: _number(name, value, SEQUENCE_MAX),
+    TAG: _tag,
+    KEYS: _keys,
+    MESSAGE_GROUP: _text,
+    MESSAGE_ID: _text,
+    PRODUCER: _text,
+}
+RESERVED: Final = frozenset(_CHECKS)
+"""The names that admission looks for. Others with the same prefix are kept and mean nothing."""
+
+
+def read_attributes(headers: Headers, index: int, received_ms: int) -> RecordAttributes | None:
+    """Check all reserved headers of a record; None if it has none. Raises RecordInvalid."""
+    found = {name: value for name, value in headers if name in RESERVED}
+    values = {n: _CHECKS[n](n, value) for n, value in found.items() if value is not None}
+    if not values:
+        return None
+    if (PRODUCER in values) != (SEQUENCE in values):
+        present, absent = (PRODUCER, SEQUENCE) if PRODUCER in values else (SEQUENCE, PRODUCER)
+        raise RecordInvalid(
+            f"header {present} is set without {absent}: set both, or neither", header=absent
+        )
+    due_ms = values.get(DELIVER_AT)
+    delay_ms = values.get(DELAY)
+    if not isinstance(due_ms, int):
+        due_ms = received_ms + delay_ms if isinstance(delay_ms, int) else None
+    named = None
+    name, sequence = values.get(PRODUCER), values.get(SEQUENCE)
+    if isinstance(name, str) and isinstance(sequence, int):
+        named = NamedSequence(name, sequence)
+    return RecordAttributes(index, due_ms, named)
+
+
+def has_reserved(payload: bytes) -> bool:
+    """Whether a batch's decompressed records may hold reserved headers; a search of its bytes."""
+    return RESERVED_PREFIX in payload
+
+
+def scan_records(payload: bytes, header: BatchHeader, received_ms: int) -> list[RecordAttributes]:
+    """The attributes of all records that have some, from a batch's decompressed bytes.
+
+    Raises RecordInvalid, which names the record, on a malformed attribute; BatchCorrupt where the
+    bytes are no records.
+    """
+    found: list[RecordAttributes] = []
+    hit = payload.find(RESERVED_PREFIX)
+    at, size = 0, len(payload)
+    try:
+        for index in range(header.record_count):
+            if hit < 0:
+                break
+            length, at = read_varint(payload, at)
+            end = at + length
+            if not at < end <= size:
+                raise BatchCorrupt(f"record {index} has {length} bytes, {size - at} are left")
+            if hit < end:
+                record = _read_one(payload, at, end, index, received_ms)
+                if record is not None:
+                    found.append(record)
+                hit = payload.find(RESERVED_PREFIX, end)
+            at = end
+    except IndexError:
+        raise BatchCorrupt("the batch ends within a record") from None
+    return found
+
+
+def _read_one(
+    payload: bytes, at: int, end: int, index: int, received_ms: int
+) -> RecordAttributes | None:
+    headers, headers_end = read_record_headers(payload, at)
+    if headers_end != end:
+        raise BatchCorrupt(f"a record says it ends at {end}, its fields end at {headers_end}")
+    try:
+        return read_attributes(headers, index, received_ms)
+    except RecordInvalid as error:
+        raise RecordInvalid(
+            f"record {index} of the batch: {error}; nothing of the batch is stored",
+            record_errors=[(index, str(error))],
+            **error.fields,
+        ) from None

@@ -110,14 +110,16 @@ def iterate_records(
             yield from decode_batch(data, start, decompressed_bytes_max=decompressed_bytes_max)
 
 
-def check_count(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> None:
-    """Raises BatchCorrupt unless the batch holds as many records as it says; reads their sizes.
-
-    Its CRC is not checked.
-    """
-    header = read_header(batch)
+def payload_of(
+    batch: Buffer, header: BatchHeader, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> bytes:
+    """The decompressed records of a batch. Raises BatchCorrupt; its CRC is not checked."""
     stream = memoryview(batch)[HEADER_SIZE : header.size]
-    data = decompress(header.attributes & COMPRESSION_MASK, stream, decompressed_bytes_max)
+    return decompress(header.attributes & COMPRESSION_MASK, stream, decompressed_bytes_max)
+
+
+def check_count(data: bytes, header: BatchHeader) -> None:
+    """Raises BatchCorrupt unless the payload holds as many records as `header` says."""
     at = count = 0
     size = len(data)
     try:
@@ -138,16 +140,11 @@ def check_count(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYT
         raise BatchCorrupt(f"a batch says that it holds {header.record_count} records: it does not")
 
 
-def keyless_records(
-    batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
-) -> list[int]:
-    """Which of the batch's records, counted from 0, have no key (null; an empty key is one).
+def keyless_records(data: bytes, header: BatchHeader) -> list[int]:
+    """Which records of a payload, counted from 0, have no key (null; an empty key is one).
 
-    Raises BatchCorrupt where it ends within a record. Its CRC is not checked.
+    Raises BatchCorrupt where it ends within a record.
     """
-    header = read_header(batch)
-    stream = memoryview(batch)[HEADER_SIZE : header.size]
-    data = decompress(header.attributes & COMPRESSION_MASK, stream, decompressed_bytes_max)
     found: list[int] = []
     at, size = 0, len(data)
     try:
@@ -165,6 +162,20 @@ def keyless_records(
     except IndexError:
         raise BatchCorrupt("the batch ends within a record") from None
     return found
+
+
+def read_record_headers(payload: bytes, at: int) -> tuple[Headers, int]:
+    """The headers of the record whose attributes byte is at `at`, and where they end.
+
+    Raises BatchCorrupt; IndexError where the payload ends too early.
+    """
+    _, at = read_varint(payload, at + 1, _VARLONG_BITS_MAX)
+    _, at = read_varint(payload, at)
+    for _ in range(2):  # key and value
+        size, at = read_varint(payload, at)
+        at += max(size, 0)
+    headers: Headers = []
+    return headers, _read_headers(payload, at, headers)
 
 
 def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
@@ -327,18 +338,11 @@ def retain_records(header: BatchHeader, records: Sequence[Record]) -> bytes:
     return assemble_batch(header, compress(codec, plain))
 
 
-def recompress(
-    batch: Buffer, codec: int, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
-) -> bytes:
-    """The batch in another codec (`compression.type` of a topic); its records are not looked at.
-
-    Raises BatchCorrupt like decode_batch, of the batch's stream alone; its CRC is not checked.
-    """
-    header = read_header(batch)
+def compress_batch(header: BatchHeader, payload: bytes, codec: int) -> bytes:
+    """The batch of `header` around a payload, in another codec (`compression.type` of a topic)."""
     old = header.attributes & COMPRESSION_MASK
-    stream = memoryview(batch)[HEADER_SIZE : header.size]
-    payload = compress(codec, decompress(old, stream, decompressed_bytes_max))
-    return assemble_batch(header._replace(attributes=header.attributes - old + codec), payload)
+    header = header._replace(attributes=header.attributes - old + codec)
+    return assemble_batch(header, compress(codec, payload))
 
 
 def log_append_time(batch: Buffer, now_ms: int) -> bytes:

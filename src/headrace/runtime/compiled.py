@@ -54,6 +54,7 @@ CORE = (
     "log/segment",
     "log/reading",
     "log/partition_log",
+    "broker/services/appends",
     "kafka/wire/primitives",
     "kafka/wire/produce",
     "kafka/wire/fetch",

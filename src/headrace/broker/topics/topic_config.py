@@ -54,6 +54,7 @@ _THREE = re.compile(r"([0-9]{1,3}),([0-9]{1,3}),([0-9]{1,3})")
 ENSEMBLE_MAX = 32
 """More bookies for one ledger than anybody has asked for; each is a connection of every broker."""
 QUORUM = "headrace.quorum"
+ATTRIBUTES = "headrace.message.attributes"
 ONE_COPY = "1,1,1"
 _CLEANUPS = 2
 """Each once: a list without end would be kept with the topic."""
@@ -122,6 +123,15 @@ _USED = (
         "0: every acknowledged record is synced to disk first. More: acknowledge at once, and sync"
         " within this time; a power loss may then cost that much.",
         _integer(0, INT64_MAX),
+    ),
+    ConfigDefinition(
+        ATTRIBUTES,
+        BOOLEAN,
+        "false",
+        "Read queue attributes from record headers (headrace-delay, headrace-priority and others);"
+        " batches are opened for it. false: batches are stored unopened, and these headers have no"
+        " effect.",
+        _boolean,
     ),
     ConfigDefinition(
         QUORUM,
@@ -355,6 +365,7 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         delete_retention_ms=int(value("delete.retention.ms")),
         dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
         compression=value("compression.type"),
+        has_attributes=value(ATTRIBUTES) == "true",
         is_remote_enabled=_is_remote(configs),
         local_retention_ms=int(value("local.retention.ms")),
         local_retention_bytes=int(value("local.retention.bytes")),

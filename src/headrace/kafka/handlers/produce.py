@@ -1,9 +1,9 @@
 """Produce: batches in.
 
-Rules of the room: a request is appended in the turn in which it arrived, in its order, without a
-task; its answer is written when storage says that all of its batches are safe. A batch for a log
-that is not ready waits for it, in order, and holds up its own request alone. So does one that must
-be opened first (`unfolding`), and one whose transaction is to be verified.
+Invariants: parsing, error codes and encoding; what an append takes is decided by
+`broker/services/appends.py`. A request's batches are handed over in the turn in which it arrived,
+in its order, without a task; its answer is written when all of them are stored or refused. A batch
+that has to wait holds up its own request alone.
 """
 
 from __future__ import annotations
@@ -12,23 +12,17 @@ import logging
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
-from headrace.broker.coordinators.transaction_verification import TransactionalWrite, for_produce
+from headrace.broker.services.appends import Placed, Transaction, check_single
 from headrace.errors import (
     AcksInvalid,
-    BatchCorrupt,
     HeadraceError,
     NotOwner,
-    OutOfOrderSequence,
     PolicyViolation,
     RecordInvalid,
-    StorageUnavailable,
-    TransactionalIdRefused,
-    TransactionUnverified,
 )
 from headrace.kafka.connection import ANY_TERM
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.leaders import leader_hint
-from headrace.kafka.handlers.unfolding import Unfolder, is_kept
 from headrace.kafka.wire.primitives import INT32
 from headrace.kafka.wire.produce import (
     FLEXIBLE,
@@ -41,19 +35,12 @@ from headrace.kafka.wire.produce import (
     write_one,
     write_produce,
 )
-from headrace.records.batch import (
-    COMPRESSION_MASK,
-    LOG_OVERHEAD,
-    NO_TIMESTAMP,
-    TRANSACTIONAL,
-    BatchHeader,
-    check_batch,
-)
-from headrace.records.compression import CODEC_NAMES
+from headrace.records.batch import NO_TIMESTAMP
 from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
+    from headrace.broker.services.appends import Appends
     from headrace.kafka.connection import Connection, Gate, Reply
     from headrace.log.partition_log import PartitionLog
     from headrace.runtime.completion import Completion
@@ -70,9 +57,6 @@ KNOWS_ABORTABLE: Final = 11
 """From here on a producer knows the error TransactionAbortable (KIP-890)."""
 ADDS_PARTITIONS: Final = 12
 """From here on a write adds its partition to its transaction: transaction version 2."""
-ATTEMPTS_MAX: Final = 8
-"""How often a batch waits for its log to be ready; each time it was told that it is."""
-
 
 _OnePending: TypeAlias = "tuple[Reply, bytes, int, int, bytes, int]"
 """A request with one batch: (its reply, the answer, version, correlation id, topic, partition)."""
@@ -110,7 +94,7 @@ class _Pending:
         self.started_ns = 0
         """Set where the request's latency is measured."""
         self.results: list[ProduceResult | None] = [None] * count
-        self.transactional_id: bytes | None = None
+        self.transactional_id: str | None = None
 
     def close_one(self) -> None:
         """One more batch has its result; with the last one, the answer is written."""
@@ -135,12 +119,8 @@ class ProduceHandler:
         self._node = node
         self._topics = node.topics
         self._clock = node.clock
-        self._unfolder = Unfolder(node.clock)
+        self._appends: Appends = node.appends
         self._gate: Gate | None = node.ownership.guard
-        self._verifications = node.verifications
-        self.records_total = 0
-        self.bytes_total = 0
-        self.batches_total = 0
         self.errors_total = 0
         self.latency = Histogram()
         self._requests = 0
@@ -172,7 +152,8 @@ class ProduceHandler:
         self._requests += 1
         if not self._requests & LATENCY_SAMPLE_MASK:
             pending.started_ns = connection.last_request_ns
-        pending.transactional_id = request.transactional_id
+        if request.transactional_id is not None:
+            pending.transactional_id = request.transactional_id.decode(errors="replace")
         refusal: HeadraceError | None = None
         if request.acks not in {-1, 0, 1}:
             refusal = AcksInvalid(f"acks={request.acks} is not -1, 0 or 1")
@@ -218,22 +199,13 @@ class ProduceHandler:
                 found = self._partition(topic, number, version)
                 route = self._routes[key] = (found, frame_around_one(version, topic, number))
             partition, around = route
-            header = self._checked(records)
-            if (
-                not is_kept(header, partition.config)
-                or partition in self._unfolder.waiting
-                or header[5] & TRANSACTIONAL
-            ):
-                return False
-            appended = partition.append(records, header)
+            header = check_single(records)
+            appended = self._appends.append_now(partition, records, header)
         except HeadraceError:
             return False
         if appended is None:
             return False
         base_offset, completion = appended
-        self.records_total += header[12]  # by name, a field takes 25 ns longer
-        self.bytes_total += header[1]
-        self.batches_total += 1
         self._requests += 1
         time_ms = header.max_timestamp_ms if partition.config.is_log_append_time else NO_TIMESTAMP
         answer = write_one(around, correlation_id, base_offset, time_ms, partition.log_start_offset)
@@ -276,161 +248,38 @@ class ProduceHandler:
         self._routes.clear()
         self._found_version = self._topics.version
 
-    def _checked(self, records: memoryview | None) -> BatchHeader:
-        if records is None or not len(records):
-            raise BatchCorrupt("a Produce request without records")
-        header = check_batch(records)
-        if header[1] + LOG_OVERHEAD != len(records):
-            raise RecordInvalid("Produce v3 and later take exactly one batch a partition (KIP-98)")
-        if header[5] & COMPRESSION_MASK >= len(CODEC_NAMES):
-            raise RecordInvalid(f"unknown compression codec {header[5] & COMPRESSION_MASK}")
-        return header
-
     def _take(
         self, pending: _Pending, index: int, part: ProducePartition, partition: PartitionLog
     ) -> None:
-        """Append a batch, now or once it is verified and unfolded. Raises HeadraceError."""
+        """Append a batch, now or once it can be. Raises HeadraceError."""
         records = part.records
-        header = self._checked(records)
+        header = check_single(records)
         assert records is not None
-        if header.attributes & TRANSACTIONAL and self._is_held(pending, index, part, partition):
-            return
-        self._unfold(pending, index, part, partition, header)
-
-    def _is_held(
-        self, pending: _Pending, index: int, part: ProducePartition, partition: PartitionLog
-    ) -> bool:
-        """Whether the batch waits until its transaction is verified. Raises HeadraceError."""
-        if pending.transactional_id is None:
-            raise TransactionalIdRefused(
-                "a transactional batch in a request without a transactional id is not stored"
-            )
-        header = self._checked(part.records)
-        if not self._verifications.is_due(partition, header):
-            return False
-        topic, _, number = partition.name.rpartition("-")
-        is_added = pending.version >= ADDS_PARTITIONS
-        write = TransactionalWrite(
-            pending.transactional_id.decode(errors="replace"),
-            header.producer_id,
-            header.producer_epoch,
-            topic,
-            int(number),
-            is_added,
-        )
-
-        def then(error: HeadraceError | None) -> None:
-            if error is not None:
-                has_abortable = pending.version >= KNOWS_ABORTABLE
-                told = for_produce(error, has_abortable=has_abortable, is_added=is_added)
-                self._fail(pending, index, part, told)
-                return
-            try:
-                self._unfold(pending, index, part, partition, header)
-            except HeadraceError as refusal:
-                self._fail(pending, index, part, refusal)
-
-        self._verifications.hold(partition, write, then)
-        return True
-
-    def _unfold(
-        self,
-        pending: _Pending,
-        index: int,
-        part: ProducePartition,
-        partition: PartitionLog,
-        header: BatchHeader,
-    ) -> None:
-        records = part.records
-        assert records is not None
-        if is_kept(header, partition.config) and partition not in self._unfolder.waiting:
-            self._append(pending, index, part, partition, records, header, ATTEMPTS_MAX)
-            return
-        found = self._unfolder.now(records, header, partition)
-        if found is not None:
-            self._append(pending, index, part, partition, *found, ATTEMPTS_MAX)
-            return
-
-        def then(outcome: tuple[bytes, BatchHeader] | BaseException) -> None:
-            if isinstance(outcome, BaseException):
-                self._fail(pending, index, part, outcome)
+        appended = self._appends.append_now(partition, records, header)
+        if appended is not None:
+            config = partition.config
+            time_ms = header.max_timestamp_ms if config.is_log_append_time else NO_TIMESTAMP
+            start_offset = partition.log_start_offset
+            _set_result(pending, index, part, (appended.base_offset, time_ms, start_offset))
+            completion: Completion = appended.completion
+            if completion.done and completion.error is None:
+                self._close(pending)
             else:
-                self._append(pending, index, part, partition, *outcome, ATTEMPTS_MAX)
-
-        self._unfolder.later(records, header, partition, then)
-
-    def close(self) -> None:
-        """Batches that wait in threads are given up."""
-        self._unfolder.close()
-
-    def _append(
-        self,
-        pending: _Pending,
-        index: int,
-        part: ProducePartition,
-        partition: PartitionLog,
-        batch: memoryview | bytes,
-        header: BatchHeader,
-        attempts: int,
-    ) -> None:
-        try:
-            if header.attributes & TRANSACTIONAL:
-                self._check_transactional(pending, partition, header, attempts)
-            appended = partition.append(batch, header)
-        except HeadraceError as error:
-            self._fail(pending, index, part, error)
+                completion.then(self._stored, (pending, index, part))
             return
-        if appended is None:
-            if partition.ready is None or attempts == 0 or partition.is_deleted:
-                partition.retries.are_due = True
-                self._fail(pending, index, part, StorageUnavailable("the log is not ready"))
-                return
-
-            def again(error: BaseException | None, _context: object) -> None:
-                if error is not None:
-                    self._fail(pending, index, part, error)
-                else:
-                    self._append(pending, index, part, partition, batch, header, attempts - 1)
-
-            partition.ready.then(again, None)
-            return
-        self.records_total += header.record_count
-        self.bytes_total += header.length
-        self.batches_total += 1
-        time_ms = header.max_timestamp_ms if partition.config.is_log_append_time else NO_TIMESTAMP
-        pending.results[index] = ProduceResult(
-            part.topic,
-            part.partition,
-            0,
-            appended.base_offset,
-            time_ms,
-            partition.log_start_offset,
-            None,
+        version = pending.version
+        transaction = Transaction(
+            pending.transactional_id, version >= ADDS_PARTITIONS, version >= KNOWS_ABORTABLE
         )
-        completion: Completion = appended.completion
-        if completion.done and completion.error is None:
-            self._close(pending)
-        else:
-            completion.then(self._stored, (pending, index, part))
 
-    def _check_transactional(
-        self, pending: _Pending, partition: PartitionLog, header: BatchHeader, attempts: int
-    ) -> None:
-        """Raises what forbids to append a batch of a transaction now."""
-        if attempts < ATTEMPTS_MAX and self._verifications.is_due(partition, header):
-            # It was verified, and a marker may have come while it waited for the log.
-            raise TransactionUnverified(f"{partition.name} was not ready: send the batch again")
-        if (
-            pending.version >= ADDS_PARTITIONS
-            and header.base_sequence > 0
-            and partition.is_loaded
-            and header.producer_id not in partition.producers
-            and not partition.retries.is_waiting(self._clock.now_ms())
-        ):
-            raise OutOfOrderSequence(
-                f"producer {header.producer_id}, of which {partition.name} knows nothing, begins"
-                f" with sequence {header.base_sequence} instead of 0"
-            )
+        def then(outcome: Placed | BaseException) -> None:
+            if isinstance(outcome, Placed):
+                _set_result(pending, index, part, outcome)
+                self._close(pending)
+                return
+            self._fail(pending, index, part, outcome)
+
+        self._appends.append(partition, records, header, then, transaction)
 
     def _stored(
         self, error: BaseException | None, context: tuple[_Pending, int, ProducePartition]
@@ -476,9 +325,19 @@ class ProduceHandler:
         self._close(pending)
 
 
+def _set_result(
+    pending: _Pending, index: int, part: ProducePartition, placed: tuple[int, int, int]
+) -> None:
+    """`placed`: (base offset, timestamp of the log, log start offset)."""
+    base_offset, time_ms, start_offset = placed
+    pending.results[index] = ProduceResult(
+        part.topic, part.partition, 0, base_offset, time_ms, start_offset, None
+    )
+
+
 def _record_errors(error: BaseException) -> tuple[tuple[int, str], ...]:
     """The records that were refused, where it is known which (KIP-467)."""
     if not isinstance(error, RecordInvalid):
         return ()
-    indexes: list[int] = error.fields.get("record_indexes", [])
-    return tuple((index, "it has no key") for index in indexes[:RECORD_ERRORS_MAX])
+    refused: list[tuple[int, str]] = error.fields.get("record_errors", [])
+    return tuple(refused[:RECORD_ERRORS_MAX])

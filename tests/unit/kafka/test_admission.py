@@ -11,22 +11,23 @@ import pytest
 from crc32c import crc32c
 from face_rig import Rig, broker
 
+from headrace.broker.services import admission
 from headrace.errors import BatchCorrupt, BatchTooLarge
 from headrace.kafka import apis
 from headrace.kafka.error_codes import CORRUPT_MESSAGE, INVALID_RECORD, NONE, UNKNOWN_SERVER_ERROR
-from headrace.kafka.handlers import unfolding
 from headrace.kafka.wire.primitives import ELEMENTS_MAX, FrameInvalid
 from headrace.kafka.wire.produce import read_produce
 from headrace.kafka.wire.schema import read_request
 from headrace.log.log_config import LogConfig
 from headrace.log.reading import read
-from headrace.records.batch import check_batch
+from headrace.records.batch import BatchHeader, check_batch, read_header
 from headrace.records.codec import (
     Record,
     check_count,
     encode_batch,
     iterate_records,
     keyless_records,
+    payload_of,
 )
 from headrace.records.compression import GZIP, LZ4, SNAPPY, ZSTD
 from headrace.records.compression import NONE as NO_CODEC
@@ -44,6 +45,11 @@ def _request(topic: str, records: bytes) -> dict[str, Any]:
 
 def _code(answer: Any) -> int:
     return int(answer.responses[0].partition_responses[0].error_code)
+
+
+def _opened(batch: bytes) -> tuple[bytes, BatchHeader]:
+    header = read_header(batch)
+    return payload_of(batch, header), header
 
 
 async def _ask(rig: Rig, records: bytes) -> int:
@@ -81,7 +87,7 @@ def test_what_unfolds_to_more_than_its_topic_takes_waits_nowhere() -> None:
     batch = memoryview(_batch(1, GZIP, bytes(2_000_000)))
     config = LogConfig(compression="uncompressed", max_message_bytes=1_000_000)
     with pytest.raises(BatchTooLarge, match=r"max\.message\.bytes=1000000"):
-        unfolding.unfold(batch, check_batch(batch), config, 0, 64 << 20)
+        admission.admit(batch, check_batch(batch), config, 0, 64 << 20)
 
 
 def test_records_of_less_than_a_byte_each_are_taken_if_they_are_there() -> None:
@@ -102,10 +108,10 @@ def test_records_of_less_than_a_byte_each_are_taken_if_they_are_there() -> None:
 def test_records_are_counted_by_their_sizes_alone(codec, count) -> None:
     for value in (b"", b"v" * 61, b"v" * 300):
         good = _batch(count, codec, value)
-        check_count(good)
+        check_count(*_opened(good))
         for wrong in (count - 1, count + 1):
             with pytest.raises(BatchCorrupt):
-                check_count(_claiming(good, wrong))
+                check_count(*_opened(_claiming(good, wrong)))
 
 
 async def _scenario_of_order(rig: Rig, configs: Mapping[str, str]) -> None:
@@ -146,7 +152,7 @@ def test_a_fault_in_the_thread_is_answered_and_holds_up_nobody(monkeypatch) -> N
             configs = {"compression.type": "zstd", "max.message.bytes": str(32 << 20)}
             await rig.node.topics.create("t", 1, configs=configs)
             client = rig.client()
-            monkeypatch.setattr(unfolding, "unfold", broken)
+            monkeypatch.setattr(admission, "admit", broken)
             client.send(apis.PRODUCE, 9, _request("t", _batch(1, NO_CODEC, bytes(300_000))))
             async with asyncio.timeout(30):
                 while not client.answers():
@@ -239,8 +245,8 @@ def test_a_policy_that_changes_counts_from_the_next_batch_on() -> None:
 def test_a_batch_that_lies_about_its_keys_is_corrupt(codec) -> None:
     """Cut anywhere, or with a number of too many bytes: no other error, and never a pass."""
     whole = _keyed([b"key", b"other"], NO_CODEC)
-    assert keyless_records(whole) == []
+    assert keyless_records(*_opened(whole)) == []
     for size in range(62, len(whole)):
         with pytest.raises(BatchCorrupt):
-            keyless_records(bytes(whole[:size]))
-    assert keyless_records(_keyed([None, b"k", None], codec)) == [0, 2]
+            keyless_records(*_opened(bytes(whole[:size])))
+    assert keyless_records(*_opened(_keyed([None, b"k", None], codec))) == [0, 2]

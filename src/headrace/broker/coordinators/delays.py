@@ -1,0 +1,76 @@
+"""The seam between the admission of appends and delayed delivery.
+
+Invariants: admission decides which records are delayed, a `Delays` keeps them until they are due
+and appends them to their partition's log then. A delayed record is acknowledged when `add` says
+that it is durable. The rest of its batch is appended to the log after that, so a producer that
+repeats a batch whose delayed records are durable and whose rest is not sends the delayed records a
+second time: `origin` identifies them, and `add` keeps each of them once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from headrace.errors import RecordInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.log.partition_log import PartitionLog
+    from headrace.records.codec import Record
+    from headrace.runtime.completion import Completion
+
+
+class BatchOrigin(NamedTuple):
+    """The idempotent producer's batch that records come from."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+class DelayedRecord(NamedTuple):
+    """A record that is due later."""
+
+    due_ms: int
+    """Later than the time at which it was received."""
+    batch_index: int
+    """In the producer's batch, from 0. Its producer sequence is `base_sequence` plus this."""
+    record: Record
+    """As the producer sent it, reserved headers included; its offset means nothing."""
+
+
+class DelayedBatch(NamedTuple):
+    """The delayed records of one batch, in the producer's order."""
+
+    records: Sequence[DelayedRecord]
+    origin: BatchOrigin | None
+    """None where the producer is not idempotent: then nothing identifies a repeated batch."""
+
+
+class Delays(Protocol):
+    """Keeps records until they are due."""
+
+    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Completion:
+        """Keep the records of `batch`; the completion succeeds when they are durable.
+
+        Called while the partition's log takes appends. Raises HeadraceError, or lets the completion
+        fail with one, where none of them is kept. Appends to the partition that follow wait until
+        the completion is done.
+        """
+        ...
+
+
+class NoDelays:
+    """Refuses all delayed records."""
+
+    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Completion:
+        """See Delays."""
+        reason = (
+            "this broker does not deliver with a delay: remove headrace-deliver-at and"
+            " headrace-delay from the record"
+        )
+        raise RecordInvalid(
+            f"{partition.name}: {reason}",
+            record_errors=[(delayed.batch_index, reason) for delayed in batch.records],
+        )

@@ -1,0 +1,250 @@
+"""Batches that the broker opens: where the topic stores another form, or has queue attributes.
+
+Invariants: one pass over a batch's decompressed records finds everything that is asked about them.
+What a batch decompresses to is bounded, and so is the time that it takes from other requests: up
+to `INLINE_BYTES_MAX` the work is done at once, more in a thread, one batch after the other. A batch
+whose records are all for the log now keeps its bytes; only one that is split is written anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
+from headrace.errors import BatchCorrupt, HeadraceError, RecordInvalid
+from headrace.records.attributes import has_reserved, scan_records
+from headrace.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL,
+    BatchHeader,
+    check_batch,
+    read_header,
+)
+from headrace.records.codec import (
+    DECOMPRESSED_BYTES_MAX,
+    check_count,
+    compress_batch,
+    decode_batch,
+    encode_batch,
+    keyless_records,
+    log_append_time,
+    payload_of,
+    retain_records,
+)
+from headrace.records.compression import codec_of_name
+from headrace.records.rewriting import empty_batch
+from headrace.runtime.free_memory import give_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.log.log_config import LogConfig
+    from headrace.records.attributes import RecordAttributes
+    from headrace.records.codec import Record
+    from headrace.runtime.clock import Clock
+
+INLINE_BYTES_MAX: Final = 256 * 1024
+"""Decompressed; half a millisecond."""
+GIVEN_BACK_BYTES_MIN: Final = 8 * 1024 * 1024
+SHOWN_MAX: Final = 3
+
+
+class Admitted(NamedTuple):
+    """A batch as it is to be stored."""
+
+    batch: bytes | memoryview
+    header: BatchHeader | None
+    """None where no record is left for the log."""
+    delayed: DelayedBatch | None = None
+    has_unread_attributes: bool = False
+    """Whether the batch was opened, holds reserved headers, and its topic does not read them."""
+
+
+def is_kept(header: BatchHeader, config: LogConfig) -> bool:
+    """Whether the topic stores the batch as it came, and nothing about it is doubtful."""
+    # Not `is_doubtful`: by name it takes 25 ns longer.
+    return config.is_opaque and header[12] <= header[1]
+
+
+def admit(
+    records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, bytes_max: int
+) -> Admitted:
+    """The batch as the topic wants it stored, and its records that are not for the log now.
+
+    Raises BatchCorrupt, also above `bytes_max`, RecordInvalid, and BatchTooLarge: a small batch may
+    decompress to much, which must not wait for its log to be ready.
+    """
+    batch = bytes(records)
+    name = "none" if config.compression == "uncompressed" else config.compression
+    codec = codec_of_name(name)
+    own_codec = header.attributes & COMPRESSION_MASK
+    has_keys = config.is_compacted and not header.attributes & CONTROL
+    is_recompressed = codec is not None and codec != own_codec
+    is_unread = False
+    delayed: DelayedBatch | None = None
+    if header.is_doubtful or has_keys or is_recompressed or config.has_attributes:
+        payload = payload_of(batch, header, bytes_max)
+        if header.is_doubtful:
+            check_count(payload, header)
+        if has_keys:
+            _check_keys(payload, header)
+        if not config.has_attributes:
+            is_unread = has_reserved(payload)
+        elif found := scan_records(payload, header, now_ms):
+            later = _delayed(found, header, now_ms)
+            if later:
+                return _split(batch, header, later, config, now_ms, codec, bytes_max)
+        if codec is not None and is_recompressed:
+            batch = compress_batch(header, payload, codec)
+    if config.is_log_append_time:
+        batch = log_append_time(batch, now_ms)
+    config.check_size(len(batch))
+    return Admitted(batch, check_batch(batch), delayed, is_unread)
+
+
+def _check_keys(payload: bytes, header: BatchHeader) -> None:
+    """Raises RecordInvalid, which names the records that have no key."""
+    keyless = keyless_records(payload, header)
+    if keyless:
+        shown = ", ".join(map(str, keyless[:SHOWN_MAX]))
+        more = ", ..." if len(keyless) > SHOWN_MAX else ""
+        raise RecordInvalid(
+            "a topic with cleanup.policy=compact takes no records without a key, and"
+            f" {len(keyless)} of this batch have none (index {shown}{more}): nothing of it is"
+            " stored; give each record a key",
+            record_errors=[(index, "it has no key") for index in keyless],
+        )
+
+
+def _delayed(found: Sequence[RecordAttributes], header: BatchHeader, now_ms: int) -> dict[int, int]:
+    """Index -> due time of the records that are not due yet. Raises RecordInvalid."""
+    later = {
+        item.batch_index: item.due_ms
+        for item in found
+        if item.due_ms is not None and item.due_ms > now_ms
+    }
+    if later and header.attributes & TRANSACTIONAL:
+        raise _refused(
+            min(later), "a record of a transaction cannot be delayed: send it without a transaction"
+        )
+    for item in found:
+        if item.named is not None:
+            raise _refused(item.batch_index, "named sequences are not supported yet")
+    return later
+
+
+def _refused(index: int, reason: str) -> RecordInvalid:
+    return RecordInvalid(
+        f"record {index} of the batch: {reason}; nothing of the batch is stored",
+        record_errors=[(index, reason)],
+    )
+
+
+def _split(
+    batch: bytes,
+    header: BatchHeader,
+    later: dict[int, int],
+    config: LogConfig,
+    now_ms: int,
+    codec: int | None,
+    bytes_max: int,
+) -> Admitted:
+    """Part the delayed records of a batch from those that are for the log now."""
+    records = decode_batch(batch, decompressed_bytes_max=bytes_max)
+    config.check_size(header.size)  # what it decompresses to is held until it is due
+    origin = None
+    if header.producer_id != NO_PRODUCER_ID:
+        origin = BatchOrigin(header.producer_id, header.producer_epoch, header.base_sequence)
+    delayed = DelayedBatch(
+        [DelayedRecord(due_ms, index, records[index]) for index, due_ms in later.items()], origin
+    )
+    kept = [record for index, record in enumerate(records) if index not in later]
+    rest = without_records(header, kept, codec)
+    if rest is None:
+        return Admitted(b"", None, delayed)
+    if config.is_log_append_time:
+        rest = log_append_time(rest, now_ms)
+    config.check_size(len(rest))
+    return Admitted(rest, read_header(rest), delayed)
+
+
+def without_records(header: BatchHeader, kept: Sequence[Record], codec: int | None) -> bytes | None:
+    """The batch of `header` with only the records in `kept`; None where nothing is to be stored.
+
+    A batch of an idempotent producer keeps its length in offsets and sequences, so that the next
+    one follows it, even if no record is left; its records have gaps between their offsets, as after
+    compaction.
+    """
+    if codec is None:
+        codec = header.attributes & COMPRESSION_MASK
+    if header.producer_id == NO_PRODUCER_ID:
+        return encode_batch(kept, codec=codec) if kept else None
+    attributes = header.attributes & ~COMPRESSION_MASK | codec
+    header = header._replace(attributes=attributes)
+    return retain_records(header, kept) if kept else empty_batch(header)
+
+
+class Admission:
+    """Runs `admit`, where that takes long in a thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, "headrace-admission")
+
+    def now(self, records: memoryview, header: BatchHeader, config: LogConfig) -> Admitted | None:
+        """The batch as it is to be stored; None where that takes the thread. Raises as `admit`.
+
+        None also for what is wrong about it, where that is known only once it is decompressed.
+        """
+        if len(records) > INLINE_BYTES_MAX:
+            return None
+        try:
+            return admit(records, header, config, self._clock.now_ms(), INLINE_BYTES_MAX)
+        except BatchCorrupt:
+            if header.attributes & COMPRESSION_MASK:
+                return None  # perhaps it is too large only for here
+            raise
+
+    def later(
+        self,
+        records: memoryview,
+        header: BatchHeader,
+        config: LogConfig,
+        then: Callable[[Admitted | BaseException], None],
+    ) -> None:
+        """The same in the thread; `then` gets it, or what was raised."""
+        now_ms = self._clock.now_ms()
+        future = asyncio.get_running_loop().run_in_executor(
+            self._thread, _outcome, records, header, config, now_ms
+        )
+
+        def done(ended: asyncio.Future[Admitted | BaseException]) -> None:
+            if not ended.cancelled():
+                # Whatever it was: a request without an answer holds up all that follow it.
+                fault = ended.exception()
+                then(ended.result() if fault is None else fault)
+
+        future.add_done_callback(done)
+
+    def close(self) -> None:
+        """Take no more; batches that wait are dropped, since none was acknowledged."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _outcome(
+    records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int
+) -> Admitted | BaseException:
+    found: Admitted | BaseException
+    try:
+        found = admit(records, header, config, now_ms, DECOMPRESSED_BYTES_MAX)
+    except (HeadraceError, MemoryError) as error:
+        # Its traceback would keep the decompressed bytes until the next garbage collection.
+        error.__cause__ = error.__context__ = None
+        found = error.with_traceback(None)
+    if isinstance(found, BaseException) or len(found.batch) > GIVEN_BACK_BYTES_MIN:
+        give_back()
+    return found

@@ -1,0 +1,424 @@
+"""Admission of appends: the one way by which every face appends a batch to a partition's log.
+
+Invariants: knows batches and logs, no protocol. A batch is appended in the turn of the loop in
+which it is handed over, in that order and without a task, unless it has to wait: for its log to be
+ready, for its transaction to be verified, to be opened in a thread (`admission`), or for its
+delayed records to be durable. Batches of the same partition that come meanwhile keep their order
+and wait with it; other partitions do not. A batch of a topic without queue attributes that is
+stored as it came is never opened.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.coordinators.delays import Delays, NoDelays
+from headrace.broker.coordinators.transaction_verification import TransactionalWrite, for_produce
+from headrace.broker.services.admission import Admission, Admitted, is_kept
+from headrace.errors import (
+    BatchCorrupt,
+    HeadraceError,
+    OutOfOrderSequence,
+    RecordInvalid,
+    StorageUnavailable,
+    TransactionalIdRefused,
+    TransactionUnverified,
+)
+from headrace.records.batch import (
+    COMPRESSION_MASK,
+    LOG_OVERHEAD,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TRANSACTIONAL,
+    BatchHeader,
+    check_batch,
+)
+from headrace.records.compression import CODEC_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.coordinators.transaction_verification import Verifications
+    from headrace.log.partition_log import Appended, PartitionLog
+    from headrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS_MAX: Final = 8
+"""How often a batch waits for its log to be ready; each time it was told that it is."""
+WAITING_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Of all batches that wait in order, as they came; more get a retriable error."""
+TOPICS_WARNED_MAX: Final = 1_000
+NO_OFFSET: Final = -1
+
+
+class Transaction(NamedTuple):
+    """What a face says of the transaction that a batch belongs to."""
+
+    transactional_id: str | None
+    is_added: bool
+    """Whether the write adds its partition to the transaction (transaction version 2)."""
+    has_abortable: bool
+    """Whether the client knows the error TransactionAbortable."""
+
+
+class Placed(NamedTuple):
+    """Where a batch was stored."""
+
+    base_offset: int
+    """NO_OFFSET where nothing of it went to the log now."""
+    timestamp_ms: int
+    """That the log gave it; NO_TIMESTAMP where it keeps those of the producer."""
+    log_start_offset: int
+
+
+class _Write:
+    """A batch on its way into a log."""
+
+    __slots__ = (
+        "admitted",
+        "attempts",
+        "delays_done",
+        "header",
+        "partition",
+        "records",
+        "then",
+        "transaction",
+    )
+
+    def __init__(
+        self,
+        partition: PartitionLog,
+        records: memoryview,
+        header: BatchHeader,
+        then: Callable[[Placed | BaseException], None],
+        transaction: Transaction | None,
+    ) -> None:
+        self.partition = partition
+        self.records = records
+        self.header = header
+        self.then = then
+        self.transaction = transaction
+        self.attempts = ATTEMPTS_MAX
+        self.admitted: Admitted | None = None
+        self.delays_done = False
+        """Whether its delayed records are durable."""
+
+
+def check_single(records: memoryview | None) -> BatchHeader:
+    """The header of a client's batch, once it is found whole and nothing follows it.
+
+    Raises BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat.
+    """
+    if records is None or not len(records):
+        raise BatchCorrupt("a Produce request without records")
+    header = check_batch(records)
+    if header[1] + LOG_OVERHEAD != len(records):
+        raise RecordInvalid("Produce v3 and later take exactly one batch a partition (KIP-98)")
+    if header[5] & COMPRESSION_MASK >= len(CODEC_NAMES):
+        raise RecordInvalid(f"unknown compression codec {header[5] & COMPRESSION_MASK}")
+    return header
+
+
+class Appends:
+    """The appends of one broker."""
+
+    def __init__(self, clock: Clock, verifications: Verifications) -> None:
+        self._clock = clock
+        self._verifications = verifications
+        self._admission = Admission(clock)
+        self.delays: Delays = NoDelays()
+        """Where delayed records go."""
+        self._queues: dict[PartitionLog, deque[_Write]] = {}
+        """Partitions with a batch that has to wait, and the batches after it."""
+        self._waiting_bytes = 0
+        self.records_total = 0
+        self.bytes_total = 0
+        self.batches_total = 0
+        self.delayed_total = 0
+        """Records handed to `delays`."""
+        self.unread_attributes_total = 0
+        """Batches with queue attributes on topics that do not read them, among those opened."""
+        self._warned: dict[str, None] = {}
+
+    def append_now(
+        self, partition: PartitionLog, records: memoryview, header: BatchHeader
+    ) -> Appended | None:
+        """Append a checked batch that is stored as it came; None where `append` has to be used.
+
+        Raises HeadraceError.
+        """
+        if (
+            not is_kept(header, partition.config)
+            or header[5] & TRANSACTIONAL
+            or partition in self._queues
+        ):
+            return None
+        appended = partition.append(records, header)
+        if appended is not None:
+            self.records_total += header[12]  # by name, a field takes 25 ns longer
+            self.bytes_total += header[1]
+            self.batches_total += 1
+        return appended
+
+    def append(
+        self,
+        partition: PartitionLog,
+        records: memoryview,
+        header: BatchHeader,
+        then: Callable[[Placed | BaseException], None],
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Append a checked batch; `then` gets where it is once it is durable, or what went wrong.
+
+        Raises HeadraceError, and does not call `then`, where it is refused at once.
+        """
+        write = _Write(partition, records, header, then, transaction)
+        if header.attributes & TRANSACTIONAL and self._is_held(write):
+            return
+        self._enqueue(write)
+
+    def close(self) -> None:
+        """Give up the batches that wait to be opened."""
+        self._admission.close()
+
+    # --- transactions ------------------------------------------------------------------------
+
+    def _is_held(self, write: _Write) -> bool:
+        """Whether the batch waits until its transaction is verified. Raises HeadraceError."""
+        transaction, header = write.transaction, write.header
+        if transaction is None or transaction.transactional_id is None:
+            raise TransactionalIdRefused(
+                "a transactional batch in a request without a transactional id is not stored"
+            )
+        if not self._verifications.is_due(write.partition, header):
+            return False
+        topic, _, number = write.partition.name.rpartition("-")
+        asked = TransactionalWrite(
+            transaction.transactional_id,
+            header.producer_id,
+            header.producer_epoch,
+            topic,
+            int(number),
+            transaction.is_added,
+        )
+
+        def then(error: HeadraceError | None) -> None:
+            if error is not None:
+                has_abortable, is_added = transaction.has_abortable, transaction.is_added
+                write.then(for_produce(error, has_abortable=has_abortable, is_added=is_added))
+                return
+            try:
+                self._enqueue(write)
+            except HeadraceError as refusal:
+                write.then(refusal)
+
+        self._verifications.hold(write.partition, asked, then)
+        return True
+
+    def _check_transactional(self, write: _Write, header: BatchHeader) -> None:
+        """Raises what forbids to append a batch of a transaction now."""
+        partition, transaction = write.partition, write.transaction
+        if write.attempts < ATTEMPTS_MAX and self._verifications.is_due(partition, header):
+            # It was verified, and a marker may have come while it waited for the log.
+            raise TransactionUnverified(f"{partition.name} was not ready: send the batch again")
+        if (
+            transaction is not None
+            and transaction.is_added
+            and header.base_sequence > 0
+            and partition.is_loaded
+            and header.producer_id not in partition.producers
+            and not partition.retries.is_waiting(self._clock.now_ms())
+        ):
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id}, of which {partition.name} knows nothing, begins"
+                f" with sequence {header.base_sequence} instead of 0"
+            )
+
+    # --- order -------------------------------------------------------------------------------
+
+    def _enqueue(self, write: _Write) -> None:
+        """Go on with a batch, or after those of its partition that wait. Raises HeadraceError."""
+        queue = self._queues.get(write.partition)
+        size = len(write.records)
+        if queue is not None:
+            self._check_room(size)
+            self._waiting_bytes += size
+            queue.append(write)
+        elif not self._begin(write):
+            self._queues[write.partition] = deque()
+
+    def _check_room(self, size: int) -> None:
+        if self._waiting_bytes and self._waiting_bytes + size > WAITING_BYTES_MAX:
+            raise StorageUnavailable(
+                "too many batches wait to be opened, this one was not taken: send it again"
+            )
+
+    def _advance(self, partition: PartitionLog) -> None:
+        """The batch that held up its partition has been dealt with: go on with the next ones."""
+        queue = self._queues[partition]
+        while queue:
+            write = queue.popleft()
+            self._waiting_bytes -= len(write.records)
+            try:
+                if not self._begin(write):
+                    return
+            except HeadraceError as error:
+                write.then(error)
+        del self._queues[partition]
+
+    def _begin(self, write: _Write) -> bool:
+        """Open the batch if it must be, and append it; False if that takes until `_advance`.
+
+        Raises HeadraceError.
+        """
+        partition, header = write.partition, write.header
+        if write.admitted is None:
+            if is_kept(header, partition.config):
+                write.admitted = Admitted(write.records, header)
+            else:
+                write.admitted = self._admission.now(write.records, header, partition.config)
+            if write.admitted is None:
+                self._open_later(write)
+                return False
+            self._count_unread(write)
+        return self._store(write)
+
+    def _open_later(self, write: _Write) -> None:
+        size = len(write.records)
+        self._check_room(size)
+        self._waiting_bytes += size
+
+        def then(outcome: Admitted | BaseException) -> None:
+            self._waiting_bytes -= size
+            if isinstance(outcome, BaseException):
+                write.then(outcome)
+            else:
+                write.admitted = outcome
+                self._count_unread(write)
+                if not self._store_or_fail(write):
+                    return
+            self._advance(write.partition)
+
+        self._admission.later(write.records, write.header, write.partition.config, then)
+
+    def _count_unread(self, write: _Write) -> None:
+        if write.admitted is None or not write.admitted.has_unread_attributes:
+            return
+        self.unread_attributes_total += 1
+        topic = write.partition.name.rpartition("-")[0]
+        if topic not in self._warned and len(self._warned) < TOPICS_WARNED_MAX:
+            self._warned[topic] = None
+            log.warning(
+                "topic %s gets records with queue attributes (headrace-* headers), which have no"
+                " effect there: set headrace.message.attributes=true on the topic to use them",
+                topic,
+            )
+
+    # --- append ------------------------------------------------------------------------------
+
+    def _store_or_fail(self, write: _Write) -> bool:
+        try:
+            return self._store(write)
+        except HeadraceError as error:
+            write.then(error)
+            return True
+
+    def _store(self, write: _Write) -> bool:
+        """Append an admitted batch; False if it has to wait, for its log or its delayed records.
+
+        Raises HeadraceError.
+        """
+        admitted, partition = write.admitted, write.partition
+        assert admitted is not None, "a batch is opened before it is stored"
+        header = admitted.header
+        if admitted.delayed is not None and not write.delays_done:
+            if partition.ready is not None or partition.active is None:
+                partition.check_failure()
+                partition.upkeep.require_active()
+                self._wait_ready(write)
+                return False
+            if not self._store_delayed(write, admitted):
+                return False
+        if header is None:
+            self._count(write, admitted)
+            write.then(Placed(NO_OFFSET, NO_TIMESTAMP, partition.log_start_offset))
+            return True
+        if header.attributes & TRANSACTIONAL:
+            self._check_transactional(write, header)
+        appended = partition.append(admitted.batch, header)
+        if appended is None:
+            self._wait_ready(write)
+            return False
+        self._count(write, admitted)
+        config = partition.config
+        time_ms = header.max_timestamp_ms if config.is_log_append_time else NO_TIMESTAMP
+        placed = Placed(appended.base_offset, time_ms, partition.log_start_offset)
+        appended.completion.then(_stored, (write, placed))
+        return True
+
+    def _count(self, write: _Write, admitted: Admitted) -> None:
+        self.records_total += write.header.record_count
+        self.bytes_total += write.header.length
+        self.batches_total += 1
+        if admitted.delayed is not None:
+            self.delayed_total += len(admitted.delayed.records)
+
+    def _wait_ready(self, write: _Write) -> None:
+        """Try again when the log is ready. Raises StorageUnavailable if it never seems to be."""
+        partition = write.partition
+        if partition.ready is None or write.attempts <= 0 or partition.is_deleted:
+            partition.retries.are_due = True
+            raise StorageUnavailable("the log is not ready")
+        write.attempts -= 1
+        partition.ready.then(self._is_ready, write)
+
+    def _is_ready(self, error: BaseException | None, write: _Write) -> None:
+        partition = write.partition
+        if error is not None:
+            # Those after it have waited for the same: one wait each would add up.
+            failed = [write, *self._queues.pop(partition)]
+            self._waiting_bytes -= sum(len(waiting.records) for waiting in failed[1:])
+            for waiting in failed:
+                waiting.then(error)
+            return
+        for waiting in self._queues[partition]:
+            waiting.attempts -= 1
+        if self._store_or_fail(write):
+            self._advance(partition)
+
+    # --- delayed records ---------------------------------------------------------------------
+
+    def _store_delayed(self, write: _Write, admitted: Admitted) -> bool:
+        """Hand over the delayed records; False while they are not durable. Raises HeadraceError."""
+        partition, header = write.partition, write.header
+        assert admitted.delayed is not None
+        if header.producer_id != NO_PRODUCER_ID:
+            now_ms = self._clock.now_ms()
+            if partition.retries.check(partition.producers, header, now_ms) is not None:
+                write.delays_done = True  # a batch that is stored, which means that they are, too
+                return True
+        completion = self.delays.add(partition, admitted.delayed)
+        if completion.done:
+            if completion.error is not None:
+                raise completion.error
+            write.delays_done = True
+            return True
+        completion.then(self._delays_stored, write)
+        return False
+
+    def _delays_stored(self, error: BaseException | None, write: _Write) -> None:
+        if error is not None:
+            write.then(error)
+        else:
+            write.delays_done = True
+            if not self._store_or_fail(write):
+                return
+        self._advance(write.partition)
+
+
+def _stored(error: BaseException | None, context: tuple[_Write, Placed]) -> None:
+    write, placed = context
+    write.then(placed if error is None else error)

@@ -1,0 +1,203 @@
+"""What admission does with records that are due later, over a `Delays` that keeps them in memory.
+
+Through the Kafka face, so that order, sequences and answers are those that producers meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from face_rig import Rig, broker
+
+from headrace.errors import StorageUnavailable
+from headrace.kafka import apis
+from headrace.kafka.error_codes import INVALID_RECORD, NONE, NOT_LEADER_OR_FOLLOWER
+from headrace.log.reading import read
+from headrace.records.codec import Headers, Record, encode_batch, iterate_records
+from headrace.records.compression import LZ4
+from headrace.runtime.completion import Completion
+
+if TYPE_CHECKING:
+    from headrace.broker.coordinators.delays import DelayedBatch
+    from headrace.log.partition_log import PartitionLog
+
+ON = {"headrace.message.attributes": "true"}
+LATER: Headers = [("headrace-delay", b"60000")]
+PAST: Headers = [("headrace-deliver-at", b"1000")]
+
+
+class _KeptDelays:
+    def __init__(self) -> None:
+        self.batches: list[DelayedBatch] = []
+        self.completions: list[Completion] = []
+        self.is_prompt = True
+
+    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Completion:
+        self.batches.append(batch)
+        self.completions.append(Completion())
+        if self.is_prompt:
+            self.completions[-1].succeed()
+        return self.completions[-1]
+
+    @property
+    def values(self) -> list[list[bytes | None]]:
+        return [[item.record.value for item in batch.records] for batch in self.batches]
+
+
+def _request(records: bytes) -> dict[str, Any]:
+    data = {"name": "t", "partition_data": [{"index": 0, "records": records}]}
+    return {"acks": -1, "timeout": 1_000, "transactional_id": None, "topic_data": [data]}
+
+
+def _batch(items: dict[bytes, Headers], **options: Any) -> bytes:
+    records = [Record(0, 1_700_000_000_000, None, v, list(h)) for v, h in items.items()]
+    return encode_batch(records, **options)
+
+
+async def _ask(rig: Rig, records: bytes) -> Any:
+    answer = await rig.client().ask(apis.PRODUCE, 9, _request(records))
+    return answer.responses[0].partition_responses[0]
+
+
+async def _stored(rig: Rig) -> list[tuple[int, bytes | None]]:
+    log = rig.node.topics.get("t").partitions[0]
+    data = bytes(await read(log, rig.store, 0, 1_000_000))
+    return [(record.offset, record.value) for record in iterate_records(data)]
+
+
+def _kept(rig: Rig) -> _KeptDelays:
+    kept = rig.node.appends.delays = _KeptDelays()
+    return kept
+
+
+def test_delayed_records_are_refused_where_nothing_delivers_them():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs=ON)
+            refused = await _ask(rig, _batch({b"a": [], b"b": LATER}))
+            assert refused.error_code == INVALID_RECORD
+            assert [item.batch_index for item in refused.record_errors] == [1]
+            assert "headrace-delay" in refused.record_errors[0].batch_index_error_message
+            assert rig.node.topics.get("t").partitions[0].end_offset == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("codec", [0, LZ4])
+def test_a_batch_is_split_into_what_is_due_and_what_is_not(codec):
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs=ON)
+            kept = _kept(rig)
+            items = {b"a": [], b"b": LATER, b"c": PAST, b"d": LATER, b"e": []}
+            assert (await _ask(rig, _batch(items, codec=codec))).base_offset == 0
+            assert await _stored(rig) == [(0, b"a"), (1, b"c"), (2, b"e")]
+            assert kept.values == [[b"b", b"d"]]
+            assert [item.batch_index for item in kept.batches[0].records] == [1, 3]
+            assert kept.batches[0].origin is None
+            answer = await _ask(rig, _batch({b"f": LATER}, codec=codec))
+            assert (answer.error_code, answer.base_offset) == (NONE, -1)
+            assert rig.node.topics.get("t").partitions[0].end_offset == 3
+            assert rig.node.appends.delayed_total == 3
+
+    asyncio.run(scenario())
+
+
+def test_an_idempotent_producers_sequences_go_on_over_delayed_records():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs=ON)
+            kept = _kept(rig)
+            options = {"producer_id": 5, "producer_epoch": 0}
+            first = _batch({b"a": [], b"b": LATER}, base_sequence=0, **options)
+            second = _batch({b"c": LATER, b"d": LATER}, base_sequence=2, **options)
+            third = _batch({b"e": LATER, b"f": []}, base_sequence=4, **options)
+            for batch, base in ((first, 0), (second, 2), (second, 2), (third, 4), (third, 4)):
+                answer = await _ask(rig, batch)
+                assert (answer.error_code, answer.base_offset) == (NONE, base)
+            assert kept.values == [[b"b"], [b"c", b"d"], [b"e"]]  # no retry is kept twice
+            assert kept.batches[1].origin == (5, 0, 2)
+            assert await _stored(rig) == [(0, b"a"), (5, b"f")]
+            assert rig.node.topics.get("t").partitions[0].end_offset == 6
+
+    asyncio.run(scenario())
+
+
+def test_batches_after_delayed_records_keep_their_order_until_those_are_durable():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs=ON)
+            kept = _kept(rig)
+            await _ask(rig, _batch({b"0": []}))
+            kept.is_prompt = False
+            client = rig.client()
+            options = {"producer_id": 5, "producer_epoch": 0}
+            first = _batch({b"a": LATER, b"b": []}, base_sequence=0, **options)
+            second = _batch({b"c": []}, base_sequence=2, **options)
+            third = _batch({b"d": LATER}, base_sequence=3, **options)
+            for batch in (first, second, third):
+                client.send(apis.PRODUCE, 9, _request(batch))
+            log = rig.node.topics.get("t").partitions[0]
+            assert (log.end_offset, len(kept.completions)) == (1, 1)
+            kept.completions[0].succeed()
+            assert (log.end_offset, len(kept.completions)) == (4, 2)
+            kept.completions[1].fail(StorageUnavailable("the disk is full"))
+            while len(client.answers()) < 3:
+                await asyncio.sleep(0)
+            parts = [answer.responses[0].partition_responses[0] for answer in client.answers()]
+            assert [part.error_code for part in parts[:2]] == [NONE, NONE]
+            assert parts[2].error_code not in {NONE, INVALID_RECORD, NOT_LEADER_OR_FOLLOWER}
+            kept.is_prompt = True
+            assert (await _ask(rig, third)).base_offset == 4
+            assert kept.values == [[b"a"], [b"d"], [b"d"]]
+
+    asyncio.run(scenario())
+
+
+def test_a_record_of_a_transaction_cannot_be_delayed():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs=ON)
+            rig.node.verifications.verifier = None
+            options = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+            batch = _batch({b"a": [], b"b": LATER}, is_transactional=True, **options)
+            request = {**_request(batch), "transactional_id": "x"}
+            answer = await rig.client().ask(apis.PRODUCE, 9, request)
+            refused = answer.responses[0].partition_responses[0]
+            assert refused.error_code == INVALID_RECORD
+            assert "transaction" in refused.error_message
+
+    asyncio.run(scenario())
+
+
+def test_attributes_on_topics_that_do_not_read_them_are_counted_where_batches_are_opened(caplog):
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs={"compression.type": "lz4"})
+            for _ in range(3):
+                assert (await _ask(rig, _batch({b"a": LATER}))).error_code == NONE
+            assert [value for _, value in await _stored(rig)] == [b"a"] * 3
+            assert rig.node.appends.unread_attributes_total == 3
+            warnings = [r.getMessage() for r in caplog.records if "headrace-*" in r.getMessage()]
+            assert len(warnings) == 1
+            assert "headrace.message.attributes=true" in warnings[0]
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_without_attributes_stores_a_batch_byte_for_byte():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1)
+            batch = _batch({b"a": LATER, b"b": [("headrace-priority", b"\xff")]})
+            assert (await _ask(rig, batch)).error_code == NONE
+            log = rig.node.topics.get("t").partitions[0]
+            assert bytes(await read(log, rig.store, 0, 1_000_000))[16:] == batch[16:]
+            await rig.node.topics.change_configs(rig.node.topics.get("t"), lambda _: ON)
+            refused = await _ask(rig, batch)
+            assert refused.error_code == INVALID_RECORD
+            assert [item.batch_index for item in refused.record_errors] == [1]
+
+    asyncio.run(scenario())
