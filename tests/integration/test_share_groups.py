@@ -8,6 +8,8 @@ from tests.integration.java import session
 pytestmark = pytest.mark.java
 
 
-@pytest.mark.parametrize("scenario", ["sharing", "settling", "ordered", "leaving"])
+@pytest.mark.parametrize(
+    "scenario", ["sharing", "settling", "ordered", "leaving", "administration"]
+)
 def test_java_share_consumer(broker, name, scenario):
     session().run("ShareScenarios", broker.kafka, scenario, name)

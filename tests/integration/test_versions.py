@@ -155,12 +155,28 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
         77: {"group_ids": (fresh,)},
         78: share_values(fresh, topic_id) | {"max_bytes": 1_000_000, "max_records": 10},
         79: share_values(fresh, topic_id) | {"share_session_epoch": 1},
+        83: share_state(fresh, topic_id, state_epoch=0, start_offset=0),
+        86: share_state(fresh, topic_id),
+        87: share_state(fresh, topic_id, leader_epoch=-1),
+        90: {"groups": [{"group_id": fresh, "topics": None}]},
+        91: {
+            "group_id": fresh,
+            "topics": [
+                {"topic_name": TOPIC, "partitions": [{"partition_index": 0, "start_offset": 0}]}
+            ],
+        },
+        92: {"group_id": fresh, "topics": [{"topic_name": TOPIC}]},
     }[api]
 
 
 def share_values(group: str, topic_id: UUID) -> dict:
     topics = [{"topic_id": topic_id, "partitions": [{"partition_index": 0}]}]
     return {"group_id": group, "member_id": "m", "topics": topics}
+
+
+def share_state(group: str, topic_id: UUID, **values: int) -> dict:
+    topics = [{"topic_id": topic_id, "partitions": [{"partition": 0, **values}]}]
+    return {"group_id": group, "topics": topics}
 
 
 def begin_transaction(raw: Raw, api: int, version: int, fresh: str) -> dict:
@@ -202,6 +218,8 @@ PROMISED_ERRORS = {
     14: {UNKNOWN_MEMBER_ID},
     77: {GROUP_ID_NOT_FOUND},
     79: {SHARE_SESSION_NOT_FOUND},
+    90: {GROUP_ID_NOT_FOUND},
+    92: {GROUP_ID_NOT_FOUND},
 }
 VERSIONS = [
     pytest.param(api.key, version, id=f"{api.name}-v{version}")

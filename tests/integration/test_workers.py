@@ -11,7 +11,10 @@ import psutil
 import pytest
 from tests.integration.broker import Broker, wait_until
 from tests.integration.clients import TIMEOUT_S, admin, create_topic
+from tests.integration.raw import Raw
 
+FIND_COORDINATOR, DELETE_GROUPS = 10, 42
+DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS = 90, 91
 PARTITIONS = 6
 
 
@@ -218,3 +221,40 @@ def test_no_worker_outlives_its_supervisor(tmp_path):
     broker.kill()
     gone, alive = psutil.wait_procs(children, timeout=60)
     assert len(gone) == 2, alive
+
+
+def test_a_share_group_is_administered_over_partitions_of_all_workers(workers):
+    create_topic(workers.kafka, "jobs", PARTITIONS)
+    assert set(leaders(workers.kafka, "jobs")) == {0, 1}
+    produce(workers.kafka, "jobs", [b"x"] * PARTITIONS * 4)
+    which = {"key_type": 0, "coordinator_keys": ("g",)}
+    parts = [{"partition_index": number, "start_offset": 3} for number in range(PARTITIONS)]
+    topics = [{"topic_name": "jobs", "partitions": parts}]
+
+    host, _, port = workers.kafka.split(",")[0].rpartition(":")
+    with Raw((host, int(port))) as raw:
+
+        def coordinator():
+            found = raw.call(FIND_COORDINATOR, 4, **which).coordinators[0]
+            return (found.host, found.port) if not int(found.error_code) else None
+
+        address = wait_until(coordinator)
+    with Raw(address) as raw:
+        altered = raw.call(ALTER_SHARE_GROUP_OFFSETS, 0, group_id="g", topics=topics)
+        assert int(altered.error_code) == 0, altered.error_message
+        errors = [int(part.error_code) for one in altered.responses for part in one.partitions]
+        assert errors == [0] * PARTITIONS
+
+        def stands():
+            asked = [{"group_id": "g", "topics": None}]
+            (group,) = raw.call(DESCRIBE_SHARE_GROUP_OFFSETS, 1, groups=asked).groups
+            return {
+                part.partition_index: (part.start_offset, part.lag)
+                for topic in group.topics
+                for part in topic.partitions
+            }
+
+        assert stands() == dict.fromkeys(range(PARTITIONS), (3, 1))
+        (deleted,) = raw.call(DELETE_GROUPS, 2, groups_names=("g",)).results
+        assert int(deleted.error_code) == 0
+        assert stands() == {}

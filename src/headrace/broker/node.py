@@ -23,6 +23,7 @@ from headrace.broker.coordinators.transaction_coordinator import TransactionCoor
 from headrace.broker.coordinators.transaction_verification import Verifications
 from headrace.broker.housekeeping.compactor import Compactor
 from headrace.broker.housekeeping.ledger_evidence import LedgerEvidence
+from headrace.broker.housekeeping.orphans import collect_orphans
 from headrace.broker.housekeeping.replication import Replication
 from headrace.broker.housekeeping.sweep import Sweep
 from headrace.broker.housekeeping.tiering import Tiering
@@ -33,6 +34,7 @@ from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.services.appends import Appends
 from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.group_administration import GroupAdministration
+from headrace.broker.services.share_group_administration import ShareGroupAdministration
 from headrace.broker.services.topic_administration import TopicAdministration
 from headrace.broker.shares.dead_letters import DeadLetters
 from headrace.broker.shares.share_groups import ShareGroups
@@ -43,33 +45,21 @@ from headrace.coordination.transactions.config import TransactionConfig
 from headrace.errors import (
     CoordinatorUnavailable,
     HeadraceError,
-    MetadataUnavailable,
     NotCoordinator,
-    StorageUnavailable,
 )
 from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.retention import enforce
 from headrace.metadata.facts import (
     GROUPS,
-    OWNERS,
-    PARTITIONS,
     TOPICS,
     BrokerFact,
-    CompanionKind,
-    OwnerFact,
-    PartitionFact,
-    companion_number,
     copy_cluster_id,
     ensure_cluster_id,
-    owner_key,
-    partition_of_companion,
-    partition_of_key,
 )
-from headrace.metadata.store import ANY, MetadataStore
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.runtime.tasks import Tasks
-from headrace.storage.ledger import LedgerId, LedgerStore, ReplicatesLedgers, ReportsSpace
+from headrace.storage.ledger import LedgerStore, ReplicatesLedgers, ReportsSpace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,12 +67,11 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
-    from headrace.broker.coordinators.peer_calls import PeerCalls
+    from headrace.broker.coordinators.peer_calls import PeerCalls, SharePeerCalls
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
     from headrace.broker.topics.topic import Topic
     from headrace.log.partition_log import PartitionLog
-    from headrace.metadata.facts import PartitionKey
-    from headrace.metadata.store import Entry
+    from headrace.metadata.store import Entry, MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
     from headrace.storage.tier import Tier
@@ -174,6 +163,7 @@ class Node:
             self.ownership,
             self._terms,
             self.dead_letters,
+            self.group_configs.begin,
             is_alone=self._is_alone,
         )
         self.share_groups = ShareGroups(
@@ -183,6 +173,14 @@ class Node:
             self._check_coordinator,
             self.clock,
             self.tasks,
+        )
+        self.share_group_administration = ShareGroupAdministration(
+            self.topics,
+            self.ownership,
+            self.share_groups,
+            self.shares,
+            self.group_configs,
+            self.brokers,
         )
 
     def _make_ownership(self, incarnation: str) -> Ownership:
@@ -274,13 +272,16 @@ class Node:
                 config.transaction_timeout_ms_max, config.transactional_id_expiration_ms
             ),
         )
-        self.group_administration = GroupAdministration(self.topics, self.groups)
+        self.group_administration = GroupAdministration(
+            self.topics, self.groups, self.share_group_administration
+        )
         self.coordinators.add(self.groups.shards)
         self.coordinators.add(self.transactions.shards)
 
-    def call_peers_with(self, peers: PeerCalls) -> None:
-        """Use this client for what must be asked of other brokers."""
+    def call_peers_with(self, peers: PeerCalls, share_peers: SharePeerCalls | None = None) -> None:
+        """Use these clients for what must be asked of other brokers."""
         self.marker_sender.peers = self.transaction_checks.peers = peers
+        self.share_group_administration.peers = share_peers
 
     @property
     def randomness(self) -> Randomness:
@@ -363,7 +364,14 @@ class Node:
 
     async def _forget_progress(self, name: str, topic_id: UUID) -> None:
         self.shares.forget_topic(topic_id)
+        self.tasks.spawn(self._forget_share_topic(topic_id), "a deleted topic's share groups")
         await self.groups.topic_deleted(name, topic_id)
+
+    async def _forget_share_topic(self, topic_id: UUID) -> None:
+        try:
+            await self.group_configs.forget_topic(topic_id)
+        except HeadraceError as error:  # harmless: what is not there is passed over
+            log.info("share groups still name the deleted topic %s: %s", topic_id, error)
 
     def _topics_changed(self) -> None:
         for shards in self.coordinators:
@@ -417,56 +425,9 @@ class Node:
     # --- housekeeping ------------------------------------------------------------------------
 
     async def _collect_orphans(self) -> None:
-        """Delete the ledgers that no topic's chain names: a crash came between two steps."""
-        used: set[int] = set()
-        stale: list[str] = []
-        chained: set[PartitionKey] = set()
-        expected: set[PartitionKey] = set()
-        owners = {
-            partition_of_key(entry.key): OwnerFact.decode(entry.value).broker
-            for entry in (await self.metadata.list(OWNERS) if self._slots else ())
-        }
-        for entry in await self.metadata.list(PARTITIONS):
-            topic_id, number = partition_of_key(entry.key)
-            chained.add((topic_id, number))
-            owner = owners.get((topic_id, partition_of_companion(number)))
-            if self._slots and owner != self.config.broker_id:
-                continue  # another broker's, in another folder
-            if topic_id in self.topics.by_id:
-                fact = PartitionFact.decode(entry.value)
-                used |= fact.local_ledgers
-                expected |= {
-                    (topic_id, companion_number(number, kind))
-                    for kind in CompanionKind
-                    if fact.has_companion(kind)
-                }
-            else:
-                stale.append(entry.key)
-        for partition, broker_id in owners.items():
-            # Of a former life: it ended before it could let go of what was deleted.
-            if broker_id == self.config.broker_id and partition[0] not in self.topics.by_id:
-                stale.append(owner_key(*partition))
-        expected |= {
-            (topic.id, number)
-            for topic in self.topics.by_id.values()
-            for number in range(len(topic.partitions))
-            if topic.fact.has_chain(number)
-        }
-        orphans = [info.ledger for info in self.store.list() if info.ledger not in used]
-        if orphans and not expected <= chained:
-            log.error("a partition's chain is missing: ledgers that no chain names are kept")
-            orphans = []
-        try:
-            for ledger in orphans:
-                await self.store.delete(LedgerId(ledger))
-            for key in stale:
-                await self.metadata.delete(key, ANY)
-        except (StorageUnavailable, MetadataUnavailable) as error:
-            # A full disk is no reason to serve nobody: they go at the next start.
-            log.warning("%d ledgers that belong to no topic stay for now: %s", len(orphans), error)
-        else:
-            if orphans:
-                log.info("removed %d ledgers that belong to no topic", len(orphans))
+        """Delete what a crash left without a topic."""
+        parts = self.store, self.metadata, self.topics, self.config.broker_id
+        await collect_orphans(*parts, has_neighbours=bool(self._slots))
 
     async def _keep_house(self) -> None:
         while True:

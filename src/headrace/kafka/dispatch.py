@@ -44,6 +44,7 @@ from headrace.kafka.handlers import (
     partition_transactions,
     producers,
     share_fetch,
+    share_group_offsets,
     share_groups,
     topics,
     transactional_offsets,
@@ -53,6 +54,7 @@ from headrace.kafka.handlers.context import Context
 from headrace.kafka.handlers.fetch import FetchHandler
 from headrace.kafka.handlers.produce import ProduceHandler
 from headrace.kafka.peer_client import KafkaPeerClient
+from headrace.kafka.share_peers import SharePeers
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
 from headrace.kafka.wire.schema import Answer, read_request, write_response
@@ -100,6 +102,7 @@ _HANDLERS: dict[int, Handler] = {
     **transactions.HANDLERS,
     **transactional_offsets.HANDLERS,
     **share_groups.HANDLERS,
+    **share_group_offsets.HANDLERS,
     **share_fetch.HANDLERS,
 }
 
@@ -115,7 +118,7 @@ class KafkaFace:
         self._servers: list[asyncio.Server] = []
         self.connections: dict[Connection, None] = {}  # in order, so that a run can be replayed
         self._peer_client = KafkaPeerClient()
-        node.call_peers_with(self._peer_client)
+        node.call_peers_with(self._peer_client, SharePeers(self._peer_client.call))
         self.request_bytes_max = node.config.request_bytes_max
         self.gate: Gate | None = node.ownership.guard
         self.produce = ProduceHandler(node)

@@ -99,6 +99,10 @@ class KafkaPeerClient:
             peer = self._peers[address] = _Peer(*address)
         return peer
 
+    async def call(self, broker: BrokerFact, api_key: int, version: int, body: Answer) -> Any:
+        """Ask a broker; its answer. Raises BrokerUnreachable."""
+        return await self._peer(broker).call(api_key, version, body)
+
     def close(self) -> None:
         """Drop all connections."""
         for peer in self._peers.values():

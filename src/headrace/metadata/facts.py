@@ -116,19 +116,6 @@ def partition_of_companion(number: int) -> int:
     return number & ((1 << COMPANION_SHIFT) - 1)
 
 
-def group_key(group_id: str) -> str:
-    """The key of a group's settings. The id is written in hexadecimal: it may hold anything."""
-    return GROUPS + group_id.encode().hex()
-
-
-def group_of_key(key: str) -> str:
-    """The group id in a key under GROUPS. Raises DataCorrupt."""
-    try:
-        return bytes.fromhex(key[len(GROUPS) :]).decode()
-    except ValueError as error:
-        raise DataCorrupt(f"{key!r} is not the key of a group: remove it", key=key) from error
-
-
 def owner_key(topic_id: UUID, partition: int) -> str:
     """The key of the fact that says which broker serves a partition."""
     return f"{OWNERS}{topic_id.hex}/{partition}"
@@ -320,20 +307,6 @@ class OwnerFact(StoredFact):
             reader.integer_or_none("is_ready", 0),
             reader.rest(),
         )
-
-
-@dataclass(slots=True)
-class GroupFact(StoredFact):
-    """The settings of one group that differ from the defaults."""
-
-    configs: dict[str, str]
-    unknown: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def decode(cls, value: bytes) -> GroupFact:
-        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
-        reader = FactReader.parse("group", value)
-        return cls(reader.texts("configs"), reader.rest())
 
 
 @dataclass(slots=True)

@@ -11,7 +11,12 @@ import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.GroupState;
+import org.apache.kafka.common.GroupType;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.GroupIdNotFoundException;
+import org.apache.kafka.common.errors.GroupNotEmptyException;
 import org.apache.kafka.common.serialization.*;
 
 /** What Kafka's KafkaShareConsumer is promised. Each scenario throws where a promise is broken. */
@@ -204,5 +209,91 @@ public final class ShareScenarios {
             }
         }
         check(again == 20, again + " of 20 records came back before their locks ended");
+    }
+
+    /** What Kafka's Admin client does with share groups. */
+    static void administration(String... args) throws Exception {
+        String topic = args[0];
+        String group = topic + "-g";
+        TopicPartition partition = new TopicPartition(topic, 0);
+        write(topic, 1, 10, 0);
+        configure(group, "share.auto.offset.reset", "earliest");
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+            try (KafkaShareConsumer<String, String> c = consumer(group)) {
+                c.subscribe(List.of(topic));
+                int seen = 0;
+                long end = System.nanoTime() + 30_000_000_000L;
+                while (seen < 10 && System.nanoTime() < end) {
+                    seen += c.poll(Duration.ofMillis(500)).count();
+                }
+                c.commitSync();
+                GroupListing listing = listing(admin, group);
+                check(listing.groupState().orElseThrow() == GroupState.STABLE, "it has members");
+                check(listing.type().orElseThrow() == GroupType.SHARE, "it is a share group");
+                ShareGroupDescription described = admin.describeShareGroups(List.of(group)).all()
+                    .get(30, TimeUnit.SECONDS).get(group);
+                check(described.members().size() == 1, "it has one member");
+                check(fails(admin.alterShareGroupOffsets(group, Map.of(partition, 0L)).all(),
+                    GroupNotEmptyException.class), "a group with members is not moved");
+                check(fails(admin.deleteShareGroups(List.of(group)).all(),
+                    GroupNotEmptyException.class), "a group with members is not deleted");
+            }
+            check(start(admin, group, partition) == 10, "it stands at the end");
+            check(lag(admin, group, partition) == 0, "nothing is left");
+            check(listing(admin, group).groupState().orElseThrow() == GroupState.EMPTY, "empty");
+            admin.alterShareGroupOffsets(group, Map.of(partition, 4L)).all()
+                .get(30, TimeUnit.SECONDS);
+            check(start(admin, group, partition) == 4, "it was moved");
+            check(lag(admin, group, partition) == 6, "six are left");
+            admin.deleteShareGroupOffsets(group, java.util.Set.of(topic)).all()
+                .get(30, TimeUnit.SECONDS);
+            check(offsets(admin, group, partition) == null, "its offsets were deleted");
+            admin.alterShareGroupOffsets(group, Map.of(partition, 2L)).all()
+                .get(30, TimeUnit.SECONDS);
+            admin.deleteShareGroups(List.of(group)).all().get(30, TimeUnit.SECONDS);
+            check(listing(admin, group) == null, "it was deleted");
+            check(fails(admin.deleteShareGroups(List.of(group)).all(),
+                GroupIdNotFoundException.class), "a deleted group is unknown");
+        }
+    }
+
+    static GroupListing listing(Admin admin, String group) throws Exception {
+        for (GroupListing one : admin.listGroups().all().get(30, TimeUnit.SECONDS)) {
+            if (one.groupId().equals(group)) {
+                return one;
+            }
+        }
+        return null;
+    }
+
+    static SharePartitionOffsetInfo offsets(Admin admin, String group, TopicPartition partition)
+            throws Exception {
+        try {
+            return admin.listShareGroupOffsets(Map.of(group, new ListShareGroupOffsetsSpec()))
+                .partitionsToOffsetInfo(group).get(30, TimeUnit.SECONDS).get(partition);
+        } catch (java.util.concurrent.ExecutionException e) {
+            if (e.getCause() instanceof GroupIdNotFoundException) {
+                return null;
+            }
+            throw e;
+        }
+    }
+
+    static long start(Admin admin, String group, TopicPartition partition) throws Exception {
+        return offsets(admin, group, partition).startOffset();
+    }
+
+    static long lag(Admin admin, String group, TopicPartition partition) throws Exception {
+        return offsets(admin, group, partition).lag().orElse(-1L);
+    }
+
+    static boolean fails(org.apache.kafka.common.KafkaFuture<?> future, Class<?> kind)
+            throws Exception {
+        try {
+            future.get(30, TimeUnit.SECONDS);
+            return false;
+        } catch (java.util.concurrent.ExecutionException e) {
+            return kind.isInstance(e.getCause());
+        }
     }
 }

@@ -1,27 +1,32 @@
-"""The settings of groups as they are stored, in memory: what faces read and change.
+"""The settings of groups, and which share groups there are, as the metadata store has them.
 
-Invariants: the metadata store holds the truth, one fact for each group that has overrides; a
-change is a compare-and-set. Other brokers' changes arrive through a Follower.
+Invariants: the metadata store holds the truth, one fact for each group that has overrides or has
+begun on a topic as a share group; a change is a compare-and-set. Other brokers' changes arrive
+through a Follower. What a share group has consumed is in the journals of its partitions.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.group_config import check_group_config, share_config
 from headrace.errors import GroupIdInvalid, MetadataUnavailable, VersionConflict
-from headrace.metadata.facts import GroupFact, group_key, group_of_key
-from headrace.metadata.store import ABSENT
+from headrace.metadata.group_facts import GroupFact, group_key, group_of_key
+from headrace.metadata.store import ABSENT, Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
+    from uuid import UUID
 
     from headrace.coordination.shares.config import ShareConfig
-    from headrace.metadata.store import Entry, MetadataStore
+    from headrace.metadata.store import MetadataStore
 
 GROUP_ID_LENGTH_MAX = 255
-"""Characters of a group that has settings: its id is part of a key."""
+"""Characters of a share group, and of one that has settings: its id is part of a key."""
+ATTEMPTS_MAX = 16
+"""Of one change, while other brokers change the same group: each of them begins it once."""
 NO_OVERRIDES: Mapping[str, str] = {}
 
 
@@ -30,7 +35,8 @@ class ConfiguredGroups:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
-        self._overrides: dict[str, Mapping[str, str]] = {}
+        self._facts: dict[str, GroupFact] = {}
+        self._topics: dict[str, tuple[UUID, ...]] = {}
         self._versions: dict[str, int] = {}
         self._configs: dict[str, ShareConfig] = {}
         self._default = share_config({})
@@ -40,25 +46,32 @@ class ConfiguredGroups:
         """Take over what is stored under a group's key."""
         group_id = group_of_key(key)
         self._configs.pop(group_id, None)
-        if entry is None:
-            self._overrides.pop(group_id, None)
+        fact = None if entry is None else GroupFact.decode(entry.value)
+        topics = () if fact is None else fact.topics()
+        if topics:
+            self._topics[group_id] = topics
+        else:
+            self._topics.pop(group_id, None)
+        if entry is None or fact is None:
+            self._facts.pop(group_id, None)
             self._versions.pop(group_id, None)
         else:
-            self._overrides[group_id] = GroupFact.decode(entry.value).configs
+            self._facts[group_id] = fact
             self._versions[group_id] = entry.version
 
     def overrides(self, group_id: str) -> Mapping[str, str]:
         """What was set for the group."""
-        return self._overrides.get(group_id, NO_OVERRIDES)
+        fact = self._facts.get(group_id)
+        return NO_OVERRIDES if fact is None else fact.configs
 
     def share_config(self, group_id: str) -> ShareConfig:
         """The group's settings, as its share partitions take them."""
-        overrides = self._overrides.get(group_id)
-        if overrides is None:
+        fact = self._facts.get(group_id)
+        if fact is None or not fact.configs:
             return self._default
         config = self._configs.get(group_id)
         if config is None:
-            config = self._configs[group_id] = share_config(overrides)
+            config = self._configs[group_id] = share_config(fact.configs)
         return config
 
     async def change(
@@ -70,25 +83,90 @@ class ConfiguredGroups:
     ) -> None:
         """Let `change` make the overrides. Raises ConfigInvalid, GroupIdInvalid,
         MetadataUnavailable."""
-        if not 0 < len(group_id) <= GROUP_ID_LENGTH_MAX:
-            raise GroupIdInvalid(
-                f"a group with settings needs an id of 1 to {GROUP_ID_LENGTH_MAX} characters"
-            )
+        _check_id(group_id)
         async with self._changing:
             configs = dict(change(self.overrides(group_id)))
             for name, value in configs.items():
                 check_group_config(name, value)
             if is_validated_only:
                 return
-            key = group_key(group_id)
-            version = self._versions.get(group_id, ABSENT)
-            try:
-                version = await self._metadata.put(key, GroupFact(configs).encode(), version)
-            except VersionConflict as error:
-                self.apply(key, await self._metadata.get(key))
+            fact = self._facts.get(group_id, GroupFact({}))
+            if not await self._put(group_id, replace(fact, configs=configs)):
                 raise MetadataUnavailable(
                     f"the settings of group {group_id!r} were changed meanwhile: try again"
-                ) from error
-            self._overrides[group_id] = configs
-            self._versions[group_id] = version
-            self._configs.pop(group_id, None)
+                )
+
+    # --- share groups ------------------------------------------------------------------------
+
+    def share_groups(self) -> list[str]:
+        """The ids of all share groups that have begun on a topic, sorted."""
+        return sorted(self._topics)
+
+    def share_topics(self, group_id: str) -> tuple[UUID, ...]:
+        """The topics in which the share group has begun; some may have been deleted."""
+        return self._topics.get(group_id, ())
+
+    async def begin(self, group_id: str, topic_id: UUID) -> None:
+        """Note that the share group begins on a topic. Raises GroupIdInvalid, MetadataUnavailable.
+
+        Written once for a group and a topic, before the group's first record in a journal, so an
+        empty group is found by its coordinator though the journals belong to other brokers.
+        """
+        if topic_id in self.share_topics(group_id):
+            return
+        _check_id(group_id)
+        await self._change_topics(group_id, lambda known: (*known, topic_id))
+
+    async def end(self, group_id: str, topics: Container[UUID] | None = None) -> None:
+        """Note that the share group is deleted from these topics, or (None) altogether.
+
+        Raises MetadataUnavailable.
+        """
+        await self._change_topics(
+            group_id,
+            lambda known: (
+                () if topics is None else tuple(one for one in known if one not in topics)
+            ),
+        )
+
+    async def forget_topic(self, topic_id: UUID) -> None:
+        """The topic was deleted. Raises MetadataUnavailable."""
+        for group_id in [name for name, known in self._topics.items() if topic_id in known]:
+            await self.end(group_id, {topic_id})
+
+    async def _change_topics(
+        self, group_id: str, change: Callable[[tuple[UUID, ...]], tuple[UUID, ...]]
+    ) -> None:
+        async with self._changing:
+            for _ in range(ATTEMPTS_MAX):
+                fact = self._facts.get(group_id, GroupFact({}))
+                topics = tuple(dict.fromkeys(change(fact.topics())))
+                if topics == fact.topics() or await self._put(group_id, fact.with_topics(topics)):
+                    return
+        raise MetadataUnavailable(
+            f"group {group_id!r} is being changed by other brokers: try again in a moment"
+        )
+
+    async def _put(self, group_id: str, fact: GroupFact) -> bool:
+        """Store the fact, or remove it where it says nothing; False: another broker was faster."""
+        key = group_key(group_id)
+        version = self._versions.get(group_id, ABSENT)
+        is_removed = not (fact.configs or fact.share_topics or fact.unknown)
+        try:
+            if not is_removed:
+                version = await self._metadata.put(key, fact.encode(), version)
+            elif version != ABSENT:
+                await self._metadata.delete(key, version)
+        except VersionConflict:
+            self.apply(key, await self._metadata.get(key))
+            return False
+        self.apply(key, None if is_removed else Entry(key, fact.encode(), version))
+        return True
+
+
+def _check_id(group_id: str) -> None:
+    if not 0 < len(group_id) <= GROUP_ID_LENGTH_MAX:
+        raise GroupIdInvalid(
+            f"a share group, or one with settings, needs an id of 1 to {GROUP_ID_LENGTH_MAX}"
+            " characters"
+        )

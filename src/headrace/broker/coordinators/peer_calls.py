@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.coordination.machine import EndsTransaction
     from headrace.coordination.transactions.commands import AddPartitionsCommand, AddPartitionsReply
     from headrace.coordination.transactions.state_records import Partition
     from headrace.errors import HeadraceError
-    from headrace.metadata.facts import BrokerFact
+    from headrace.metadata.facts import BrokerFact, PartitionKey
 
 
 class MarkerRequest(NamedTuple):
@@ -39,4 +39,48 @@ class PeerCalls(Protocol):
         self, broker: BrokerFact, command: AddPartitionsCommand
     ) -> AddPartitionsReply:
         """AddPartitionsToTxn, adding or verifying. Raises BrokerUnreachable."""
+        ...
+
+
+class ShareState(NamedTuple):
+    """Where a share group stands on one partition; START_UNKNOWN: it has not begun there."""
+
+    start_offset: int
+    finished_records: int
+    """Records after the start that are finished."""
+    leader_epoch: int = 0
+    end_offset: int = -1
+    """The partition's high watermark, -1: unknown."""
+
+
+START_UNKNOWN = -1
+ShareStates = dict["PartitionKey", "ShareState | HeadraceError"]
+Outcomes = dict["PartitionKey", "HeadraceError | None"]
+
+
+class SharePeerCalls(Protocol):
+    """Calls the broker that owns partitions, for a share group's coordinator."""
+
+    async def share_states(
+        self, broker: BrokerFact, group_id: str, partitions: Sequence[PartitionKey]
+    ) -> ShareStates:
+        """ReadShareGroupStateSummary. Raises BrokerUnreachable."""
+        ...
+
+    async def end_offsets(
+        self, broker: BrokerFact, partitions: Sequence[Partition]
+    ) -> dict[Partition, int]:
+        """ListOffsets: high watermarks of those that answer. Raises BrokerUnreachable."""
+        ...
+
+    async def start_share_group(
+        self, broker: BrokerFact, group_id: str, starts: Mapping[PartitionKey, int]
+    ) -> Outcomes:
+        """InitializeShareGroupState: begin at these offsets. Raises BrokerUnreachable."""
+        ...
+
+    async def forget_share_group(
+        self, broker: BrokerFact, group_id: str, partitions: Sequence[PartitionKey]
+    ) -> Outcomes:
+        """DeleteShareGroupState. Raises BrokerUnreachable."""
         ...

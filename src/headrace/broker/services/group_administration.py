@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.services.share_group_administration import SHARE
 from headrace.coordination.groups.commands import (
     CommitCommand,
     CommitReply,
@@ -30,25 +31,44 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.broker.coordinators.group_coordinator import GroupCoordinator
+    from headrace.broker.services.share_group_administration import ShareGroupAdministration
     from headrace.broker.topics.topics import Topics
+
+
+def _lower(words: Sequence[str]) -> set[str]:
+    return {word.lower() for word in words}
 
 
 class GroupAdministration:
     """See the module."""
 
-    def __init__(self, topics: Topics, coordinator: GroupCoordinator) -> None:
+    def __init__(
+        self, topics: Topics, coordinator: GroupCoordinator, shares: ShareGroupAdministration
+    ) -> None:
         self._topics = topics
         self._coordinator = coordinator
+        self._shares = shares
 
     async def ensure_offsets_topic(self) -> None:
         """Create the internal topic that holds all groups, unless it is there."""
         if OFFSETS_TOPIC not in self._topics.by_name:
             await self._topics.ensure_internal(OFFSETS_TOPIC)
 
-    async def list(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> ListGroupsReply:
+    async def list_groups(
+        self, states: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> ListGroupsReply:
         """The groups that this broker coordinates, sorted; no filter lets everything through."""
         await self.ensure_offsets_topic()
-        return await self._coordinator.list_groups(ListGroupsCommand([*states], [*types]))
+        reply = await self._coordinator.list_groups(ListGroupsCommand([*states], [*types]))
+        wanted_states, wanted_types = _lower(states), _lower(types)
+        if not wanted_types or SHARE in wanted_types:
+            reply.groups += [
+                group
+                for group in self._shares.listed()
+                if not wanted_states or group.state.lower() in wanted_states
+            ]
+            reply.groups.sort()
+        return reply
 
     async def describe(self, group_ids: Sequence[str]) -> Sequence[GroupDescription]:
         """The groups, in the order of `group_ids`."""
@@ -58,7 +78,19 @@ class GroupAdministration:
     async def delete(self, group_ids: Sequence[str]) -> Sequence[GroupResult]:
         """Delete groups without members, with their offsets; in the order of `group_ids`."""
         await self.ensure_offsets_topic()
-        return await self._coordinator.delete_groups([*group_ids])
+        outcomes: dict[str, GroupResult] = {}
+        for group_id in dict.fromkeys(group_ids):
+            if self._shares.has(group_id):
+                error: HeadraceError | None = None
+                try:
+                    await self._shares.delete(group_id)
+                except HeadraceError as refused:
+                    error = refused
+                outcomes[group_id] = GroupResult(group_id, error)
+        others = [group_id for group_id in group_ids if group_id not in outcomes]
+        results = await self._coordinator.delete_groups(others)
+        outcomes.update(zip(others, results, strict=True))
+        return [outcomes[group_id] for group_id in group_ids]
 
     # --- offsets -----------------------------------------------------------------------------
 

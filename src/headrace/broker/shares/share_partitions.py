@@ -51,7 +51,7 @@ from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.metadata.facts import CompanionKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
     from headrace.broker.topics.ownership import Ownership
@@ -146,10 +146,13 @@ class SharePartitions:
         ownership: Ownership,
         terms: Callable[[str], GroupTerms],
         dead_letters: DeadLetters,
+        begin: Callable[[str, UUID], Awaitable[None]],
         *,
         is_alone: bool,
     ) -> None:
-        """`terms(group_id)`: the group's settings as they are now."""
+        """`terms(group_id)`: the group's settings as they are now. `begin(group_id, topic_id)`
+        notes that a group begins on a topic, before its first record is written."""
+        self._begin = begin
         self._dead_letters = dead_letters
         self._environment = environment
         self._ownership = ownership
@@ -166,7 +169,7 @@ class SharePartitions:
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, CoordinatorUnavailable.
         """
         hosted = await self._host(topic, number)
-        await self._open_group(hosted, request.group_id)
+        await self._open_group(hosted, request.group_id, topic.id)
         is_committed = self._terms(request.group_id).is_committed_only
         isolation = READ_COMMITTED if is_committed else READ_UNCOMMITTED
         group_id = request.group_id
@@ -259,33 +262,33 @@ class SharePartitions:
     async def describe(
         self, topic: Topic, number: int, group_ids: Sequence[str] | None = None
     ) -> Sequence[ShareDescription]:
-        """Where groups stand on the partition; groups that have not begun there are left out."""
-        hosted = await self._host(topic, number)
+        """Where groups stand on the partition; groups that have not begun there are left out.
+
+        Raises TopicUnknown, NotOwner, StorageUnavailable, CoordinatorLoading.
+        """
+        hosted = await self._host_or_none(topic, number)
+        if hosted is None:
+            return []
         reply = cast("DescribeReply", await hosted.shard.submit(DescribeCommand(group_ids)))
         _check(reply.error)
         return reply.groups
 
-    async def has_group(self, group_id: str) -> bool:
-        """Whether the group has begun on a partition whose journal is open here."""
-        for hosted in list(self._hosted.values()):
-            reply = cast("DescribeReply", await hosted.shard.submit(DescribeCommand([group_id])))
-            if reply.groups:
-                return True
-        return False
-
     async def move_start(self, topic: Topic, number: int, group_id: str, offset: int) -> None:
         """Let the group begin at `offset`; what is in flight is forgotten."""
         hosted = await self._host(topic, number)
-        await self._open_group(hosted, group_id)
+        await self._open_group(hosted, group_id, topic.id)
         _check((await hosted.shard.submit(MoveStartCommand(group_id, offset))).error)
         hosted.wake()
 
     async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:
         """Forget the group on the partition."""
-        hosted = await self._host(topic, number)
+        hosted = await self._host_or_none(topic, number)
+        if hosted is None:
+            return
         reply = await hosted.shard.submit(RemoveGroupCommand(group_id))
         if not isinstance(reply.error, GroupUnknown):
             _check(reply.error)
+        hosted.wake()
 
     def resign(self, topic: Topic, number: int) -> None:
         """This broker serves the partition no longer."""
@@ -308,6 +311,15 @@ class SharePartitions:
             hosted.shard.close(NotOwner("the broker is stopping"))
 
     # --- the machine of a partition ----------------------------------------------------------
+
+    async def _host_or_none(self, topic: Topic, number: int) -> _Hosted | None:
+        """None where no share group has ever begun on the partition."""
+        data = topic.require_partition(number)
+        if (topic.id, number) not in self._hosted and self._ownership.is_mine(topic, number):
+            await data.wait_loaded()
+            if not data.upkeep.chain.fact.has_companion(CompanionKind.SHARES):
+                return None
+        return await self._host(topic, number)
 
     async def _host(self, topic: Topic, number: int) -> _Hosted:
         data = topic.require_partition(number)
@@ -351,7 +363,8 @@ class SharePartitions:
             perform,
         )
 
-    async def _open_group(self, hosted: _Hosted, group_id: str) -> None:
+    async def _open_group(self, hosted: _Hosted, group_id: str, topic_id: UUID) -> None:
+        await self._begin(group_id, topic_id)
         terms = self._terms(group_id)
         machine = hosted.shard.machine
         if isinstance(machine, ShareMachine):

@@ -152,7 +152,7 @@ async def leave_group(node: Node, request: Any, context: Context) -> Answer:
 
 async def list_groups(node: Node, request: Any, _context: Context) -> Answer:
     """ListGroups."""
-    reply = await node.group_administration.list(
+    reply = await node.group_administration.list_groups(
         getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
     )
     return {

@@ -11,7 +11,7 @@ from headrace.coordination.shares.membership import (
     ShareHeartbeat,
     ShareMember,
 )
-from headrace.errors import GroupUnknown, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.groups import GROUP_OPERATIONS, NOT_ASKED, ensure_offsets_topic
@@ -93,14 +93,13 @@ def _member(node: Node, member: ShareMember) -> dict[str, Any]:
 
 async def share_group_describe(node: Node, request: Any, _context: Context) -> Answer:
     """ShareGroupDescribe."""
+    await ensure_offsets_topic(node)
     groups: list[dict[str, Any]] = []
     for group_id in request.group_ids:
         error: HeadraceError | None = None
         described: dict[str, Any] = {"group_epoch": 0, "members": [], "group_state": "Dead"}
         try:
-            known = node.share_groups.members_of(group_id)
-            if not known.epoch and not await node.shares.has_group(group_id):
-                raise GroupUnknown(f"there is no share group {group_id[:100]!r}")
+            known = node.share_group_administration.members(group_id)
             described["group_epoch"] = known.epoch
             described["group_state"] = "Stable" if known.members else "Empty"
             described["members"] = [_member(node, member) for member in known.members.values()]

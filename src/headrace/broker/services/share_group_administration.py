@@ -1,0 +1,326 @@
+"""Administering share groups: where they stand, moving them, deleting them.
+
+Invariants: knows no protocol. Asked of a group's coordinator, which knows its members; what the
+group has consumed is known by the owners of the partitions, here or at other brokers
+(`SharePeerCalls`). A group with members is never moved or deleted under them. A deletion that was
+interrupted is completed by asking again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from headrace.broker.coordinators.peer_calls import (
+    START_UNKNOWN,
+    Outcomes,
+    ShareState,
+    ShareStates,
+)
+from headrace.coordination.groups.commands import GroupListing
+from headrace.errors import (
+    BrokerUnreachable,
+    GroupUnknown,
+    HeadraceError,
+    NotCoordinator,
+    NotOwner,
+    RequestInvalid,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from headrace.broker.coordinators.groups_configured import ConfiguredGroups
+    from headrace.broker.coordinators.peer_calls import SharePeerCalls
+    from headrace.broker.shares.share_groups import ShareGroups
+    from headrace.broker.shares.share_partitions import SharePartitions
+    from headrace.broker.topics.ownership import Ownership
+    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
+    from headrace.coordination.shares.membership import ShareMembers
+    from headrace.metadata.facts import BrokerFact, PartitionKey
+
+_T = TypeVar("_T")
+SHARE = "share"
+EMPTY, STABLE = "Empty", "Stable"
+
+
+class SharePosition(NamedTuple):
+    """Where a share group stands on one partition."""
+
+    topic: str
+    partition: int
+    start_offset: int = START_UNKNOWN
+    """The first record that is not finished; START_UNKNOWN: the group has not begun here."""
+    lag: int = -1
+    """Records that are not finished, -1: unknown."""
+    leader_epoch: int = 0
+    error: HeadraceError | None = None
+
+
+class ShareGroupAdministration:
+    """See the module."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        ownership: Ownership,
+        groups: ShareGroups,
+        partitions: SharePartitions,
+        known: ConfiguredGroups,
+        brokers: Callable[[], Sequence[BrokerFact]],
+    ) -> None:
+        self._topics = topics
+        self._ownership = ownership
+        self._groups = groups
+        self._partitions = partitions
+        self._known = known
+        self._brokers = brokers
+        self.peers: SharePeerCalls | None = None
+        """None: this broker owns every partition."""
+
+    def has(self, group_id: str) -> bool:
+        """Whether there is such a share group, as far as its coordinator knows."""
+        return bool(self._known.share_topics(group_id)) or (
+            group_id in self._groups.membership.groups
+        )
+
+    def listed(self) -> list[GroupListing]:
+        """The share groups that this broker coordinates."""
+        found: list[GroupListing] = []
+        for group_id in sorted({*self._known.share_groups(), *self._groups.membership.groups}):
+            try:
+                members = self._groups.members_of(group_id).members
+            except NotCoordinator:
+                continue
+            found.append(GroupListing(group_id, SHARE, STABLE if members else EMPTY, SHARE))
+        return found
+
+    def members(self, group_id: str) -> ShareMembers:
+        """The group with its members. Raises GroupUnknown, NotCoordinator."""
+        found = self._groups.members_of(group_id)
+        self._require(group_id)
+        return found
+
+    def _require(self, group_id: str) -> None:
+        if not self.has(group_id):
+            raise GroupUnknown(f"there is no share group {group_id[:100]!r}")
+
+    def _require_empty(self, group_id: str) -> None:
+        """Raises NotCoordinator, GroupNotEmpty, GroupUnknown."""
+        self._groups.check_empty(group_id)
+        self._require(group_id)
+
+    # --- positions ---------------------------------------------------------------------------
+
+    async def positions(
+        self, group_id: str, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> Sequence[SharePosition]:
+        """Where the group stands on these partitions, or (None) wherever it has begun.
+
+        Raises NotCoordinator, GroupUnknown.
+        """
+        self._groups.members_of(group_id)  # asks whether this broker is the coordinator
+        self._require(group_id)
+        everywhere = partitions is None
+        wanted = dict.fromkeys(self._begun(group_id) if partitions is None else partitions)
+        keys, failed = self._keys(wanted)
+        states = await self._states(group_id, keys)
+        found = [_position(one, failed.get(one) or states[keys[one]]) for one in wanted]
+        if everywhere:
+            found = [one for one in found if one.start_offset >= 0 or one.error is not None]
+        return found
+
+    def _begun(self, group_id: str) -> list[tuple[str, int]]:
+        known = (self._topics.by_id.get(one) for one in self._known.share_topics(group_id))
+        topics = sorted((topic for topic in known if topic), key=lambda topic: topic.name)
+        return [(topic.name, number) for topic in topics for number in range(len(topic.partitions))]
+
+    def _keys(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> tuple[dict[tuple[str, int], PartitionKey], dict[tuple[str, int], HeadraceError]]:
+        keys: dict[tuple[str, int], PartitionKey] = {}
+        failed: dict[tuple[str, int], HeadraceError] = {}
+        for name, number in partitions:
+            try:
+                topic = self._topics.get(name)
+                topic.require_partition(number)
+                keys[name, number] = (topic.id, number)
+            except HeadraceError as error:
+                failed[name, number] = error
+        return keys, failed
+
+    async def _states(
+        self, group_id: str, keys: Mapping[tuple[str, int], PartitionKey]
+    ) -> ShareStates:
+        names = {key: name for name, key in keys.items()}
+
+        async def here(key: PartitionKey) -> ShareState:
+            return await self.state_here(group_id, key)
+
+        async def there(broker: BrokerFact, part: Sequence[PartitionKey]) -> ShareStates:
+            assert self.peers is not None
+            states, ends = await asyncio.gather(
+                self.peers.share_states(broker, group_id, part),
+                self.peers.end_offsets(broker, [names[key] for key in part]),
+            )
+            return {
+                key: state._replace(end_offset=ends.get(names[key], -1))
+                if isinstance(state, ShareState)
+                else state
+                for key, state in states.items()
+            }
+
+        return await self._at_owners(list(names), here, there)
+
+    async def state_here(self, group_id: str, key: PartitionKey) -> ShareState:
+        """Where the group stands on a partition of this broker. Raises TopicIdUnknown, NotOwner,
+        StorageUnavailable, CoordinatorLoading."""
+        topic = self._topics.get_by_id(key[0])
+        log = topic.require_partition(key[1])
+        described = await self._partitions.describe(topic, key[1], [group_id])
+        if not described:
+            return ShareState(START_UNKNOWN, 0, log.leader_epoch, log.high_watermark)
+        one = described[0]
+        return ShareState(one.start, one.finished_records, log.leader_epoch, log.high_watermark)
+
+    # --- changes -----------------------------------------------------------------------------
+
+    async def move(
+        self, group_id: str, starts: Mapping[tuple[str, int], int], *, is_dry_run: bool = False
+    ) -> Mapping[tuple[str, int], HeadraceError | None]:
+        """Let the group begin at these offsets; records in flight are forgotten. The group is
+        created where there is none.
+
+        Raises NotCoordinator, GroupNotEmpty, GroupIdInvalid.
+        """
+        self._groups.check_empty(group_id)
+        keys, failed = self._keys(starts)
+        for one, start in starts.items():
+            if start < 0:
+                failed[one] = RequestInvalid(f"a group cannot start at offset {start}")
+                keys.pop(one, None)
+        outcomes: Outcomes = {}
+        if not is_dry_run:
+            by_key = {key: starts[one] for one, key in keys.items()}
+            outcomes = await self._change(
+                by_key,
+                lambda key: self.move_here(group_id, key, by_key[key]),
+                lambda peers, broker, part: peers.start_share_group(
+                    broker, group_id, {key: by_key[key] for key in part}
+                ),
+            )
+        return {one: failed[one] if one in failed else outcomes.get(keys[one]) for one in starts}
+
+    async def move_here(self, group_id: str, key: PartitionKey, start: int) -> None:
+        """Let the group begin at `start` on a partition of this broker. Raises TopicIdUnknown,
+        NotOwner, RequestInvalid, StorageUnavailable, CoordinatorLoading."""
+        await self._partitions.move_start(self._topics.get_by_id(key[0]), key[1], group_id, start)
+
+    async def delete_positions(
+        self, group_id: str, topics: Sequence[str]
+    ) -> Mapping[str, HeadraceError | None]:
+        """Forget where the group stands in these topics.
+
+        Raises NotCoordinator, GroupNotEmpty, GroupUnknown.
+        """
+        self._require_empty(group_id)
+        results: dict[str, HeadraceError | None] = {}
+        for name in dict.fromkeys(topics):
+            try:
+                await self._delete_in(group_id, [self._topics.get(name)])
+                results[name] = None
+            except HeadraceError as error:
+                results[name] = error
+        return results
+
+    async def delete(self, group_id: str, *, is_dry_run: bool = False) -> None:
+        """Forget the group and where it stands; its settings stay, as Kafka's do.
+
+        Raises NotCoordinator, GroupNotEmpty, GroupUnknown, and what an owner of its partitions
+        answered; then the group is still there, and is deleted by asking again.
+        """
+        self._require_empty(group_id)
+        if is_dry_run:
+            return
+        known = [self._topics.by_id.get(one) for one in self._known.share_topics(group_id)]
+        await self._delete_in(group_id, [topic for topic in known if topic is not None])
+        await self._known.end(group_id)
+
+    async def _delete_in(self, group_id: str, topics: Sequence[Topic]) -> None:
+        keys = [(topic.id, number) for topic in topics for number in range(len(topic.partitions))]
+        outcomes = await self._change(
+            keys,
+            lambda key: self.forget_here(group_id, key),
+            lambda peers, broker, part: peers.forget_share_group(broker, group_id, part),
+        )
+        for error in outcomes.values():
+            if error is not None:
+                raise error
+        await self._known.end(group_id, {topic.id for topic in topics})
+
+    async def forget_here(self, group_id: str, key: PartitionKey) -> None:
+        """Forget the group on a partition of this broker. Raises TopicIdUnknown, NotOwner,
+        StorageUnavailable, CoordinatorLoading."""
+        await self._partitions.remove_group(self._topics.get_by_id(key[0]), key[1], group_id)
+
+    # --- owners ------------------------------------------------------------------------------
+
+    async def _change(
+        self,
+        keys: Iterable[PartitionKey],
+        here: Callable[[PartitionKey], Awaitable[None]],
+        there: Callable[[SharePeerCalls, BrokerFact, Sequence[PartitionKey]], Awaitable[Outcomes]],
+    ) -> Outcomes:
+        """Have each owner make a change."""
+
+        async def ask(broker: BrokerFact, part: Sequence[PartitionKey]) -> Outcomes:
+            assert self.peers is not None
+            return await there(self.peers, broker, part)
+
+        return await self._at_owners(list(keys), here, ask)
+
+    async def _at_owners(
+        self,
+        keys: Sequence[PartitionKey],
+        here: Callable[[PartitionKey], Awaitable[_T]],
+        there: Callable[
+            [BrokerFact, Sequence[PartitionKey]],
+            Awaitable[Mapping[PartitionKey, _T | HeadraceError]],
+        ],
+    ) -> dict[PartitionKey, _T | HeadraceError]:
+        """What the owners answer for each partition; all brokers are asked at once."""
+        answers: dict[PartitionKey, _T | HeadraceError] = {}
+        elsewhere: dict[int, list[PartitionKey]] = {}
+        for key in keys:
+            topic = self._topics.by_id.get(key[0])
+            if topic is None or self._ownership.is_mine(topic, key[1]):
+                try:
+                    answers[key] = await here(key)
+                except HeadraceError as error:
+                    answers[key] = error
+            else:
+                elsewhere.setdefault(self._ownership.leader(topic, key[1]).broker, []).append(key)
+        brokers = {broker.id: broker for broker in self._brokers()}
+
+        async def ask(broker_id: int, part: Sequence[PartitionKey]) -> None:
+            try:
+                if broker_id not in brokers:
+                    raise NotOwner("no broker serves this partition now: try again in a moment")
+                answers.update(await there(brokers[broker_id], part))
+            except HeadraceError as error:
+                answers.update(dict.fromkeys(part, error))
+            for key in part:
+                answers.setdefault(key, BrokerUnreachable("an answer lacks this partition"))
+
+        await asyncio.gather(*(ask(one, part) for one, part in elsewhere.items()))
+        return answers
+
+
+def _position(one: tuple[str, int], state: ShareState | HeadraceError) -> SharePosition:
+    if isinstance(state, HeadraceError):
+        return SharePosition(*one, error=state)
+    lag = -1
+    if state.start_offset >= 0 and state.end_offset >= 0:
+        lag = max(state.end_offset - state.start_offset - state.finished_records, 0)
+    return SharePosition(*one, state.start_offset, lag, state.leader_epoch)

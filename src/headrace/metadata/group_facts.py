@@ -1,0 +1,61 @@
+"""What the metadata store keeps of groups: settings, and topics where share groups have begun.
+
+Invariants: changes with a group's life, never with what it consumes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from headrace.errors import DataCorrupt
+from headrace.metadata.fact_json import FactReader
+from headrace.metadata.facts import GROUPS, StoredFact
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def group_key(group_id: str) -> str:
+    """The key of a group's settings. The id is written in hexadecimal: it may hold anything."""
+    return GROUPS + group_id.encode().hex()
+
+
+def group_of_key(key: str) -> str:
+    """The group id in a key under GROUPS. Raises DataCorrupt."""
+    try:
+        return bytes.fromhex(key[len(GROUPS) :]).decode()
+    except ValueError as error:
+        raise DataCorrupt(f"{key!r} is not the key of a group: remove it", key=key) from error
+
+
+@dataclass(slots=True)
+class GroupFact(StoredFact):
+    """One group: its settings that differ from the defaults, and where it is a share group."""
+
+    configs: dict[str, str]
+    share_topics: str | None = None
+    """The ids of the topics in which it has begun as a share group, in hexadecimal digits, with
+    commas between them."""
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def decode(cls, value: bytes) -> GroupFact:
+        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        reader = FactReader.parse("group", value)
+        fact = cls(reader.texts("configs"), reader.text_or_none("share_topics"), reader.rest())
+        try:
+            fact.topics()
+        except ValueError:
+            raise reader.corrupt(f"has the impossible topics {fact.share_topics!r}") from None
+        return fact
+
+    def topics(self) -> tuple[UUID, ...]:
+        """The topics in which it has begun as a share group."""
+        return tuple(UUID(hex=text) for text in (self.share_topics or "").split(",") if text)
+
+    def with_topics(self, topics: Sequence[UUID]) -> GroupFact:
+        """The same group, begun in these topics."""
+        text = ",".join(topic.hex for topic in topics)
+        return GroupFact(self.configs, text or None, self.unknown)
