@@ -94,10 +94,11 @@ def partition_of_key(key: str) -> PartitionKey:
 
 
 class CompanionKind(IntEnum):
-    """What a log beside a partition's own is for. Do not change: stored."""
+    """A companion log: SHARES holds the journal of share groups, TIMERS delayed records and half
+    messages. Do not change: stored."""
 
     SHARES = 1
-    """The journal of its share groups."""
+    TIMERS = 2
 
 
 COMPANION_SHIFT = 24

@@ -1,0 +1,1 @@
+"""Delayed delivery and half messages: what a partition keeps back until its time has come."""

@@ -1,0 +1,238 @@
+"""What is asked of a partition's timers, and the replies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.coordination.timers.config import HalfConfig
+    from headrace.coordination.timers.state_records import Origin, Settled
+    from headrace.errors import HeadraceError
+
+
+@dataclass(slots=True)
+class TimerReply:
+    """Answers commands that have nothing to return but an error."""
+
+    error: HeadraceError | None = None
+    is_done: bool = True
+    """Whether the command changed anything."""
+
+
+class _Plain:
+    """A command answered by TimerReply."""
+
+    __slots__ = ()
+
+    def refused(self, error: HeadraceError) -> TimerReply:
+        """The reply that carries `error`."""
+        return TimerReply(error, False)
+
+
+class NewTimer(NamedTuple):
+    """A record to keep until `due_ms`; a half message where `group` is not empty."""
+
+    due_ms: int
+    """0 for a half message that is due as soon as it is committed."""
+    timestamp_ms: int
+    tag: int
+    body: bytes
+    group: str = ""
+    message_id: str = ""
+
+
+@dataclass(slots=True)
+class AddReply:
+    """`offsets`: where the records lie, in order; None where they were added before."""
+
+    error: HeadraceError | None = None
+    offsets: range | None = None
+
+
+@dataclass(slots=True)
+class AddCommand:
+    """Keep the records of one batch. `origin`: of an idempotent producer, else None."""
+
+    timers: Sequence[NewTimer]
+    origin: Origin | None = None
+
+    def refused(self, error: HeadraceError) -> AddReply:
+        """The reply that carries `error`."""
+        return AddReply(error)
+
+
+@dataclass(slots=True)
+class CancelCommand(_Plain):
+    """Do not deliver the record at (due_ms, offset)."""
+
+    due_ms: int
+    offset: int
+
+
+@dataclass(slots=True)
+class DeliveredCommand(_Plain):
+    """The deliveries with sequences before `upto` are durable in the partition's log."""
+
+    upto: int
+
+
+@dataclass(slots=True)
+class OpenCommand(_Plain):
+    """Use this producer id, unless there is one."""
+
+    producer_id: int
+
+
+@dataclass(slots=True)
+class ConfigureCommand(_Plain):
+    """The topic's settings."""
+
+    config: HalfConfig
+
+
+@dataclass(slots=True)
+class TickCommand(_Plain):
+    """Time has passed."""
+
+
+@dataclass(slots=True)
+class LoadedCommand(_Plain):
+    """The log has been replayed."""
+
+
+# --- half messages -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class SettleReply:
+    """`outcome`: what became of the half message, now or before."""
+
+    error: HeadraceError | None = None
+    outcome: Settled | None = None
+
+
+@dataclass(slots=True)
+class SettleCommand:
+    """Commit or roll back a half message, by its number, or by its message id (`number` -1)."""
+
+    number: int
+    message_id: str
+    is_commit: bool
+    reason: str = ""
+
+    def refused(self, error: HeadraceError) -> SettleReply:
+        """The reply that carries `error`."""
+        return SettleReply(error)
+
+
+@dataclass(slots=True)
+class Half:
+    """A half message that waits for its producer."""
+
+    number: int
+    """The offset under which it was first stored."""
+    offset: int
+    """Where it lies."""
+    due_ms: int
+    timestamp_ms: int
+    tag: int
+    received_ms: int
+    next_check_ms: int
+    checks: int
+    group: str
+    message_id: str
+
+
+@dataclass(slots=True)
+class PollReply:
+    """The half messages that a producer is asked about."""
+
+    error: HeadraceError | None = None
+    halves: list[Half] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PollCommand:
+    """Take the checks of a producer group that no producer has taken yet."""
+
+    group: str
+    count_max: int
+
+    def refused(self, error: HeadraceError) -> PollReply:
+        """The reply that carries `error`."""
+        return PollReply(error)
+
+
+# --- checkpoints and space -----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class BeginCheckpointCommand(_Plain):
+    """Begin to write the state anew."""
+
+
+@dataclass(slots=True)
+class SavePartsCommand(_Plain):
+    """Write the next parts of the schedule; `is_done` False: all of them are written."""
+
+    count_max: int
+
+
+@dataclass(slots=True)
+class EndCheckpointCommand(_Plain):
+    """The checkpoint is complete. Refused if another one began meanwhile."""
+
+
+class Copy(NamedTuple):
+    """A record read from the companion log, to be written again if it is needed."""
+
+    due_ms: int
+    timestamp_ms: int
+    tag: int
+    offset: int
+    number: int
+    body: bytes
+
+
+@dataclass(slots=True)
+class MoveCommand(_Plain):
+    """Write again those of the copies that are still needed, so that the log may be trimmed."""
+
+    copies: Sequence[Copy]
+
+
+class Deliver(NamedTuple):
+    """An effect: append the records at these offsets to the partition's log, in order."""
+
+    producer_id: int
+    first: int
+    """The sequence of the first one, counted from 0 without an end."""
+    offsets: tuple[int, ...]
+
+
+class ChecksDue(NamedTuple):
+    """An effect: producers of these groups can poll."""
+
+    groups: tuple[str, ...]
+
+
+Effect = Deliver | ChecksDue
+TimerCommand = (
+    AddCommand
+    | CancelCommand
+    | DeliveredCommand
+    | OpenCommand
+    | ConfigureCommand
+    | TickCommand
+    | LoadedCommand
+    | SettleCommand
+    | PollCommand
+    | BeginCheckpointCommand
+    | SavePartsCommand
+    | EndCheckpointCommand
+    | MoveCommand
+)
+AnyTimerReply = TimerReply | AddReply | SettleReply | PollReply

@@ -1,0 +1,147 @@
+"""The half messages of one partition: pending, asked about, settled.
+
+Invariants: holds what identifies a message, never its bytes; the count of pending messages and of
+outcomes is bounded. Each pending message has one live entry in the heap of checks. `decide` of the
+machine looks, `keep`, `check`, `settle` and `take_checks` change.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from headrace.coordination.timers.commands import Half
+from headrace.coordination.timers.config import HalfConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.coordination.timers.state_records import Settled
+
+HALVES_MAX: Final = 20_000
+"""Pending in one partition; each takes 600 bytes of memory."""
+OUTCOMES_MAX: Final = 10_000
+"""Kept for the audit of one partition; the oldest go first."""
+
+
+class Halves:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.config = HalfConfig()
+        self.by_number: dict[int, Half] = {}
+        self.outcomes: deque[Settled] = deque()
+        self._numbers: dict[str, int] = {}
+        """Of pending messages, by message id."""
+        self._settled: dict[int, Settled] = {}
+        self._settled_ids: dict[str, int] = {}
+        self._checks: list[tuple[int, int]] = []
+        self._asked: dict[str, dict[int, None]] = {}
+        """Producer group -> messages whose check no producer has taken."""
+
+    def __len__(self) -> int:
+        return len(self.by_number)
+
+    # --- looks -------------------------------------------------------------------------------
+
+    def find(self, number: int, message_id: str) -> Half | None:
+        """The pending message with this number, or with this id where the number is -1."""
+        return self.by_number.get(self._numbers.get(message_id, -1) if number < 0 else number)
+
+    def outcome(self, number: int, message_id: str) -> Settled | None:
+        """What became of a message, as long as that is kept."""
+        if number < 0:
+            number = self._settled_ids.get(message_id, -1)
+        return self._settled.get(number)
+
+    def first_check_ms(self) -> int | None:
+        """When the next message is due for a check; may be early."""
+        return self._checks[0][0] if self._checks else None
+
+    def due(self, now_ms: int, count_max: int) -> list[Half]:
+        """Messages whose check is due, the earliest first, about `count_max` of them."""
+        heap, found, places = self._checks, dict[int, Half](), [0]
+        while places and len(found) < count_max:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= now_ms:
+                at_ms, number = heap[place]
+                half = self.by_number.get(number)
+                if half is not None and half.next_check_ms == at_ms:
+                    found[number] = half
+                places += (2 * place + 1, 2 * place + 2)
+        return [found[number] for number in sorted(found)]
+
+    def asked(self, group: str, count_max: int) -> list[Half]:
+        """Messages that a producer of the group can be asked about."""
+        numbers = list(self._asked.get(group, ()))[:count_max]
+        return [self.by_number[number] for number in numbers]
+
+    def expired(self, now_ms: int) -> bool:
+        """Whether an outcome is older than the audit goes back."""
+        return bool(self.outcomes) and self.outcomes[0].at_ms < now_ms - self.config.audit_ms
+
+    def saved(self) -> Iterator[Half]:
+        """All pending messages, by number."""
+        for number in sorted(self.by_number):
+            yield self.by_number[number]
+
+    # --- changes -----------------------------------------------------------------------------
+
+    def keep(self, half: Half) -> None:
+        """Add a pending message."""
+        self.by_number[half.number] = half
+        if half.message_id:
+            self._numbers[half.message_id] = half.number
+        heappush(self._checks, (half.next_check_ms, half.number))
+
+    def check(self, number: int, next_ms: int) -> None:
+        """A producer of the message's group is asked."""
+        half = self.by_number.get(number)
+        if half is None:
+            return
+        half.checks += 1
+        half.next_check_ms = next_ms
+        heappush(self._checks, (next_ms, number))
+        self._asked.setdefault(half.group, {})[number] = None
+
+    def take_checks(self, group: str, numbers: tuple[int, ...]) -> None:
+        """A producer has taken these checks."""
+        asked = self._asked.get(group, {})
+        for number in numbers:
+            asked.pop(number, None)
+        if not asked:
+            self._asked.pop(group, None)
+
+    def settle(self, settled: Settled) -> Half | None:
+        """Note the outcome; the message, if it was pending."""
+        half = self.by_number.pop(settled.number, None)
+        if half is not None:
+            if self._numbers.get(half.message_id) == half.number:
+                del self._numbers[half.message_id]
+            self.take_checks(half.group, (half.number,))
+        if settled.number not in self._settled:
+            self.outcomes.append(settled)
+            self._settled[settled.number] = settled
+            if settled.message_id:
+                self._settled_ids[settled.message_id] = settled.number
+        while len(self.outcomes) > OUTCOMES_MAX:
+            self._forget_oldest()
+        return half
+
+    def pass_time(self, now_ms: int) -> None:
+        """Forget outcomes that are too old, and heap entries that are void."""
+        while self.expired(now_ms):
+            self._forget_oldest()
+        while self._checks:
+            at_ms, number = self._checks[0]
+            half = self.by_number.get(number)
+            if half is not None and half.next_check_ms == at_ms:
+                break
+            heappop(self._checks)
+
+    def _forget_oldest(self) -> None:
+        oldest = self.outcomes.popleft()
+        self._settled.pop(oldest.number, None)
+        if self._settled_ids.get(oldest.message_id) == oldest.number:
+            del self._settled_ids[oldest.message_id]

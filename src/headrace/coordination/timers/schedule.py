@@ -1,0 +1,245 @@
+"""The records of one partition that wait for their time, in 8 to 9 bytes each.
+
+Invariants: holds due times and offsets of the companion log, never a record's bytes. Entries are
+ordered by (due time, offset), so records that are due in the same millisecond keep the order in
+which they arrived. A sealed part takes no more entries.
+How it works: a bucket covers 70 minutes of due times and consists of sorted parts. An entry is one
+unsigned 64-bit number in its part: the due time within the bucket (22 bits), the offset relative to
+the part's base (26 bits), and a tag (16 bits of the message id's checksum, by which a message
+is found by its id without an index). New entries go to the bucket's last part until that is full.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from heapq import merge
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BUCKET_BITS: Final = 22
+OFFSET_BITS: Final = 26
+TAG_BITS: Final = 16
+DUE_SHIFT: Final = OFFSET_BITS + TAG_BITS
+TAG_MASK: Final = (1 << TAG_BITS) - 1
+OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
+DUE_MASK: Final = (1 << BUCKET_BITS) - 1
+BEHIND_MAX: Final = 1 << 24
+"""How much lower than a part's first offset later ones may be: half messages come late."""
+PART_ENTRIES_MAX: Final = 8_192
+"""An entry is put in its place by moving at most 64 KiB, which takes 3 us."""
+
+
+class Entry(NamedTuple):
+    """When a record is due, and where it lies in the companion log."""
+
+    due_ms: int
+    offset: int
+
+
+class Part:
+    """Sorted entries of one bucket; offsets count from `base`."""
+
+    __slots__ = ("base", "entries", "is_sealed")
+
+    def __init__(self, base: int, entries: array[int]) -> None:
+        self.base = base
+        self.entries = entries
+        self.is_sealed = False
+
+    def stored(self) -> bytes:
+        """The entries, little-endian. Do not change: stored."""
+        if sys.byteorder == "little":
+            return self.entries.tobytes()
+        swapped = self.entries[:]
+        swapped.byteswap()
+        return swapped.tobytes()
+
+    @classmethod
+    def restored(cls, base: int, data: bytes) -> Part:
+        """The reverse of `stored`. Raises ValueError."""
+        entries = array("Q")
+        entries.frombytes(data)
+        if sys.byteorder != "little":
+            entries.byteswap()
+        return cls(base, entries)
+
+    def place(self, due: int, offset: int) -> int:
+        """How many entries are at or before (due time in the bucket, offset)."""
+        delta = offset - self.base
+        if delta < 0:
+            return bisect_left(self.entries, due << DUE_SHIFT)
+        delta = min(delta, OFFSET_MASK)
+        return bisect_right(self.entries, due << DUE_SHIFT | delta << TAG_BITS | TAG_MASK)
+
+    def iterate(self, bucket: int, first: int) -> Iterator[Entry]:
+        """The entries from the one with index `first` on."""
+        start_ms, base = bucket << BUCKET_BITS, self.base
+        for index in range(first, len(self.entries)):
+            entry = self.entries[index]
+            yield Entry(start_ms + (entry >> DUE_SHIFT), base + (entry >> TAG_BITS & OFFSET_MASK))
+
+
+class Schedule:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._buckets: dict[int, list[Part]] = {}
+        self._numbers: list[int] = []
+        """Of the buckets, sorted."""
+        self._first_ms: int | None = None
+        self._is_first_known = True
+
+    # --- changes -----------------------------------------------------------------------------
+
+    def add(self, due_ms: int, offset: int, tag: int) -> None:
+        """Add a record."""
+        bucket = due_ms >> BUCKET_BITS
+        parts = self._buckets.get(bucket)
+        if parts is None:
+            parts = self._add_bucket(bucket)
+        part = parts[-1] if parts else None
+        if (
+            part is None
+            or len(part.entries) >= PART_ENTRIES_MAX
+            or part.is_sealed
+            or not 0 <= offset - part.base <= OFFSET_MASK
+        ):
+            part = Part(max(offset - BEHIND_MAX, 0), array("Q"))
+            parts.append(part)
+        entry = (due_ms & DUE_MASK) << DUE_SHIFT | (offset - part.base) << TAG_BITS | tag
+        insort(part.entries, entry)
+        self.count += 1
+        if self._is_first_known and (self._first_ms is None or due_ms < self._first_ms):
+            self._first_ms = due_ms
+
+    def _add_bucket(self, bucket: int) -> list[Part]:
+        parts: list[Part] = []
+        self._buckets[bucket] = parts
+        insort(self._numbers, bucket)
+        return parts
+
+    def add_part(self, bucket: int, part: Part) -> None:
+        """Add a part that was stored."""
+        parts = self._buckets.get(bucket)
+        if parts is None:
+            parts = self._add_bucket(bucket)
+        part.is_sealed = True
+        parts.insert(0, part)
+        self.count += len(part.entries)
+        self._is_first_known = False
+
+    def seal(self) -> list[tuple[int, Part]]:
+        """Let all parts be as they are, except for removals; (bucket, part) of each."""
+        parts = [(bucket, part) for bucket in self._numbers for part in self._buckets[bucket]]
+        for _, part in parts:
+            part.is_sealed = True
+        return parts
+
+    def discard(self, due_ms: int, offset: int) -> bool:
+        """Remove one record; whether it was there."""
+        bucket, due = due_ms >> BUCKET_BITS, due_ms & DUE_MASK
+        found = self._find(bucket, due, offset)
+        if found is None:
+            return False
+        part, index = found
+        del part.entries[index]
+        self.count -= 1
+        self._is_first_known = False
+        if not part.entries:
+            self._drop_empty(bucket)
+        return True
+
+    def take(self, due_ms: int, offset: int) -> int:
+        """Remove all records up to (due_ms, offset), including that one; how many there were."""
+        last, taken = due_ms >> BUCKET_BITS, 0
+        for bucket in [number for number in self._numbers if number <= last]:
+            due = due_ms & DUE_MASK if bucket == last else DUE_MASK
+            is_emptied = False
+            for part in self._buckets[bucket]:
+                upto = part.place(due, offset) if bucket == last else len(part.entries)
+                if upto:
+                    del part.entries[:upto]
+                    taken += upto
+                    is_emptied = is_emptied or not part.entries
+            if is_emptied:
+                self._drop_empty(bucket)
+        self.count -= taken
+        self._is_first_known = False
+        return taken
+
+    def _drop_empty(self, bucket: int) -> None:
+        kept = [part for part in self._buckets[bucket] if part.entries]
+        if kept:
+            self._buckets[bucket] = kept
+        else:
+            del self._buckets[bucket]
+            del self._numbers[bisect_left(self._numbers, bucket)]
+
+    # --- looks -------------------------------------------------------------------------------
+
+    def first_ms(self) -> int | None:
+        """When the first record is due; None without records."""
+        if not self._is_first_known:
+            self._first_ms = None
+            if self._numbers:
+                bucket = self._numbers[0]
+                first = min(part.entries[0] >> DUE_SHIFT for part in self._buckets[bucket])
+                self._first_ms = (bucket << BUCKET_BITS) + first
+            self._is_first_known = True
+        return self._first_ms
+
+    def has(self, due_ms: int, offset: int) -> bool:
+        """Whether the record is there."""
+        return self._find(due_ms >> BUCKET_BITS, due_ms & DUE_MASK, offset) is not None
+
+    def _find(self, bucket: int, due: int, offset: int) -> tuple[Part, int] | None:
+        for part in self._buckets.get(bucket, ()):
+            if not 0 <= offset - part.base <= OFFSET_MASK:
+                continue
+            index = part.place(due, offset) - 1
+            if index >= 0 and (
+                part.entries[index] >> TAG_BITS == due << OFFSET_BITS | offset - part.base
+            ):
+                return part, index
+        return None
+
+    def due(self, until_ms: int, count_max: int) -> list[Entry]:
+        """The first records that are due at or before `until_ms`, in order."""
+        found = []
+        for entry in islice(self.after(Entry(-1, -1)), count_max):
+            if entry.due_ms > until_ms:
+                break
+            found.append(entry)
+        return found
+
+    def after(self, entry: Entry) -> Iterator[Entry]:
+        """All records after `entry`, in order; nothing may change meanwhile."""
+        first = entry.due_ms >> BUCKET_BITS
+        for bucket in self._numbers[bisect_left(self._numbers, first) :]:
+            parts = self._buckets[bucket]
+            due = entry.due_ms & DUE_MASK
+            yield from merge(
+                *(
+                    part.iterate(bucket, part.place(due, entry.offset) if bucket == first else 0)
+                    for part in parts
+                )
+            )
+
+    def parts(self) -> list[tuple[int, Part]]:
+        """(bucket, part) of all parts."""
+        return [(bucket, part) for bucket in self._numbers for part in self._buckets[bucket]]
+
+    def tagged(self, bucket: int, part: Part, tag: int) -> list[Entry]:
+        """The entries of a part that carry `tag`."""
+        start_ms, base = bucket << BUCKET_BITS, part.base
+        return [
+            Entry(start_ms + (entry >> DUE_SHIFT), base + (entry >> TAG_BITS & OFFSET_MASK))
+            for entry in part.entries
+            if entry & TAG_MASK == tag
+        ]

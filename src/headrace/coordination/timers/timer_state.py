@@ -1,0 +1,304 @@
+"""What a partition's timers know, changed by records alone, live and on replay.
+
+Invariants: `apply` is the only way in which anything changes. Each durable record takes the next
+offset of the companion log, in the order in which they are applied, because that log holds nothing
+else. See `timer_machine` for what the records mean together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.coordination.timers.commands import Half
+from headrace.coordination.timers.halves import Halves
+from headrace.coordination.timers.schedule import Part, Schedule
+from headrace.coordination.timers.state_records import (
+    COMMITTED,
+    Cancelled,
+    Checked,
+    CheckpointBegun,
+    CheckpointEnded,
+    CommittedDue,
+    Confirmed,
+    HalfKept,
+    Moved,
+    Opened,
+    Origin,
+    PartSaved,
+    Scheduled,
+    Settled,
+    StateSaved,
+    StoredRecord,
+    Taken,
+)
+from headrace.errors import DataCorrupt
+
+if TYPE_CHECKING:
+    from headrace.coordination.timers.config import HalfConfig
+
+ORIGIN_BATCHES: Final = 5
+"""An idempotent producer has at most five batches in flight."""
+OVERHEAD_BYTES: Final = 40
+"""Of one stored record, besides its body."""
+
+
+class TimePassed(NamedTuple):
+    """Volatile: the time of a tick."""
+
+    now_ms: int
+
+
+class Loaded(NamedTuple):
+    """Volatile: the log has been replayed."""
+
+    now_ms: int
+
+
+class Skipped(NamedTuple):
+    """Volatile: a stored record that was not understood; it takes its offset all the same."""
+
+
+class DeliveryEnded(NamedTuple):
+    """Volatile: see DeliveredCommand."""
+
+    upto: int
+
+
+class Configured(NamedTuple):
+    """Volatile: see ConfigureCommand."""
+
+    config: HalfConfig
+
+
+class ChecksTaken(NamedTuple):
+    """Volatile: a producer has taken these checks."""
+
+    group: str
+    numbers: tuple[int, ...]
+
+
+class ReplayFrom(NamedTuple):
+    """Volatile: the offset of the first record that follows, a checkpoint's start or the log's."""
+
+    offset: int
+
+
+VolatileRecord = (
+    TimePassed | Loaded | Skipped | DeliveryEnded | Configured | ChecksTaken | ReplayFrom
+)
+TimerRecord = StoredRecord | VolatileRecord
+VOLATILE: Final = (
+    TimePassed,
+    Loaded,
+    Skipped,
+    DeliveryEnded,
+    Configured,
+    ChecksTaken,
+    ReplayFrom,
+)
+
+
+class OriginProducer:
+    """The last batches of an idempotent producer of which records were added."""
+
+    __slots__ = ("epoch", "seen_ms", "sequences")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.sequences: list[int] = []
+        self.seen_ms = 0
+
+
+class TimerState:
+    """See the module. `skipped_count`: stored records that were not understood."""
+
+    def __init__(self) -> None:
+        self.schedule = Schedule()
+        self.halves = Halves()
+        self.producer_id = -1
+        self.next_offset = 0
+        self.checkpoint = 0
+        """Where the newest complete checkpoint began."""
+        self.outstanding: dict[int, tuple[int, ...]] = {}
+        """First sequence -> offsets of records that were taken and are not confirmed."""
+        self.taken = 0
+        """Sequences given so far."""
+        self.confirmed = 0
+        self.tail_bytes = 0
+        """Of the log since the newest checkpoint began."""
+        self.skipped_count = 0
+        self.outstanding_count = 0
+        self.stored_confirmed = 0
+        self.origins: dict[int, OriginProducer] = {}
+        self.committed: dict[int, int] = {}
+        """Offset -> due time of half messages that were committed and wait in the schedule."""
+        self.last_tick_ms = 0
+        self.replay_from = 0
+        self.begun: int | None = None
+        """Where the checkpoint began that is being written, or replayed."""
+        self.begun_bytes = 0
+        self.to_save: list[tuple[int, Part]] | None = None
+        """Parts that the checkpoint which is being written lacks; None: none is."""
+
+    def apply(self, record: TimerRecord) -> None:
+        """See Machine."""
+        if isinstance(record, VOLATILE):
+            self._apply_volatile(record)
+            return
+        offset = self.next_offset
+        self.next_offset = offset + 1
+        if isinstance(record, Scheduled):  # first: there are the most of them
+            self.schedule.add(record.due_ms, offset, record.tag)
+            self.tail_bytes += len(record.body) + OVERHEAD_BYTES
+        elif isinstance(record, CheckpointBegun):
+            self._begin_checkpoint(record, offset)
+        elif isinstance(record, StateSaved):
+            if record.checkpoint == self.begun and self._is_replaying_start:
+                for one in record.records:
+                    self._apply_stored(one, offset)
+        elif isinstance(record, PartSaved):
+            self._apply_part(record)
+        elif isinstance(record, CheckpointEnded):
+            self.checkpoint = record.checkpoint
+            self.tail_bytes -= self.begun_bytes
+            self.begun = self.to_save = None
+        else:
+            self.tail_bytes += OVERHEAD_BYTES
+            self._apply_stored(record, offset)
+
+    @property
+    def _is_replaying_start(self) -> bool:
+        """Whether the checkpoint that is read is the one with which the replay began."""
+        return self.begun == self.replay_from and self.to_save is None
+
+    def _apply_volatile(self, record: VolatileRecord) -> None:
+        match record:
+            case TimePassed():
+                self.last_tick_ms = record.now_ms
+                self.halves.pass_time(record.now_ms)
+            case DeliveryEnded():
+                self._confirm(record.upto)
+            case Configured():
+                self.halves.config = record.config
+            case ChecksTaken():
+                self.halves.take_checks(record.group, record.numbers)
+            case ReplayFrom():
+                self.next_offset = self.replay_from = record.offset
+            case Loaded():
+                self.begun = self.to_save = None  # what a crash cut short is begun anew
+                self.last_tick_ms = record.now_ms
+                self.halves.pass_time(record.now_ms)
+            case Skipped():
+                self.next_offset += 1
+                self.skipped_count += 1
+
+    def _apply_stored(self, record: StoredRecord, offset: int) -> None:
+        match record:
+            case Taken():
+                self._take(record)
+            case Confirmed():
+                self._confirm(record.confirmed)
+                self.stored_confirmed = max(self.stored_confirmed, record.confirmed)
+            case Cancelled():
+                self.schedule.discard(record.due_ms, record.offset)
+                self.committed.pop(record.offset, None)
+            case Origin():
+                self._note_origin(record)
+            case HalfKept():
+                self._keep(record, offset)
+            case Moved():
+                self._move(record, offset)
+            case Settled():
+                half = self.halves.settle(record)
+                if half is not None and record.outcome == COMMITTED:
+                    self.schedule.add(record.due_ms, half.offset, half.tag)
+                    self.committed[half.offset] = record.due_ms
+            case CommittedDue():
+                self.committed[record.offset] = record.due_ms
+            case Checked():
+                for number in record.numbers:
+                    self.halves.check(number, record.next_ms)
+            case Opened():
+                self.producer_id = record.producer_id
+            case _:
+                self.skipped_count += 1
+
+    def _begin_checkpoint(self, record: CheckpointBegun, offset: int) -> None:
+        self.begun, self.begun_bytes = offset, self.tail_bytes
+        if offset == self.replay_from and offset:
+            self.taken, self.confirmed = record
+            self.stored_confirmed = self.confirmed
+        else:
+            self.to_save = self.schedule.seal()
+
+    def _apply_part(self, record: PartSaved) -> None:
+        if self._is_replaying_start and record.checkpoint == self.begun:
+            try:
+                part = Part.restored(record.base, record.entries)
+            except ValueError as error:
+                raise DataCorrupt(f"a part of a schedule is damaged: {error}") from error
+            if part.entries:
+                self.schedule.add_part(record.bucket, part)
+        elif self.to_save:
+            self.to_save.pop()
+
+    def _take(self, record: Taken) -> None:
+        self._confirm(record.confirmed)
+        self.stored_confirmed = max(self.stored_confirmed, record.confirmed)
+        if record.due_ms or record.offset:
+            self.schedule.take(record.due_ms, record.offset)
+        if self.committed:
+            for offset in record.offsets:
+                self.committed.pop(offset, None)
+        self.outstanding[record.first] = record.offsets
+        self.outstanding_count += len(record.offsets)
+        self.taken = max(self.taken, record.first + len(record.offsets))
+
+    def _confirm(self, upto: int) -> None:
+        for first in list(self.outstanding):
+            offsets = self.outstanding[first]
+            if first + len(offsets) > upto:
+                break
+            del self.outstanding[first]
+            self.outstanding_count -= len(offsets)
+        self.confirmed = max(self.confirmed, upto)
+
+    def _note_origin(self, record: Origin) -> None:
+        producer = self.origins.get(record.producer_id)
+        if producer is None or producer.epoch != record.producer_epoch:
+            producer = self.origins[record.producer_id] = OriginProducer(record.producer_epoch)
+        if record.base_sequence not in producer.sequences:
+            producer.sequences.append(record.base_sequence)
+            del producer.sequences[:-ORIGIN_BATCHES]
+        producer.seen_ms = max(producer.seen_ms, record.seen_ms)
+
+    def _keep(self, record: HalfKept, offset: int) -> None:
+        number = record.number if record.number >= 0 else offset
+        lies_at = record.offset if record.offset >= 0 else offset
+        self.tail_bytes += len(record.body)
+        self.halves.keep(
+            Half(
+                number,
+                lies_at,
+                record.due_ms,
+                record.timestamp_ms,
+                record.tag,
+                record.received_ms,
+                record.next_check_ms,
+                record.checks,
+                record.group,
+                record.message_id,
+            )
+        )
+
+    def _move(self, record: Moved, offset: int) -> None:
+        self.tail_bytes += len(record.body)
+        if record.is_half:
+            half = self.halves.by_number.get(record.number)
+            if half is not None:
+                half.offset = offset
+            return
+        self.schedule.discard(record.due_ms, record.old_offset)
+        if self.committed.pop(record.old_offset, None) is not None:
+            self.committed[offset] = record.due_ms
+        self.schedule.add(record.due_ms, offset, record.tag)
