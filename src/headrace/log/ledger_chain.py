@@ -123,10 +123,12 @@ class LedgerChain:
         if known is None and leader_epoch > 1:  # each owner after the first one writes its epoch
             raise self.lost()
 
-    async def claim(self, leader_epoch: int) -> PartitionFact:
+    async def claim(self, leader_epoch: int, ahead: LedgerId | None = None) -> PartitionFact:
         """Read the fact and write the epoch into it: from then on no former owner can change it.
 
-        Raises NotOwner where a newer owner did so already, ChainMissing, MetadataUnavailable.
+        `ahead`, a ledger that was created for this tenure, enters the chain with the epoch if the
+        ledgers before it are sealed. Raises NotOwner where a newer owner wrote its epoch already,
+        ChainMissing, MetadataUnavailable.
         """
         for attempt in range(ATTEMPTS_MAX):
             await self.load()
@@ -137,6 +139,9 @@ class LedgerChain:
             if self.fact.leader_epoch == leader_epoch and self._version != ABSENT:
                 return self.fact
             fact = replace(self.fact, leader_epoch=leader_epoch)
+            if ahead is not None and fact.end_offset_or_none is not None:
+                link = LedgerLink(ahead, fact.end_offset_or_none, leader_epoch)
+                fact.ledgers = [*fact.ledgers, link]
             try:
                 self._version = await self._metadata.put(self._key, fact.encode(), self._version)
             except VersionConflict:  # the former owner's last change, or one of ours in doubt

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.log.ledger_chain import LedgerChain
     from headrace.log.partition_log import PartitionLog
     from headrace.log.producer_state import ProducerState
+    from headrace.metadata.facts import PartitionFact
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Upkeep(Steps):
     """The slow side of one PartitionLog."""
 
     __slots__ = (
+        "_ahead",
         "_chain",
         "_environment",
         "_is_claimed",
@@ -66,6 +68,8 @@ class Upkeep(Steps):
         self._chain = chain
         self._environment = environment
         self._store = environment.store
+        self._ahead: Segment | None = None
+        """A ledger that was created before this broker's turn; in no chain yet."""
         self._prepared: Segment | None = None
         """The next ledger: in the chain, and empty."""
         self.to_resume: Segment | None = None
@@ -99,12 +103,20 @@ class Upkeep(Steps):
         self._is_waiting = True
 
     async def read_ahead(self) -> None:
-        """Read what can be read while another broker owns the partition, without a fence.
+        """Do what can be done while another broker owns the partition, without a fence.
 
-        That is the chain, and the newest sealed ledger, whose readers come first. The log's state
-        is in the footer with which the open ledger will be sealed. Raises what loading does.
+        That is to read the chain, to open the newest sealed ledger, whose readers come first, and
+        to create the ledger of this broker's turn. The log's state is in the footer with which the
+        open ledger will be sealed. Raises what loading does.
         """
         fact = await self._chain.load()
+        if fact.ledgers and fact.end_offset_or_none is None:  # it is written to
+            epoch = self._log.leader_epoch
+            ahead = Segment(await self._create(is_ahead=True), 0, epoch)
+            if self._log.failure is not None or not self._is_waiting:
+                release([ahead], self._store)
+            else:
+                self._ahead = ahead
         sealed = [link for link in fact.ledgers if link.is_sealed and link.local_deleted_ms is None]
         if sealed:
             await self._store.read(LedgerId(sealed[-1].ledger), 0, 1)
@@ -116,43 +128,21 @@ class Upkeep(Steps):
 
     async def _load(self) -> None:
         target = self._log
+        ahead: Segment | None = None
         if self._is_claimed:
-            fact = await self._chain.claim(target.leader_epoch)
+            ahead = self._ahead
+            created = None if ahead is None else ahead.ledger
+            fact = await self._chain.claim(target.leader_epoch, created)
         else:
             fact = await self._chain.load()
             target.leader_epoch = fact.leader_epoch
-        now_ms = self._environment.clock.now_ms()
-        producers: ProducerState | None = None
-        segments: list[Segment] = []
-        end_offset = fact.log_start_offset
-        for link in fact.ledgers:
-            base = link.base_offset
-            if segments:
-                can_shrink = target.config.flush_ms is not None
-                base = segments[-1].base_behind(link, fact.log_start_offset, can_shrink=can_shrink)
-            if link.is_sealed:
-                segment = sealed_segment(link)
-                attach(link, self._environment.tier)
-                # Its footer knows more than a ledger before it whose seal once failed.
-                producers = None
-            else:
-                segment = Segment(LedgerId(link.ledger), base, link.leader_epoch)
-                if producers is None:
-                    producers = await producers_behind(segments, self._store, now_ms)
-                info = await self._store.recover(segment.ledger)
-                producers = await segment.load_by_scan(self._store, info.end, producers, now_ms)
-                segment.is_sealed = info.is_sealed
-                if not info.is_sealed and link is not fact.ledgers[-1]:
-                    segment.footer = segment.encode_footer(producers)
-            segments.append(segment)
-            end_offset = segment.end_offset
-        if producers is None:
-            producers = await producers_behind(segments, self._store, now_ms)
+        segments, producers = await self._load_segments(fact, ahead)
         if isinstance(target.failure, NotOwner):
             raise target.failure  # abandoned while it was read
         target.producers = producers
         target.segments = segments
         target.log_start_offset = fact.log_start_offset
+        end_offset = segments[-1].end_offset if segments else 0
         target.end_offset = max(end_offset, fact.log_start_offset)
         active = self._appendable(segments, producers)
         target.active = active
@@ -163,6 +153,8 @@ class Upkeep(Steps):
             producers.open_offsets,
         )
         target.is_loaded, self.to_resume = True, None
+        if ahead is not None and any(link.ledger == ahead.ledger for link in fact.ledgers):
+            self._ahead = None  # from now on a ledger as any other
         self._open()
         target.waiters.wake()
         # Behind the opening: readers need no seal, and in an outage there is none to be had.
@@ -171,6 +163,43 @@ class Upkeep(Steps):
                 continue
             # A crash came before the seal, or between the seal and its note in the chain.
             await self._seal(segment)
+
+    async def _load_segments(
+        self, fact: PartitionFact, ahead: Segment | None
+    ) -> tuple[list[Segment], ProducerState]:
+        """The ledgers of a chain, those that are not sealed read and recovered; the producers.
+
+        `ahead`, if the chain names it, is this broker's own and empty: a recovery would seal it.
+        """
+        target = self._log
+        now_ms = self._environment.clock.now_ms()
+        producers: ProducerState | None = None
+        segments: list[Segment] = []
+        for link in fact.ledgers:
+            base = link.base_offset
+            if segments:
+                can_shrink = target.config.flush_ms is not None
+                base = segments[-1].base_behind(link, fact.log_start_offset, can_shrink=can_shrink)
+            if link.is_sealed:
+                segment = sealed_segment(link)
+                attach(link, self._environment.tier)
+                # Its footer knows more than a ledger before it whose seal once failed.
+                producers = None
+                segments.append(segment)
+                continue
+            segment = Segment(LedgerId(link.ledger), base, link.leader_epoch)
+            if producers is None:
+                producers = await producers_behind(segments, self._store, now_ms)
+            if ahead is None or link.ledger != ahead.ledger:
+                info = await self._store.recover(segment.ledger)
+                producers = await segment.load_by_scan(self._store, info.end, producers, now_ms)
+                segment.is_sealed = info.is_sealed
+                if not info.is_sealed and link is not fact.ledgers[-1]:
+                    segment.footer = segment.encode_footer(producers)
+            segments.append(segment)
+        if producers is None:
+            producers = await producers_behind(segments, self._store, now_ms)
+        return segments, producers
 
     def _appendable(self, segments: list[Segment], producers: ProducerState) -> Segment | None:
         """The last ledger, if appends go on there; else it has what it is to be sealed with."""
@@ -212,12 +241,8 @@ class Upkeep(Steps):
 
     async def _new_segment(self) -> Segment:
         target = self._log
-        labels = {
-            "partition": target.name.encode(),
-            "topic": self._chain.topic_id.hex.encode(),
-            "epoch": b"%d" % target.leader_epoch,
-        }
-        ledger = await self._store.create(labels, target.config.copies)
+        ahead, self._ahead = self._ahead, None
+        ledger = await self._create() if ahead is None else ahead.ledger
         # The lowest offset that it could begin at: appends that are pending may still fail.
         segment = Segment(ledger, target.high_watermark, target.leader_epoch)
         try:
@@ -226,6 +251,17 @@ class Upkeep(Steps):
             release([segment], self._store)  # nothing will ever be appended to it
             raise
         return segment
+
+    async def _create(self, *, is_ahead: bool = False) -> LedgerId:
+        target = self._log
+        labels = {
+            "partition": target.name.encode(),
+            "topic": self._chain.topic_id.hex.encode(),
+            "epoch": b"%d" % target.leader_epoch,
+        }
+        if is_ahead:
+            labels["ahead"] = b"1"
+        return await self._store.create(labels, target.config.copies)
 
     def resume(self, segment: Segment) -> None:
         """Go on with `segment` after an append to it failed, at the end that storage has kept."""
@@ -334,12 +370,15 @@ class Upkeep(Steps):
     async def _seal(self, segment: Segment) -> None:
         if segment not in self._log.segments:
             return  # retention was faster
+        await self._seal_ledger(segment)
+        await self._chain.sealed(segment)
+
+    async def _seal_ledger(self, segment: Segment) -> None:
         if not segment.is_sealed:
             if segment.footer is None:
                 assert segment.end_offset == self._log.end_offset, "the producers are of its end"
                 segment.footer = segment.encode_footer(self._log.producers)
             await seal(segment, segment.footer, self._store)
-        await self._chain.sealed(segment)
 
     def seal_again(self) -> None:
         """Try the seals once more that have failed."""
@@ -404,8 +443,9 @@ class Upkeep(Steps):
         target.is_loaded = False
         target.active = None
         self._chain.retire()
-        prepared, self._prepared = self._prepared, None
-        release([*target.segments, *([prepared] if prepared else ())], self._store)
+        extra = [one for one in (self._prepared, self._ahead) if one is not None]
+        self._prepared = self._ahead = None
+        release([*target.segments, *extra], self._store)
         target.waiters.wake()
         self._shut()
         self._fail(reason)
@@ -420,7 +460,11 @@ class Upkeep(Steps):
         await self._idle()
         active, target.active = target.active, None
         if active is not None and active.end_position:
-            await asyncio.wait([self._begin(self._seal(active), "seal")])
+            await asyncio.wait([self._begin(self._seal_ledger(active), "seal")])
+            if active.is_sealed:
+                # Not waited for: the change that names the next owner follows it to the store. If
+                # it does not take place, the next owner looks where the ledger ends.
+                _ = self._begin(self._chain.sealed(active), "note of the seal")
         target.is_loaded = False
         target.waiters.wake()
 

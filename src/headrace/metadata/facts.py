@@ -258,6 +258,12 @@ class PartitionFact(StoredFact):
         return bool((self.companions or 0) >> kind & 1)
 
     @property
+    def end_offset_or_none(self) -> int | None:
+        """The offset after the last record; None where a ledger may still grow, or none is left."""
+        last = self.ledgers[-1].end_offset if self.ledgers else None
+        return None if last is None else max(last, self.log_start_offset)
+
+    @property
     def local_ledgers(self) -> set[int]:
         """The ledgers whose bytes are not in object storage alone."""
         return {link.ledger for link in self.ledgers if link.local_deleted_ms is None}

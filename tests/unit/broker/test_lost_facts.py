@@ -447,6 +447,31 @@ def test_a_broker_that_is_alone_keeps_what_a_lost_chain_named() -> None:
     asyncio.run(main())
 
 
+def test_a_ledger_that_a_next_owner_created_ahead_proves_no_loss() -> None:
+    """Its epoch is not in the chain before the move; without the mark, or later, it is damage."""
+
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        await node.topics.create("t", 1)
+        topic = node.topics.get("t")
+        await cluster.append("t", 0, b"a")
+        store = MemoryMetadataStore(cluster.metadata)
+        labels = {"partition": b"t-0", "topic": topic.id.hex.encode()}
+
+        async def is_proved(**more: bytes) -> bool:
+            ledger = await cluster.ledgers.create({**labels, **more})
+            found = audit(await read_facts(store), await cluster.ledgers.records_of([ledger]))
+            assert ledger in found.kept
+            return (topic.id, 0) in found.proved
+
+        assert not await is_proved(epoch=b"1", ahead=b"1")
+        assert await is_proved(epoch=b"1")
+        assert await is_proved(epoch=b"2", ahead=b"1")
+        await store.close()
+
+    run(scenario)
+
+
 def test_a_topic_that_is_made_while_facts_are_read_has_lost_nothing(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         node = await cluster.start(1)

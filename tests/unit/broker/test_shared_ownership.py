@@ -902,6 +902,19 @@ def test_a_next_owner_that_is_not_heard_of_is_waited_for_within_reason(monkeypat
     run(scenario)
 
 
+def test_a_broker_that_stops_does_not_wait_longer_than_until_the_next_owner_is_ready(
+    monkeypatch,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        monkeypatch.setattr(shared_ownership, "READY_WAIT_S", 60)
+        owner, other, _topic = await two_brokers(cluster)
+        await asyncio.wait_for(cluster.stop(owner.config.broker_id), 5)
+        await until(lambda: cluster.agree("t", {other.config.broker_id}))
+        assert await cluster.append("t", 0, b"b") == 1
+
+    run(scenario)
+
+
 def test_a_broker_of_a_version_that_does_not_get_ready_is_not_asked_to(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         owner, other, topic = await two_brokers(cluster)

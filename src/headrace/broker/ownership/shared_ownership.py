@@ -57,6 +57,9 @@ WARM_HAND_OVERS_AT_ONCE = 2
 processors with it, the shorter. Those that are not used pause for no client."""
 WARM_TURNS_MAX = 100
 """Of a broker that stops: it has no more time than for so many, one after the other."""
+ANNOUNCED_AT_ONCE = 4
+"""Partitions that next owners get ready for: enough that those in motion never wait for it, and few
+enough that it takes no processor from the rest."""
 READY_WAIT_S = 1.0
 """For the next owner of such a partition to be ready; then it is handed over as it is."""
 NAMED_WAIT_S = 0.5
@@ -120,7 +123,7 @@ class SharedOwnership:
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
         self._hand_overs = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
         self._warm_hand_overs = asyncio.Semaphore(WARM_HAND_OVERS_AT_ONCE)
-        self._announcements = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
+        self._announcements = asyncio.Semaphore(ANNOUNCED_AT_ONCE)
         self._is_leaving = False
         self._leaving: asyncio.Timeout | None = None  # while all is handed over
         self.guard: SessionGuard | None
@@ -262,6 +265,8 @@ class SharedOwnership:
             if membership is not None and is_unknown and not await membership.restore():
                 loop.call_later(RETRY_S, self._wake.set)
             self._reconcile()
+        else:
+            self._settling.told()
 
     def _step_down(self) -> None:
         """The session may end before long: serve nothing, so that no client is led here."""

@@ -35,6 +35,11 @@ def _reader(
     return entity_reader(cls), type_of(cls).skip
 
 
+def load(api_key: int, version: int) -> None:
+    """Load what reads and writes an API now, and with it the library, which takes 0.15 s."""
+    _ = _reader(api_key, version), _writer(api_key, version)
+
+
 def read_request(api_key: int, version: int, data: bytes, at: int) -> Any:
     """The request's body as an entity of `kio`. Raises FrameInvalid, whatever is wrong with it.
 

@@ -1,0 +1,132 @@
+"""A planned move: what the next owner has done before its turn, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from log_rig import Rig, rig, settle
+
+from headrace.errors import MetadataUnavailable, NotOwner
+
+
+async def next_owner(bench: Rig, leader_epoch: int = 1) -> Rig:
+    """The next owner of a partition that is in use, ready for its turn."""
+    rival = bench.rival(leader_epoch)
+    rival.log.upkeep.wait_for_turn()
+    await rival.log.upkeep.read_ahead()
+    return rival
+
+
+async def hand_over(bench: Rig, rival: Rig) -> None:
+    await bench.log.upkeep.settle_and_seal()
+    await settle()
+    bench.log.upkeep.abandon(NotOwner("gone"))
+    rival.log.upkeep.begin_turn()
+    await rival.ready()
+
+
+def test_a_next_owner_that_was_ready_creates_no_ledger_in_its_turn() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await next_owner(bench)
+            created = len(bench.store._ledgers)
+            await bench.append(b"b")
+            await hand_over(bench, rival)
+            assert rival.log.segments[0].proved_to == 0, "nothing was scanned"
+            assert rival.begin(b"c") is not None, "at once"
+            assert len(bench.store._ledgers) == created
+            await settle()
+            assert await rival.offsets() == [0, 1, 2]
+            assert [segment.leader_epoch for segment in rival.log.segments] == [0, 1]
+            again = bench.rival(2)
+            await again.ready()
+            assert await again.append(b"d") == 3
+            assert await again.offsets() == [0, 1, 2, 3]
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_created_ahead_follows_one_that_the_former_owner_rolled_into() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await next_owner(bench)
+            await bench.log.upkeep.roll_now()
+            await bench.append(b"b")
+            await hand_over(bench, rival)
+            assert await rival.append(b"c") == 2
+            assert await rival.offsets() == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_former_owner_that_sealed_nothing_is_recovered_and_the_ledger_ahead_is_used() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await next_owner(bench)
+            created = len(bench.store._ledgers)
+            bench.store.refuse_seals = True
+            await hand_over(bench, rival)
+            assert rival.log.segments[0].is_sealed, "by its recovery"
+            assert await rival.append(b"b") == 1
+            assert len(bench.store._ledgers) == created
+            assert await rival.offsets() == [0, 1]
+
+    asyncio.run(scenario())
+
+
+def test_a_claim_whose_answer_was_lost_does_not_seal_the_ledger_it_entered() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await next_owner(bench)
+            await bench.log.upkeep.settle_and_seal()
+            await settle()
+            put = rival.metadata.put
+
+            async def in_doubt(*arguments, **options):
+                await put(*arguments, **options)
+                rival.metadata.put = put
+                raise MetadataUnavailable("no answer")
+
+            rival.metadata.put = in_doubt
+            rival.log.upkeep.begin_turn()
+            with pytest.raises(MetadataUnavailable):
+                await rival.ready()
+            await rival.ready()
+            assert await rival.append(b"b") == 1
+            assert len(rival.log.segments) == 2
+            assert await rival.offsets() == [0, 1]
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_ahead_whose_own_append_failed_is_recovered_as_any_other() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await next_owner(bench)
+            await hand_over(bench, rival)
+            await rival.append(b"b")
+            with rival.store.in_doubt(is_stored=True):
+                rival.begin(b"c")
+                await settle()
+            await rival.ready()
+            assert await rival.append(b"d") == 3
+            assert await rival.offsets() == [0, 1, 2, 3]
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_nothing_is_written_to_gets_no_ledger_ahead() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            rival = await next_owner(bench)
+            assert not bench.store._ledgers
+            await hand_over(bench, rival)
+            assert await rival.append(b"a") == 0
+
+    asyncio.run(scenario())
