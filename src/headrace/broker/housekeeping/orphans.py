@@ -66,9 +66,9 @@ async def collect_orphans(
             }
         else:
             stale.append(entry.key)
-    for partition, broker_id in owners.items():
+    for partition, owner in owners.items():
         # Of a former life: it ended before it could let go of what was deleted.
-        if broker_id == broker_id and partition[0] not in topics.by_id:
+        if owner == broker_id and partition[0] not in topics.by_id:
             stale.append(owner_key(*partition))
     expected |= {
         (topic.id, number)
