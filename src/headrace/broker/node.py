@@ -157,7 +157,9 @@ class Node:
 
     def _prepare_shares(self, environment: Environment) -> None:
         self.group_configs = ConfiguredGroups(self.metadata)
-        self.dead_letters = DeadLetters(environment, self.topics, self.ownership)
+        self.dead_letters = DeadLetters(
+            environment, self.topics, self.ownership, self.appends.append_own
+        )
         self.shares = SharePartitions(
             environment,
             self.ownership,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PREFIX: Final = "__dlq.errors."
 REDRIVES: Final = "headrace-redrives"
 """Header that counts how often a record was sent back."""
+NAMED_SEQUENCE: Final = ("headrace-producer", "headrace-sequence")
+"""They made the copy; the transaction of a redrive takes their place."""
 BATCH_RECORDS: Final = 500
 POLL_S: Final = 1.0
 QUIET_S_MAX: Final = 30.0
@@ -309,7 +311,8 @@ def _send(
             target = _target(message, options)
             targets.append(target)
             if target is None:
-                _produce(producer, message.topic(), message, message.partition(), _all(message))
+                headers = [item for item in _all(message) if item[0] not in NAMED_SEQUENCE]
+                _produce(producer, message.topic(), message, message.partition(), headers)
             else:
                 origin = Letter.of(message)
                 number = int(origin.partition) if _is_origin(origin, target) else -1
@@ -386,7 +389,7 @@ def _stripped(message: Message) -> list[tuple[str, bytes | None]]:
     for name, value in _all(message):
         if name == REDRIVES and value is not None and value.isdigit():
             count = int(value) + 1
-        elif not name.startswith(PREFIX):
+        elif not name.startswith(PREFIX) and name not in NAMED_SEQUENCE:
             kept.append((name, value))
     return [*kept, (REDRIVES, str(count).encode())]
 

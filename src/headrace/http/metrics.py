@@ -139,6 +139,11 @@ class Metrics(Collector):
         yield _counter("headrace_produce_batches", "Batches appended.", appends.batches_total)
         yield _counter("headrace_delayed_records", "Records delayed.", appends.delayed_total)
         yield _counter(
+            "headrace_named_duplicates",
+            "Records left out because their named sequence had them already.",
+            appends.duplicates_total,
+        )
+        yield _counter(
             "headrace_unread_attributes_batches",
             "Batches with queue attributes on topics that do not read them, of those opened.",
             appends.unread_attributes_total,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from headrace.errors import DataCorrupt, FormatUnsupported
 from headrace.log.aborted_index import AbortedIndex
+from headrace.log.named_sequences import NamedSequences
 from headrace.log.offset_index import OffsetIndex
 from headrace.log.producer_state import ProducerState
 from headrace.storage.ledger import FOOTER_BYTES_MAX
@@ -23,8 +24,8 @@ _HEAD = Struct(">BqqII")
 _SECTIONED_HEAD = Struct(">BqqB")
 _SECTION = Struct(">HHI")
 REQUIRED = 1
-INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS, COMPACTED = 1, 2, 3, 4, 5, 6
-_KNOWN = frozenset({INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS, COMPACTED})
+INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS, COMPACTED, NAMED = 1, 2, 3, 4, 5, 6, 7
+_KNOWN = frozenset({INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS, COMPACTED, NAMED})
 
 
 class Footer(NamedTuple):
@@ -49,6 +50,8 @@ def encode_footer(footer: Footer) -> bytes:
         sections.append((OPEN, REQUIRED, producers.encode_open()))
     if producers.has_coordinators:
         sections.append((COORDINATORS, 0, producers.encode_coordinators()))
+    if producers.named:
+        sections.append((NAMED, 0, producers.named.encode()))
     if footer.is_compacted:
         sections.append((COMPACTED, REQUIRED, b""))
     size = _SECTIONED_HEAD.size + sum(_SECTION.size + len(data) for _, _, data in sections)
@@ -86,6 +89,8 @@ def decode_footer(data: bytes) -> Footer:
         producers.decode_coordinators(sections[COORDINATORS])
     if OPEN in sections:
         producers.decode_open(sections[OPEN])
+    if NAMED in sections:
+        producers.named = NamedSequences.decode(sections[NAMED])
     aborted = AbortedIndex.decode(sections[ABORTED]) if ABORTED in sections else None
     index = OffsetIndex.decode(sections[INDEX])
     is_compacted = COMPACTED in sections

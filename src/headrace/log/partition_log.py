@@ -186,7 +186,7 @@ class PartitionLog:
         if producer_id != NO_PRODUCER_ID:
             duplicate = self.retries.check(self.producers, header, now_ms)
             if duplicate is not None:
-                return Appended(duplicate.base_offset, self._safe_when(duplicate.base_offset))
+                return Appended(duplicate.base_offset, self.safe_when(duplicate.base_offset))
         return self._append(batch, header, active, now_ms)
 
     def append_by_coordinator(self, batch: Buffer, header: BatchHeader) -> Appended | None:
@@ -228,7 +228,7 @@ class PartitionLog:
         if not self.producers.check_marker(
             producer_id, producer_epoch, coordinator_epoch, transaction_version
         ):
-            return Appended(-1, self._safe_when(self.end_offset - 1))
+            return Appended(-1, self.safe_when(self.end_offset - 1))
         now_ms = self._clock.now_ms()
         marker = Marker(is_commit, coordinator_epoch)
         batch = encode_marker(producer_id, producer_epoch, marker, now_ms)
@@ -353,7 +353,8 @@ class PartitionLog:
                 is_timestamp=True,
             )
 
-    def _safe_when(self, offset: int) -> Completion:
+    def safe_when(self, offset: int) -> Completion:
+        """Done when all that was appended up to `offset` is durable, or has failed."""
         if offset < self.visibility.acknowledged.offset or self._last_completion is None:
             done = Completion()
             done.succeed()
@@ -380,10 +381,9 @@ class PartitionLog:
             self.upkeep.switch()
 
     def _forget_from(self, failed: _Pending) -> None:
-        """Take back the append that failed and those behind it.
+        """Take back the append that failed and those after it.
 
-        Those before it stay: a segment that takes no more bytes fails in its turn of the loop,
-        while a sync of earlier appends may still be under way.
+        Those before it stay: their sync may still be under way when a segment takes no more.
         """
         segment = self.segments[-1]
         pending: _Pending | None = None
@@ -418,7 +418,7 @@ class PartitionLog:
         self.retries.reopened(self._clock.now_ms())
 
     async def settled(self) -> None:
-        """Wait until no append is under way, however each of them ends."""
+        """Wait until no append is under way."""
         while self._last_completion is not None:
             try:
                 await self._last_completion.wait()

@@ -24,6 +24,7 @@ from headrace.errors import (
     TransactionCoordinatorFenced,
     TransactionStateInvalid,
 )
+from headrace.log.named_sequences import NamedSequences
 from headrace.records.batch import TRANSACTIONAL
 
 if TYPE_CHECKING:
@@ -116,9 +117,10 @@ def sequence_after(sequence: int, count: int) -> int:
 class ProducerState:
     """The producers of one partition."""
 
-    __slots__ = ("_before_markers", "_open", "_producers")
+    __slots__ = ("_before_markers", "_open", "_producers", "named")
 
     def __init__(self) -> None:
+        self.named = NamedSequences()
         self._producers: dict[int, _Producer] = {}
         self._open: dict[int, int] = {}
         """Producer id -> first offset of its open transaction, in the order of these offsets."""
@@ -318,6 +320,7 @@ class ProducerState:
         ones for stored.
         """
         self._forget_markers(end_offset)
+        self.named.truncate(end_offset)
         for producer in self._producers.values():
             kept = [batch for batch in producer.batches if batch.base_offset < end_offset]
             if not kept and producer.batches:

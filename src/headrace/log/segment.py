@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.errors import BatchCorrupt, DataCorrupt
 from headrace.log.aborted_index import ENTRIES_MAX, AbortedIndex
 from headrace.log.footer import Footer, decode_footer, encode_footer
+from headrace.log.named_sequences import named_sequences_in
 from headrace.log.offset_index import OffsetIndex
 from headrace.log.producer_state import ProducerState
 from headrace.records.batch import (
@@ -22,6 +23,7 @@ from headrace.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
+    NAMED,
     NO_PRODUCER_ID,
     Buffer,
     is_intact,
@@ -239,6 +241,9 @@ class Segment:
                     self._scan_marker(data, at, header, producers, seen_ms)
                 elif header.producer_id != NO_PRODUCER_ID:
                     producers.apply(header, header.base_offset, seen_ms, header.base_offset)
+                if header.attributes & NAMED:
+                    named = named_sequences_in(data, at, header)
+                    producers.named.apply(named, header.base_offset, header.base_offset)
                 if self.first_append_ms < 0:
                     self.first_append_ms = header.first_timestamp_ms
                 consumed = at + header.length + LOG_OVERHEAD

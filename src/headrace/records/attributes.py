@@ -274,6 +274,30 @@ def scan_records(payload: bytes, header: BatchHeader, received_ms: int) -> list[
     return found
 
 
+def named_sequences_of(payload: bytes, header: BatchHeader) -> list[NamedSequence]:
+    """The named sequences of a stored batch; other attributes, and malformed ones, are passed over.
+
+    Raises BatchCorrupt where the bytes are no records.
+    """
+    found: list[NamedSequence] = []
+    at = 0
+    try:
+        for _ in range(header.record_count):
+            length, at = read_varint(payload, at)
+            headers, _ = read_record_headers(payload, at)
+            at += length
+            try:
+                name = read_text(headers, PRODUCER)
+                sequence = read_integer(headers, SEQUENCE, SEQUENCE_MAX)
+            except RecordInvalid:
+                continue
+            if name is not None and sequence is not None:
+                found.append(NamedSequence(name, sequence))
+    except IndexError:
+        raise BatchCorrupt("the batch ends within a record") from None
+    return found
+
+
 def _read_one(
     payload: bytes, at: int, end: int, index: int, received_ms: int
 ) -> RecordAttributes | None:

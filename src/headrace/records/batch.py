@@ -40,6 +40,9 @@ TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
 """The first timestamp is a delete horizon (KIP-534): see `records.rewriting`."""
+NAMED: Final = 0x4000
+"""The broker's own mark, which it takes from no client: records carry named sequences, so whoever
+rebuilds a partition's state from its batches opens this one (`log.named_sequences`)."""
 
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1

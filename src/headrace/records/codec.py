@@ -27,6 +27,7 @@ from headrace.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
+    NAMED,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     RECORD_SIZE_MIN,
@@ -353,6 +354,13 @@ def log_append_time(batch: Buffer, now_ms: int) -> bytes:
     patched = bytearray(batch)
     patched[_ATTRIBUTES_AT + 1] |= TIMESTAMP_TYPE_LOG_APPEND
     patched[_MAX_TIMESTAMP_AT : _MAX_TIMESTAMP_AT + 8] = now_ms.to_bytes(8, "big", signed=True)
+    return _seal(patched)
+
+
+def mark_named(batch: Buffer) -> bytes:
+    """The batch with the mark of named sequences."""
+    patched = bytearray(batch)
+    patched[_ATTRIBUTES_AT] |= NAMED >> 8
     return _seal(patched)
 
 

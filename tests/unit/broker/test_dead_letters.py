@@ -35,8 +35,8 @@ def broken_batch(count=1):
     return assemble_batch(whole._replace(attributes=GZIP), b"this is not gzip")
 
 
-def letter(first, last, reason="refused"):
-    return DeadLetter(GROUP, first, last, 1, reason)
+def letter(first, last, reason="refused", given_up_ms=7):
+    return DeadLetter(GROUP, first, last, 1, reason, given_up_ms)
 
 
 class Copying:
@@ -45,7 +45,9 @@ class Copying:
     def __init__(self, rig, topic, target=DEAD):
         node = rig.node
         self.target = target
-        self.letters = DeadLetters(node.topics._environment, node.topics, node.ownership)
+        self.letters = DeadLetters(
+            node.topics._environment, node.topics, node.ownership, node.appends.append_own
+        )
         self.origin = Origin(topic, 0, lambda: self.target)
         self.reported = []
         self.has_reported = asyncio.Event()
@@ -99,6 +101,41 @@ async def test_a_letter_whose_last_records_were_compacted_away_ends():
         await copying.copy(letter(0, 3))
         assert [record.value for record in await copies(rig)] == [b"1"]
         assert copying.reported == [(0, 3)]
+
+
+@in_a_loop
+async def test_a_record_has_one_copy_for_each_time_it_is_given_up():
+    """A crash before the letter is finished makes its copies again, perhaps in other ranges."""
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"0", b"1", b"2"))
+        await Copying(rig, topic).copy(letter(0, 1))
+        for first, last in ((0, 0), (1, 2), (0, 2)):
+            await Copying(rig, topic).copy(letter(first, last))
+        assert [record.value for record in await copies(rig)] == [b"0", b"1", b"2"]
+        await Copying(rig, topic).copy(letter(1, 1, given_up_ms=8))
+        assert [record.value for record in await copies(rig)] == [b"0", b"1", b"2", b"1"]
+        assert rig.node.appends.duplicates_total == 5
+
+
+@in_a_loop
+async def test_times_and_sequences_of_a_record_have_no_effect_on_its_copy():
+    async with broker() as rig:
+        own = [
+            ("headrace-expire-at", b"5"),
+            ("headrace-producer", b"mine"),
+            ("headrace-sequence", b"9"),
+            ("headrace-priority", b"none"),
+        ]
+        data = encode_batch([Record(0, 1, None, b"0", own)])
+        topic = await topic_with(rig, data)
+        await make_topic(rig, DEAD, {"headrace.message.attributes": "true"})
+        await Copying(rig, topic).copy(letter(0, 0))
+        (copy,) = await copies(rig)
+        headers = dict(copy.headers)
+        assert headers["headrace-dlq-expire-at"] == b"5"
+        assert headers["headrace-priority"] == b"none"
+        assert headers["headrace-producer"].startswith(b"dead-letter/")
+        assert "headrace-expire-at" not in headers
 
 
 @in_a_loop

@@ -41,8 +41,8 @@ async def topic_with(rig, *batches, **configs):
     return topic
 
 
-async def make_topic(rig, name):
-    await rig.node.topics.create(name, 1, 1, {})
+async def make_topic(rig, name, configs=None):
+    await rig.node.topics.create(name, 1, 1, configs or {})
     return rig.node.topics.get(name)
 
 
@@ -228,7 +228,10 @@ async def test_what_is_given_up_is_copied_with_its_origin_before_it_is_finished(
         dead = rig.node.topics.get("jobs.dead").partitions[0]
         (record,) = iterate_records(await read(dead, rig.store, 0, 10_000))
         assert record.value == b"bad"
-        assert dict(record.headers) == {
+        headers = dict(record.headers)
+        assert headers.pop("headrace-producer").startswith(b"dead-letter/")
+        assert headers.pop("headrace-sequence") == b"0"
+        assert headers == {
             "__dlq.errors.topic": b"jobs",
             "__dlq.errors.partition": b"0",
             "__dlq.errors.offset": b"1",

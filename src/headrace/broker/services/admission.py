@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
 from headrace.errors import BatchCorrupt, HeadraceError, RecordInvalid
@@ -18,6 +18,7 @@ from headrace.records.attributes import has_reserved, scan_records
 from headrace.records.batch import (
     COMPRESSION_MASK,
     CONTROL,
+    NAMED,
     NO_PRODUCER_ID,
     TRANSACTIONAL,
     BatchHeader,
@@ -32,6 +33,7 @@ from headrace.records.codec import (
     encode_batch,
     keyless_records,
     log_append_time,
+    mark_named,
     payload_of,
     retain_records,
 )
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.log.log_config import LogConfig
-    from headrace.records.attributes import RecordAttributes
+    from headrace.log.named_sequences import NamedSequences
+    from headrace.records.attributes import NamedSequence, RecordAttributes
     from headrace.records.codec import Record
     from headrace.runtime.clock import Clock
 
@@ -53,6 +56,10 @@ GIVEN_BACK_BYTES_MIN: Final = 8 * 1024 * 1024
 SHOWN_MAX: Final = 3
 
 
+Named: TypeAlias = "Sequence[tuple[int, NamedSequence]]"
+"""(index in the batch, sequence) of the records that belong to named sequences."""
+
+
 class Admitted(NamedTuple):
     """A batch as it is to be stored."""
 
@@ -60,6 +67,7 @@ class Admitted(NamedTuple):
     header: BatchHeader | None
     """None where no record is left for the log."""
     delayed: DelayedBatch | None = None
+    named: Named = ()
     has_unread_attributes: bool = False
     """Whether the batch was opened, holds reserved headers, and its topic does not read them."""
 
@@ -71,9 +79,17 @@ def is_kept(header: BatchHeader, config: LogConfig) -> bool:
 
 
 def admit(
-    records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, bytes_max: int
+    records: memoryview,
+    header: BatchHeader,
+    config: LogConfig,
+    now_ms: int,
+    bytes_max: int,
+    named: Named = (),
 ) -> Admitted:
     """The batch as the topic wants it stored, and its records that are not for the log now.
+
+    `named`: the named sequences of a batch of the broker's own, whose other attributes are not
+    read; its records carry the same in their headers.
 
     Raises BatchCorrupt, also above `bytes_max`, RecordInvalid, and BatchTooLarge: a small batch may
     decompress to much, which must not wait for its log to be ready.
@@ -85,25 +101,27 @@ def admit(
     has_keys = config.is_compacted and not header.attributes & CONTROL
     is_recompressed = codec is not None and codec != own_codec
     is_unread = False
-    delayed: DelayedBatch | None = None
-    if header.is_doubtful or has_keys or is_recompressed or config.has_attributes:
+    has_attributes = config.has_attributes and not named
+    if header.is_doubtful or has_keys or is_recompressed or has_attributes:
         payload = payload_of(batch, header, bytes_max)
         if header.is_doubtful:
             check_count(payload, header)
         if has_keys:
             _check_keys(payload, header)
-        if not config.has_attributes:
-            is_unread = has_reserved(payload)
+        if not has_attributes:
+            is_unread = not named and has_reserved(payload)
         elif found := scan_records(payload, header, now_ms):
-            later = _delayed(found, header, now_ms)
+            later, named = _attributes(found, header, now_ms)
             if later:
                 return _split(batch, header, later, config, now_ms, codec, bytes_max)
         if codec is not None and is_recompressed:
             batch = compress_batch(header, payload, codec)
     if config.is_log_append_time:
         batch = log_append_time(batch, now_ms)
+    if named:
+        batch = mark_named(batch)
     config.check_size(len(batch))
-    return Admitted(batch, check_batch(batch), delayed, is_unread)
+    return Admitted(batch, check_batch(batch), None, named, is_unread)
 
 
 def _check_keys(payload: bytes, header: BatchHeader) -> None:
@@ -120,8 +138,10 @@ def _check_keys(payload: bytes, header: BatchHeader) -> None:
         )
 
 
-def _delayed(found: Sequence[RecordAttributes], header: BatchHeader, now_ms: int) -> dict[int, int]:
-    """Index -> due time of the records that are not due yet. Raises RecordInvalid."""
+def _attributes(
+    found: Sequence[RecordAttributes], header: BatchHeader, now_ms: int
+) -> tuple[dict[int, int], Named]:
+    """(index -> due time of the records that are not due yet, named ones). Raises RecordInvalid."""
     later = {
         item.batch_index: item.due_ms
         for item in found
@@ -131,10 +151,15 @@ def _delayed(found: Sequence[RecordAttributes], header: BatchHeader, now_ms: int
         raise _refused(
             min(later), "a record of a transaction cannot be delayed: send it without a transaction"
         )
-    for item in found:
-        if item.named is not None:
-            raise _refused(item.batch_index, "named sequences are not supported yet")
-    return later
+    named = [(item.batch_index, item.named) for item in found if item.named is not None]
+    if named and (later or header.attributes & TRANSACTIONAL):
+        # An aborted record would count as appended; a delayed one comes out of its order.
+        raise _refused(
+            named[0][0],
+            "a named sequence (headrace-producer) goes neither with a transaction nor with delayed"
+            " records in the same batch: send it without them",
+        )
+    return later, named
 
 
 def _refused(index: int, reason: str) -> RecordInvalid:
@@ -188,6 +213,47 @@ def without_records(header: BatchHeader, kept: Sequence[Record], codec: int | No
     return retain_records(header, kept) if kept else empty_batch(header)
 
 
+class Deduplicated(NamedTuple):
+    """An admitted batch without the records that its named sequences had already."""
+
+    batch: bytes | memoryview
+    header: BatchHeader | None
+    """None where no record is left for the log."""
+    named: Sequence[NamedSequence]
+    """Those of the records that are left."""
+    duplicate_offset: int
+    """Up to which the duplicates are to be found, -1 without any."""
+
+
+def without_duplicates(admitted: Admitted, sequences: NamedSequences) -> Deduplicated:
+    """Leave out the records that are not beyond what their named sequences have."""
+    header = admitted.header
+    assert header is not None, "named sequences and delayed records do not share a batch"
+    new: list[NamedSequence] = []
+    duplicates: dict[int, None] = {}
+    highest: dict[str, int] = {}
+    offset = -1
+    for index, one in admitted.named:
+        found = sequences.find(one)
+        if found is not None:
+            offset = max(offset, found)
+        if found is not None or one.sequence <= highest.get(one.producer, -1):
+            duplicates[index] = None
+            continue
+        highest[one.producer] = one.sequence
+        new.append(one)
+    if not duplicates:
+        return Deduplicated(admitted.batch, header, new, -1)
+    records = decode_batch(admitted.batch)
+    kept = [record for index, record in enumerate(records) if index not in duplicates]
+    rest = without_records(header._replace(attributes=header.attributes & ~NAMED), kept, None)
+    if rest is None:
+        return Deduplicated(b"", None, new, offset)
+    if new:
+        rest = mark_named(rest)
+    return Deduplicated(rest, read_header(rest), new, offset)
+
+
 class Admission:
     """Runs `admit`, where that takes long in a thread."""
 
@@ -195,7 +261,9 @@ class Admission:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "headrace-admission")
 
-    def now(self, records: memoryview, header: BatchHeader, config: LogConfig) -> Admitted | None:
+    def now(
+        self, records: memoryview, header: BatchHeader, config: LogConfig, named: Named
+    ) -> Admitted | None:
         """The batch as it is to be stored; None where that takes the thread. Raises as `admit`.
 
         None also for what is wrong about it, where that is known only once it is decompressed.
@@ -203,7 +271,7 @@ class Admission:
         if len(records) > INLINE_BYTES_MAX:
             return None
         try:
-            return admit(records, header, config, self._clock.now_ms(), INLINE_BYTES_MAX)
+            return admit(records, header, config, self._clock.now_ms(), INLINE_BYTES_MAX, named)
         except BatchCorrupt:
             if header.attributes & COMPRESSION_MASK:
                 return None  # perhaps it is too large only for here
@@ -214,12 +282,13 @@ class Admission:
         records: memoryview,
         header: BatchHeader,
         config: LogConfig,
+        named: Named,
         then: Callable[[Admitted | BaseException], None],
     ) -> None:
         """The same in the thread; `then` gets it, or what was raised."""
         now_ms = self._clock.now_ms()
         future = asyncio.get_running_loop().run_in_executor(
-            self._thread, _outcome, records, header, config, now_ms
+            self._thread, _outcome, records, header, config, now_ms, named
         )
 
         def done(ended: asyncio.Future[Admitted | BaseException]) -> None:
@@ -236,11 +305,11 @@ class Admission:
 
 
 def _outcome(
-    records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int
+    records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, named: Named
 ) -> Admitted | BaseException:
     found: Admitted | BaseException
     try:
-        found = admit(records, header, config, now_ms, DECOMPRESSED_BYTES_MAX)
+        found = admit(records, header, config, now_ms, DECOMPRESSED_BYTES_MAX, named)
     except (HeadraceError, MemoryError) as error:
         # Its traceback would keep the decompressed bytes until the next garbage collection.
         error.__cause__ = error.__context__ = None

@@ -10,13 +10,14 @@ stored as it came is never opened.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.coordinators.delays import Delays, NoDelays
 from headrace.broker.coordinators.transaction_verification import TransactionalWrite, for_produce
-from headrace.broker.services.admission import Admission, Admitted, is_kept
+from headrace.broker.services.admission import Admission, Admitted, is_kept, without_duplicates
 from headrace.errors import (
     BatchCorrupt,
     HeadraceError,
@@ -26,22 +27,27 @@ from headrace.errors import (
     TransactionalIdRefused,
     TransactionUnverified,
 )
+from headrace.log.named_sequences import append_named
 from headrace.records.batch import (
     COMPRESSION_MASK,
     LOG_OVERHEAD,
+    NAMED,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TRANSACTIONAL,
     BatchHeader,
     check_batch,
+    read_header,
 )
 from headrace.records.compression import CODEC_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headrace.broker.coordinators.transaction_verification import Verifications
+    from headrace.broker.services.admission import Named
     from headrace.log.partition_log import Appended, PartitionLog
+    from headrace.records.attributes import NamedSequence
     from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -82,6 +88,7 @@ class _Write:
         "attempts",
         "delays_done",
         "header",
+        "named",
         "partition",
         "records",
         "then",
@@ -95,12 +102,15 @@ class _Write:
         header: BatchHeader,
         then: Callable[[Placed | BaseException], None],
         transaction: Transaction | None,
+        named: Named = (),
     ) -> None:
         self.partition = partition
         self.records = records
         self.header = header
         self.then = then
         self.transaction = transaction
+        self.named = named
+        """Of a batch of the broker's own; those of a client's are found when it is admitted."""
         self.attempts = ATTEMPTS_MAX
         self.admitted: Admitted | None = None
         self.delays_done = False
@@ -117,7 +127,9 @@ def check_single(records: memoryview | None) -> BatchHeader:
     header = check_batch(records)
     if header[1] + LOG_OVERHEAD != len(records):
         raise RecordInvalid("Produce v3 and later take exactly one batch a partition (KIP-98)")
-    if header[5] & COMPRESSION_MASK >= len(CODEC_NAMES):
+    if header[5] & (COMPRESSION_MASK | NAMED) >= len(CODEC_NAMES):
+        if header[5] & NAMED:
+            raise RecordInvalid(f"attributes {header[5]:#x} have a bit that no producer sets")
         raise RecordInvalid(f"unknown compression codec {header[5] & COMPRESSION_MASK}")
     return header
 
@@ -139,6 +151,8 @@ class Appends:
         self.batches_total = 0
         self.delayed_total = 0
         """Records handed to `delays`."""
+        self.duplicates_total = 0
+        """Records that were left out, because their named sequences had them already."""
         self.unread_attributes_total = 0
         """Batches with queue attributes on topics that do not read them, among those opened."""
         self._warned: dict[str, None] = {}
@@ -179,6 +193,30 @@ class Appends:
         if header.attributes & TRANSACTIONAL and self._is_held(write):
             return
         self._enqueue(write)
+
+    async def append_own(
+        self, partition: PartitionLog, batch: bytes, named: Sequence[NamedSequence] = ()
+    ) -> Placed:
+        """Append a batch that the broker made; return once it is durable.
+
+        Its attributes are not read. `named`: a sequence for each of its records, which carry the
+        same in their headers; duplicates are left out, on every topic. Raises HeadraceError.
+        """
+        await partition.wait_loaded()
+        stored: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+
+        def then(outcome: Placed | BaseException) -> None:
+            if stored.done():
+                return
+            if isinstance(outcome, BaseException):
+                stored.set_exception(outcome)
+            else:
+                stored.set_result(outcome)
+
+        header = read_header(batch)
+        write = _Write(partition, memoryview(batch), header, then, None, list(enumerate(named)))
+        self._enqueue(write)
+        return await stored
 
     def close(self) -> None:
         """Give up the batches that wait to be opened."""
@@ -276,10 +314,12 @@ class Appends:
         """
         partition, header = write.partition, write.header
         if write.admitted is None:
-            if is_kept(header, partition.config):
+            if is_kept(header, partition.config) and not write.named:
                 write.admitted = Admitted(write.records, header)
             else:
-                write.admitted = self._admission.now(write.records, header, partition.config)
+                write.admitted = self._admission.now(
+                    write.records, header, partition.config, write.named
+                )
             if write.admitted is None:
                 self._open_later(write)
                 return False
@@ -302,7 +342,8 @@ class Appends:
                     return
             self._advance(write.partition)
 
-        self._admission.later(write.records, write.header, write.partition.config, then)
+        config = write.partition.config
+        self._admission.later(write.records, write.header, config, write.named, then)
 
     def _count_unread(self, write: _Write) -> None:
         if write.admitted is None or not write.admitted.has_unread_attributes:
@@ -333,22 +374,33 @@ class Appends:
         """
         admitted, partition = write.admitted, write.partition
         assert admitted is not None, "a batch is opened before it is stored"
-        header = admitted.header
-        if admitted.delayed is not None and not write.delays_done:
+        if (admitted.delayed is not None and not write.delays_done) or admitted.named:
             if partition.ready is not None or partition.active is None:
                 partition.check_failure()
                 partition.upkeep.require_active()
                 self._wait_ready(write)
                 return False
-            if not self._store_delayed(write, admitted):
+            if admitted.delayed is not None and not self._store_delayed(write, admitted):
                 return False
+        header, duplicate_offset = admitted.header, NO_OFFSET
+        named: Sequence[NamedSequence] = ()
+        batch = admitted.batch
+        if admitted.named:
+            batch, header, named, duplicate_offset = without_duplicates(
+                admitted, partition.producers.named
+            )
+            self.duplicates_total += len(admitted.named) - len(named)
         if header is None:
             self._count(write, admitted)
-            write.then(Placed(NO_OFFSET, NO_TIMESTAMP, partition.log_start_offset))
+            placed = Placed(duplicate_offset, NO_TIMESTAMP, partition.log_start_offset)
+            partition.safe_when(duplicate_offset).then(_stored, (write, placed))
             return True
         if header.attributes & TRANSACTIONAL:
             self._check_transactional(write, header)
-        appended = partition.append(admitted.batch, header)
+        if named:
+            appended = append_named(partition, batch, header, named)
+        else:
+            appended = partition.append(batch, header)
         if appended is None:
             self._wait_ready(write)
             return False

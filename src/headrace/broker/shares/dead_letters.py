@@ -1,8 +1,11 @@
 """Copies records that share groups have given up to the group's dead letter topic (KIP-1191).
 
-Invariants: a record is finished in its group only when its copy is durable, so none is lost; a
-crash between the two may leave a second copy, which the origin in its headers identifies. A copy
-keeps key, value, timestamp and headers, and says in headers of its own where it comes from and why.
+Invariants: a record is finished in its group only when its copy is durable, so none is lost. Each
+copy has a named sequence of its own (`records.attributes`), made of its origin and of when it was
+given up, so a copy that is made again after a crash is left out by the partition that has it. A
+copy keeps key, value, timestamp and headers, and says in headers of its own where it comes from and
+why; the record's own named sequence is dropped, and its times of delivery and expiry are renamed,
+so that they have no effect on the copy.
 A record that expired from its log before it was copied has no copy, and is finished too.
 
 Errors: what may pass, and a configuration that can be mended, is retried for as long as this broker
@@ -17,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headrace.coordination.shares.commands import DeadLetteredCommand
 from headrace.errors import (
@@ -27,17 +31,25 @@ from headrace.errors import (
     HeadraceError,
     RecordInvalid,
     Rejected,
-    StorageUnavailable,
     TopicExists,
     TopicUnknown,
     UnsupportedForMessageFormat,
 )
 from headrace.log.reading import read
-from headrace.records.batch import CONTROL, iterate_headers, read_header
+from headrace.records.attributes import (
+    DELAY,
+    DELIVER_AT,
+    EXPIRE_AT,
+    PRODUCER,
+    SEQUENCE,
+    NamedSequence,
+    find_header,
+)
+from headrace.records.batch import CONTROL, iterate_headers
 from headrace.records.codec import Record, encode_batch, iterate_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
     from headrace.broker.topics.ownership import Ownership
@@ -70,6 +82,18 @@ H_MESSAGE: Final = "__dlq.errors.message"
 ORIGIN_HEADERS: Final = (H_TOPIC, H_PARTITION, H_OFFSET, H_GROUP, H_DELIVERIES, H_MESSAGE)
 H_VALUE_OMITTED: Final = "headrace-dlq-value-omitted-bytes"
 """The size of a value that was left out because the copy was too large. Do not change: stored."""
+DROPPED_HEADERS: Final = frozenset({*ORIGIN_HEADERS, PRODUCER, SEQUENCE})
+RENAMED: Final = {
+    DELIVER_AT: "headrace-dlq-deliver-at",
+    DELAY: "headrace-dlq-delay",
+    EXPIRE_AT: "headrace-dlq-expire-at",
+}
+"""Do not change: stored."""
+
+AppendsCopies: TypeAlias = (
+    "Callable[[PartitionLog, bytes, Sequence[NamedSequence]], Awaitable[object]]"
+)
+"""Appends a batch, whose records carry these named sequences, and returns once it is durable."""
 
 
 class Origin(NamedTuple):
@@ -123,7 +147,10 @@ class _Misconfigured(Exception):
 class DeadLetters:
     """The dead letters of one broker."""
 
-    def __init__(self, environment: Environment, topics: Topics, ownership: Ownership) -> None:
+    def __init__(
+        self, environment: Environment, topics: Topics, ownership: Ownership, append: AppendsCopies
+    ) -> None:
+        self._append_named = append
         self._environment = environment
         self._topics = topics
         self._ownership = ownership
@@ -326,13 +353,9 @@ class DeadLetters:
 
     async def _append_batch(self, target: PartitionLog, copies: list[Record]) -> None:
         batch = encode_batch(copies)
-        await target.wait_loaded()
-        while (appended := target.append(batch, read_header(batch))) is None:
-            ready = target.ready
-            if ready is None:
-                raise StorageUnavailable(f"{target.name} cannot be written now")
-            await ready.wait()
-        await appended.completion.wait()
+        names = [find_header(copy.headers, PRODUCER) or b"" for copy in copies]
+        named = [NamedSequence(name.decode(), 0) for name in names]
+        await self._append_named(target, batch, named)
 
     async def _target(self, origin: Origin) -> PartitionLog:
         """A partition of the dead letter topic that this broker serves.
@@ -376,8 +399,16 @@ def copy_of(record: Record, origin: Origin, letter: DeadLetter) -> Record:
         letter.deliveries,
         letter.reason,
     )
-    kept = [(name, value) for name, value in record.headers if name not in ORIGIN_HEADERS]
+    kept = [
+        (RENAMED.get(name, name), value)
+        for name, value in record.headers
+        if name not in DROPPED_HEADERS
+    ]
     headers = [
         (name, str(value).encode()) for name, value in zip(ORIGIN_HEADERS, said, strict=True)
     ]
+    group = sha256(letter.group_id.encode()).hexdigest()[:32]
+    place = f"{origin.topic.id.hex}-{origin.partition}-{record.offset}"
+    named = f"dead-letter/{place}/{group}/{letter.given_up_ms}"
+    headers += [(PRODUCER, named.encode()), (SEQUENCE, b"0")]
     return Record(record.offset, record.timestamp_ms, record.key, record.value, [*kept, *headers])

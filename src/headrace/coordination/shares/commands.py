@@ -69,6 +69,8 @@ class DeadLetter(NamedTuple):
     last: int
     deliveries: int
     reason: str
+    given_up_ms: int
+    """When they were given up: stored with them, so it tells one time from another."""
 
 
 class ShareDescription(NamedTuple):

@@ -335,17 +335,17 @@ class ShareGroup:
             return StoredRun(first, last, ARCHIVED, run.count)
         if settlement.kind == REJECT:
             reason = settlement.reason or FAILED_BY_CONSUMER
-            return self.given_up(first, last, run.count, reason, letters)
+            return self.given_up(first, last, run.count, now_ms, reason, letters)
         return self.released(first, last, run.count, now_ms, letters, settlement.delay_ms)
 
     def given_up(
-        self, first: int, last: int, count: int, reason: str, letters: list[DeadLetter]
+        self, first: int, last: int, count: int, now_ms: int, reason: str, letters: list[DeadLetter]
     ) -> StoredRun:
         """The records are not delivered any more; `letters` learns of it, if the group has them."""
         if not self.config.has_dead_letters:
             return StoredRun(first, last, ARCHIVED, count)
-        letters.append(DeadLetter(self.group_id, first, last, count, reason))
-        return StoredRun(first, last, ARCHIVING, count)
+        letters.append(DeadLetter(self.group_id, first, last, count, reason, now_ms))
+        return StoredRun(first, last, ARCHIVING, count, now_ms)
 
     def released(
         self,
@@ -358,7 +358,7 @@ class ShareGroup:
     ) -> StoredRun:
         """A delivery has ended without success: once more, later, or never again."""
         if count >= self.config.delivery_count_max:
-            return self.given_up(first, last, count, FAILED_BY_COUNT, letters)
+            return self.given_up(first, last, count, now_ms, FAILED_BY_COUNT, letters)
         wait_ms = delay_ms if delay_ms >= 0 else self.config.retry_after_ms(count)
         return StoredRun(first, last, AVAILABLE, count, now_ms + wait_ms if wait_ms else 0)
 
@@ -440,7 +440,8 @@ class ShareGroup:
             if not row.is_wanted:
                 runs.append(StoredRun(row.offset, row.offset, ACKNOWLEDGED, 0))
             elif 0 <= row.expires_ms <= now_ms:
-                runs.append(self.given_up(row.offset, row.offset, 0, FAILED_BY_EXPIRY, letters))
+                offset = row.offset
+                runs.append(self.given_up(offset, offset, 0, now_ms, FAILED_BY_EXPIRY, letters))
         if reached < rows_end:
             runs.append(StoredRun(reached, rows_end - 1, ARCHIVED, 0))
         known = [run for run in runs if not self._is_decided(run)]

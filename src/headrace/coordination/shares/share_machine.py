@@ -166,7 +166,7 @@ class ShareMachine:
     def _outstanding(self) -> list[DeadLetter]:
         """Copies that a crash may have kept from the dead letter topic."""
         return [
-            DeadLetter(group.group_id, run.first, run.last, run.count, AFTER_RESTART)
+            DeadLetter(group.group_id, run.first, run.last, run.count, AFTER_RESTART, run.at_ms)
             for group in self.groups.values()
             for run in group.window
             if run.state == ARCHIVING

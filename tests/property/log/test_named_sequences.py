@@ -1,0 +1,181 @@
+"""Named sequences of one partition against a plain model, through the service that appends.
+
+Producers repeat what they are not sure of, while appends fail, ledgers roll and the log is read
+again or taken over. Each sequence that was acknowledged is in the log once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.log.log_rig import Rig, rig, settle
+
+from headrace.broker.coordinators.transaction_verification import Verifications
+from headrace.broker.services.appends import Appends, Placed
+from headrace.errors import HeadraceError
+from headrace.log.log_config import LogConfig
+from headrace.log.named_sequences import NamedSequences
+from headrace.log.reading import read
+from headrace.records.attributes import NamedSequence
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch, iterate_records
+from headrace.records.compression import ZSTD
+
+NAMES = ("a", "b", "c")
+OPERATIONS = (
+    *("send",) * 6,
+    *("repeat",) * 4,
+    "hold",
+    "let_go",
+    "fail",
+    "roll",
+    "reload",
+    "takeover",
+)
+
+
+class _World:
+    def __init__(self, base: Rig, chance: Random) -> None:
+        self.rig, self.chance = base, chance
+        self.next = dict.fromkeys(NAMES, 0)
+        self.sent: list[bytes] = []
+        self.acknowledged: set[tuple[str, int]] = set()
+        self.appends = self._appends()
+
+    def _appends(self) -> Appends:
+        return Appends(self.rig.clock, Verifications(self.rig.tasks))  # type: ignore[arg-type]
+
+    def batch(self) -> bytes:
+        records = []
+        for _ in range(self.chance.randrange(1, 4)):
+            name = self.chance.choice(NAMES)
+            sequence = self.next[name]
+            self.next[name] += self.chance.randrange(1, 3)
+            headers = [
+                ("headrace-producer", name.encode()),
+                ("headrace-sequence", b"%d" % sequence),
+            ]
+            records.append(Record(0, self.rig.clock.ms, None, b"v" * 200, headers))
+        return encode_batch(records, codec=self.chance.choice((0, ZSTD)))
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+        names = [_named(record) for record in iterate_records(data)]
+
+        def then(outcome: Placed | BaseException) -> None:
+            if isinstance(outcome, Placed):
+                self.acknowledged.update(names)
+            else:
+                assert isinstance(outcome, HeadraceError), outcome
+
+        try:
+            self.appends.append(self.rig.log, memoryview(data), check_batch(data), then)
+        except HeadraceError:
+            pass
+
+    async def do(self, operation: str) -> None:
+        store = self.rig.store
+        if operation == "send":
+            self.send(self.batch())
+        elif operation == "repeat" and self.sent:
+            self.send(self.chance.choice(self.sent[-6:]))
+        elif operation == "hold":
+            store.is_held = True
+        elif operation == "let_go":
+            store.let_go()
+        elif operation == "fail" and store.held:
+            if store._is_shared:
+                store.lose_answers()
+            else:
+                store.fail_newest()
+        elif operation == "roll" and not store.held:
+            store.is_held = False
+            await self.rig.log.upkeep.roll_now()
+        elif operation == "reload":
+            store.let_go()
+            await self.rig.reload()
+            self.appends = self._appends()
+        elif operation == "takeover" and self.rig.leader_epoch is not None:
+            store.let_go()
+            await settle()
+            self.rig = self.rig.rival(self.rig.leader_epoch + 1)
+            await self.rig.ready()
+            self.appends = self._appends()
+        await settle()
+
+    async def check(self) -> None:
+        self.rig.store.let_go()
+        await settle()
+        log = self.rig.log
+        found: list[tuple[str, int]] = []
+        offset = log.log_start_offset
+        while offset < log.high_watermark:
+            data = bytes(await read(log, self.rig.store, offset, 1_000_000))
+            found += [_named(record) for record in iterate_records(data)]
+            offset = check_batch_end(data)
+        assert len(found) == len(set(found)), "a sequence was stored twice"
+        highest: dict[str, int] = {}
+        for name, sequence in found:
+            assert sequence > highest.get(name, -1), "a sequence ascends"
+            highest[name] = sequence
+        for name, sequence in self.acknowledged:
+            assert sequence <= highest.get(name, -1), "an acknowledged sequence is unknown"
+        for name, sequence in highest.items():
+            assert log.producers.named.find(NamedSequence(name, sequence)) is not None
+            assert log.producers.named.find(NamedSequence(name, sequence + 1)) is None
+
+
+def check_batch_end(data: bytes) -> int:
+    at = end = 0
+    while at < len(data):
+        header = check_batch(data, at)
+        at, end = at + header.size, header.last_offset + 1
+    return end
+
+
+def _named(record: Record) -> tuple[str, int]:
+    headers = {name: value or b"" for name, value in record.headers}
+    return headers["headrace-producer"].decode(), int(headers["headrace-sequence"])
+
+
+async def _run(seed: int, epoch: int | None, operations: list[str]) -> None:
+    config = LogConfig(has_attributes=True, segment_bytes=3_000)
+    async with rig(config, epoch) as made:
+        world = _World(made, Random(seed))
+        for operation in operations:
+            await world.do(operation)
+        await world.check()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    epoch=st.sampled_from([None, 1]),
+    operations=st.lists(st.sampled_from(OPERATIONS), min_size=5, max_size=40),
+)
+def test_each_sequence_is_stored_once_whatever_fails(seed, epoch, operations):
+    asyncio.run(_run(seed, epoch, operations))
+
+
+@pytest.mark.parametrize("bug", ["apply", "truncate", "encode"])
+def test_a_planted_bug_is_found(bug):
+    empty = NamedSequences().encode()
+    broken = {
+        "apply": lambda *_: None,
+        "truncate": lambda *_: None,
+        "encode": lambda _self: empty,
+    }[bug]
+    chance = Random(1)
+
+    def search() -> None:
+        for seed in range(200):
+            operations = [chance.choice(OPERATIONS) for _ in range(40)]
+            asyncio.run(_run(seed, 1 if bug == "encode" else None, operations))
+
+    with patch.object(NamedSequences, bug, broken), pytest.raises(AssertionError):
+        search()

@@ -1,0 +1,114 @@
+"""Named sequences through the Kafka face: any client's append is exactly-once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from face_rig import Rig, broker
+
+from headrace.kafka import apis
+from headrace.kafka.error_codes import INVALID_RECORD, NONE
+from headrace.log.reading import read
+from headrace.records.codec import Headers, Record, encode_batch, iterate_records, mark_named
+from headrace.records.compression import GZIP
+
+ON = {"headrace.message.attributes": "true"}
+
+
+def _named(name: str, *sequences: int, **options: Any) -> bytes:
+    records = [
+        Record(0, 1, None, f"{name}{n}".encode(), _headers(name, n))
+        if n >= 0
+        else Record(0, 1, None, b"plain", [])
+        for n in sequences
+    ]
+    return encode_batch(records, **options)
+
+
+def _headers(name: str, sequence: int) -> Headers:
+    return [("headrace-producer", name.encode()), ("headrace-sequence", b"%d" % sequence)]
+
+
+async def _ask(rig: Rig, records: bytes, **request: Any) -> Any:
+    data = {"name": "t", "partition_data": [{"index": 0, "records": records}]}
+    body = {"acks": -1, "timeout": 1_000, "transactional_id": None, "topic_data": [data], **request}
+    answer = await rig.client().ask(apis.PRODUCE, 9, body)
+    return answer.responses[0].partition_responses[0]
+
+
+async def _stored(rig: Rig) -> list[tuple[int, bytes | None]]:
+    log = rig.node.topics.get("t").partitions[0]
+    data = bytes(await read(log, rig.store, 0, 1_000_000))
+    return [(record.offset, record.value) for record in iterate_records(data)]
+
+
+@pytest.mark.parametrize("codec", [0, GZIP])
+def test_duplicates_are_acknowledged_and_left_out(codec):
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs=ON)
+            for batch, base in (
+                (_named("a", 1, codec=codec), 0),
+                (_named("a", 1, codec=codec), 0),
+                (_named("a", 0, codec=codec), 0),
+                (_named("b", 0, codec=codec), 1),
+                (_named("a", 1, -1, 7, 7, 5, 8, codec=codec), 2),
+                (_named("a", 8, codec=codec), 2),
+            ):
+                answer = await _ask(rig, batch)
+                assert (answer.error_code, answer.base_offset) == (NONE, base)
+            assert await _stored(rig) == [
+                (0, b"a1"),
+                (1, b"b0"),
+                (2, b"plain"),
+                (3, b"a7"),
+                (4, b"a8"),
+            ]
+            assert rig.node.appends.duplicates_total == 6
+
+    asyncio.run(scenario())
+
+
+def test_an_idempotent_producers_sequences_go_on_over_duplicates():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs=ON)
+            ids = {"producer_id": 5, "producer_epoch": 0}
+            await _ask(rig, _named("a", 1))
+            for batch, base in (
+                (_named("a", 1, base_sequence=0, **ids), 1),
+                (_named("a", 1, base_sequence=0, **ids), 1),
+                (_named("a", 1, 2, base_sequence=1, **ids), 2),
+                (_named("a", 1, 2, base_sequence=1, **ids), 2),
+            ):
+                answer = await _ask(rig, batch)
+                assert (answer.error_code, answer.base_offset) == (NONE, base)
+            assert await _stored(rig) == [(0, b"a1"), (3, b"a2")]
+
+    asyncio.run(scenario())
+
+
+def test_a_transaction_takes_no_named_sequences():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs=ON)
+            rig.node.verifications.verifier = None
+            ids = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+            batch = _named("a", 1, is_transactional=True, **ids)
+            refused = await _ask(rig, batch, transactional_id="x")
+            assert refused.error_code == INVALID_RECORD
+            assert "transaction" in refused.error_message
+
+    asyncio.run(scenario())
+
+
+def test_the_brokers_own_mark_is_taken_from_no_client():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1)
+            assert (await _ask(rig, mark_named(_named("a", 1)))).error_code == INVALID_RECORD
+            assert (await _ask(rig, _named("a", 1))).error_code == NONE
+
+    asyncio.run(scenario())
