@@ -8,6 +8,7 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
 
 from headrace.runtime import compiled
 
@@ -20,6 +21,10 @@ from tests.cluster.fixtures import (  # noqa: F401 - fixtures are found by their
     shared_cluster,
     shared_zookeeper,
 )
+
+# How long an example takes says how busy the machine is, not what the example shows.
+settings.register_profile("headrace", deadline=None)
+settings.load_profile("headrace")
 
 OTHERS_WARNINGS = (
     # kafka-python 3.0 reads its schemas by a call that Python 3.11 and 3.12 call old.

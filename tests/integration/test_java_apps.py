@@ -1,0 +1,261 @@
+"""Kafka Streams, Kafka Connect and MirrorMaker 2, exactly once, killed and started again.
+
+Nothing in them knows of Headrace: they are Apache Kafka's own jars, with the settings their
+documentation asks for.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from tests.integration.broker import Broker
+from tests.integration.clients import create_topic
+from tests.integration.java import _classpath
+from tests.integration.test_transactions import fresh, read_all
+
+from headrace.runtime.jars import Jar, ensure_jars
+from headrace_bench.kafka_parts import java
+
+SOURCES = Path(__file__).with_name("java_apps")
+START_TIMEOUT_S = 90
+END_TIMEOUT_S = 180
+LINES = 20_500
+LOG4J = """
+rootLogger.level=warn
+rootLogger.appenderRef.e.ref=E
+appender.e.type=Console
+appender.e.name=E
+appender.e.target=SYSTEM_ERR
+appender.e.layout.type=PatternLayout
+appender.e.layout.pattern=%d %p %c{1} %m%n%xEx
+"""
+
+
+class App:
+    """One of Kafka's applications in a JVM of its own: started, killed, started again."""
+
+    def __init__(self, folder: Path, *command: str) -> None:
+        self.folder, self.command = folder, command
+        self.log_path = folder / "app.log"
+        (folder / "log4j2.properties").write_text(LOG4J)
+        jars = [line for line in (SOURCES / "jars.txt").read_text().splitlines() if line[0] != "#"]
+        parts = [folder, _classpath(), *ensure_jars([Jar.parse(line) for line in jars])]
+        self.classpath = os.pathsep.join(map(str, parts))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def compile(self, *names: str) -> None:
+        compiler = shutil.which("javac") or str(Path(java()).with_name("javac"))
+        if not Path(compiler).exists():
+            pytest.skip("no Java compiler (javac): install a JDK 17 or 21")
+        sources = [str(SOURCES / name) for name in names]
+        command = [compiler, "-nowarn", "-d", str(self.folder), "-cp", self.classpath, *sources]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    def start(self) -> None:
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+                    f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+                    *("-cp", self.classpath, *self.command),
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+            )
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def wait(self, what: str, holds, timeout_s: float = END_TIMEOUT_S) -> None:
+        """Until `holds()`; the application must live meanwhile."""
+        deadline = time.monotonic() + timeout_s
+        while not holds():
+            assert self.process is not None
+            log = self.log_path.read_text(errors="replace")[-3000:]
+            assert self.process.poll() is None, f"it ended:\n{log}"
+            assert time.monotonic() < deadline, f"not in time: {what}\n{log}"
+            time.sleep(0.2)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def apps(tmp_path):
+    """Makes applications and ends them."""
+    made: list[App] = []
+
+    def make(name: str, *command: str) -> App:
+        (tmp_path / name).mkdir()
+        made.append(App(tmp_path / name, *command))
+        return made[-1]
+
+    yield make
+    for app in made:
+        app.kill()
+
+
+def test_streams_counts_each_word_once(broker, apps):
+    words, counts = fresh("words"), fresh("counts")
+    create_topic(broker.kafka, words, 2)
+    create_topic(broker.kafka, counts, 2)
+    state = fresh("state")
+    app = apps("streams", "WordCount", broker.kafka, fresh("count"), words, counts, state)
+    app.compile("WordCount.java")
+    producer = Producer({"bootstrap.servers": broker.kafka, "enable.idempotence": True})
+    sent = 0
+
+    def send(count: int) -> None:
+        nonlocal sent
+        for number in range(sent, sent + count):
+            producer.produce(words, b"word%d" % (number % 7))
+        assert producer.flush(30) == 0
+        sent += count
+
+    def counted_beyond(before: int) -> bool:
+        return len(read_all(broker, counts, "read_uncommitted")) > before
+
+    for _ in range(2):
+        send(1_000)
+        before = len(read_all(broker, counts, "read_uncommitted"))
+        app.start()
+        app.wait("it counts", partial(counted_beyond, before))
+        app.kill()
+    send(100)
+    app.start()
+    app.wait("all words are counted", lambda: len(read_all(broker, counts)) >= sent)
+
+    counted = collections.Counter(int.from_bytes(value) for value in read_all(broker, counts))
+    words_with = collections.Counter(number % 7 for number in range(sent)).values()
+    assert counted == collections.Counter(n for most in words_with for n in range(1, most + 1))
+
+
+def rest(port: int, path: str, body: object = None) -> object:
+    """What Connect's REST service answers; None while it cannot."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/{path}", data, {"Content-Type": "application/json"},
+        method="GET" if data is None else "PUT",
+    )  # fmt: skip
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return None
+
+
+@pytest.mark.long
+def test_a_connect_source_is_exactly_once(broker, apps, tmp_path):
+    lines = tmp_path / "lines.txt"
+    # The connector keeps what is left in its buffer when a batch was full, until the file grows: so
+    # the last batch is not a full one.
+    lines.write_text("".join(f"{number}\n" for number in range(1, LINES + 1)))
+    port, topic, cluster = free_port(), fresh("lines"), fresh("connect")
+    app = apps("connect", "org.apache.kafka.connect.cli.ConnectDistributed", "connect.properties")
+    settings = {
+        "bootstrap.servers": broker.kafka,
+        "group.id": cluster,
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "exactly.once.source.support": "enabled",
+        "listeners": f"http://127.0.0.1:{port}",
+        "plugin.discovery": "only_scan",
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 1500,
+        "rebalance.timeout.ms": 10000,
+        "scheduled.rebalance.max.delay.ms": 1000,
+    }
+    for name in ("offset", "config", "status"):
+        settings |= {f"{name}.storage.topic": f"{cluster}-{name}"}
+        settings |= {f"{name}.storage.replication.factor": 1}
+    (app.folder / "connect.properties").write_text(
+        "".join(f"{name}={value}\n" for name, value in settings.items())
+    )
+    connector = {
+        "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
+        "file": str(lines),
+        "topic": topic,
+        "batch.size": 900,
+        "exactly.once.support": "required",
+        "topic.creation.default.replication.factor": 1,
+        "topic.creation.default.partitions": 1,
+    }
+    create_topic(broker.kafka, topic)
+
+    app.start()
+    place = "connectors/lines/config"
+    app.wait("its REST service", lambda: rest(port, place, connector), START_TIMEOUT_S)
+    app.wait("it copies", lambda: read_all(broker, topic))
+    app.kill()
+    app.start()
+    app.wait("all lines", lambda: len(read_all(broker, topic)) >= LINES)
+
+    assert sorted(map(int, read_all(broker, topic))) == list(range(1, LINES + 1))
+
+
+@pytest.mark.long
+def test_mirrormaker_copies_exactly_once(broker, apps, tmp_path):
+    topic, values = fresh("mirrored"), [b"%05d" % number for number in range(5_000)]
+    create_topic(broker.kafka, topic, 2)
+    producer = Producer({"bootstrap.servers": broker.kafka, "enable.idempotence": True})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % 2)
+    assert producer.flush(30) == 0
+    target = Broker(tmp_path / "target").start()
+    try:
+        app = apps("mirror", "org.apache.kafka.connect.mirror.MirrorMaker", "mm2.properties")
+        settings = {
+            "clusters": "a,b",
+            "a.bootstrap.servers": broker.kafka,
+            "b.bootstrap.servers": target.kafka,
+            "a->b.enabled": "true",
+            "b->a.enabled": "false",
+            "a->b.topics": topic,
+            "b.exactly.once.source.support": "enabled",
+            "dedicated.mode.enable.internal.rest": "true",
+            "listeners": f"http://127.0.0.1:{free_port()}",
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 1500,
+            "a.consumer.max.poll.records": 100,
+        }
+        for name in ("", "checkpoints.topic.", "heartbeats.topic.", "offset-syncs.topic."):
+            settings |= {f"{name}replication.factor": 1}
+        for name in ("offset", "status", "config"):
+            settings |= {f"{name}.storage.replication.factor": 1}
+        (app.folder / "mm2.properties").write_text(
+            "".join(f"{name}={value}\n" for name, value in settings.items())
+        )
+
+        def copied() -> list[bytes]:
+            try:
+                return read_all(target, f"a.{topic}")
+            except KeyError:  # the topic is not there yet
+                return []
+
+        app.start()
+        app.wait("it copies", copied)
+        app.kill()
+        app.start()
+        app.wait("all records", lambda: len(copied()) >= len(values))
+        assert copied() == values
+    finally:
+        target.stop()
