@@ -189,7 +189,7 @@ class BrokerOracle:
         wrong = self._topic_violations(node)
         for topic in list(node.topics.by_name.values()):
             truth = self.topics.get(topic.id.hex)
-            for number, partition in enumerate(topic.partitions):
+            for number, partition in topic.logs:
                 await partition.wait_loaded()
                 if topic.is_internal:
                     continue
@@ -268,7 +268,7 @@ class BrokerOracle:
             fact = await node.topics.create(name, 2, 1)
             if fact.id.hex in self.topics:
                 wrong.append(f"the topic {name} that was made again has its old id")
-            for partition in node.topics.get(name).partitions:
+            for _, partition in node.topics.get(name).logs:
                 await partition.wait_loaded()
                 if partition.end_offset or partition.segments:
                     wrong.append(f"{partition.name}, made again, holds old records")
@@ -291,7 +291,7 @@ class BrokerOracle:
                 continue
             truth = TopicTruth(topic.name, {topic.fact.partition_count}, [topic.fact.configs])
             oracle.topics[topic.id.hex] = truth
-            for number, partition in enumerate(topic.partitions):
+            for number, partition in topic.logs:
                 await partition.wait_loaded()
                 found = truth.partition(number)
                 known = before.topics.get(topic.id.hex)

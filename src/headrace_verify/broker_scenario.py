@@ -194,7 +194,7 @@ class _TopicWorker:
     async def _append(self, topic: Any) -> None:
         for _ in range(self._chance.choice((1, 2, 4))):
             number = self._chance.randrange(topic.fact.partition_count)
-            partition = topic.partitions[number]
+            partition = topic.require_log(number)
             key = (topic.id.hex, number)
             which = self._numbers[key] = self._numbers.get(key, -1) + 1
             batch = batch_of(topic.id.hex, number, self._life, which)

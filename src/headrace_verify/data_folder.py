@@ -170,7 +170,8 @@ async def build(
     await node.topics.create("orders", 2, 1, {"segment.bytes": str(2_500 * scale)})
     await node.topics.create("payments", 1, 1, {})
     await node.topics.ensure_internal("__consumer_offsets")
-    partitions = [*node.topics.get("orders").partitions, *node.topics.get("payments").partitions]
+    topics = (node.topics.get("orders"), node.topics.get("payments"))
+    partitions = [log for topic in topics for _, log in topic.logs]
     for number in range(turns):
         for partition in partitions:
             batch = make_batch(seed, partition.name, number, scale)
@@ -186,7 +187,7 @@ async def build(
         built.committed = number
     # Whether a roll came by size depends on timing, and every attack needs a sealed ledger.
     await partitions[0].upkeep.roll_now()
-    internal = node.topics.get("__consumer_offsets").partitions[0]
+    internal = node.topics.get("__consumer_offsets").require_log(0)
     data = bytes(await read(internal, store, 0, 1 << 30))
     sequence = store._commit.written_sequence
     built.batches[internal.name] = [StoredBatch(data, 0, sequence)]
@@ -280,7 +281,7 @@ async def _look_at(node: Node, damaged: DataFolder) -> Found:
     except HeadraceError as error:
         return Found(error, {}, [])
     for topic in node.topics.by_name.values():
-        for partition in topic.partitions:
+        for _, partition in topic.logs:
             try:
                 await node.partition_ready(partition)
                 found.data[partition.name] = await _read_all(node, partition)

@@ -414,7 +414,7 @@ class Node:
             raise NotCoordinator(f"nothing was ever coordinated here: there is no topic {name} yet")
         if number >= len(topic.partitions) or not self.ownership.is_mine(topic, number):
             raise NotCoordinator("another broker coordinates this: ask for the coordinator")
-        return topic.partitions[number]
+        return topic.require_log(number)
 
     def _shard_log(self, name: str, number: int) -> InternalPartition:
         log_ = self._coordinated(name, number)
@@ -435,7 +435,7 @@ class Node:
         while True:
             await asyncio.sleep(self.config.retention_check_interval_ms / 1000)
             for topic in list(self.topics.by_name.values()):
-                for number, partition in enumerate(list(topic.partitions)):
+                for number, partition in list(topic.logs):
                     if not self.ownership.is_mine(topic, number):
                         continue
                     try:

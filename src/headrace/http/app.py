@@ -121,7 +121,7 @@ class _App:
         damaged = [
             partition.name
             for topic in self._face.node.topics.by_name.values()
-            for partition in topic.partitions
+            for _, partition in topic.logs
             if isinstance(partition.failure, DataCorrupt)
         ]
         if damaged:

@@ -95,7 +95,7 @@ class Metrics(Collector):
             reply = await self._node.groups.fetch_offsets(FetchOffsetsCommand(group.group_id))
             for offset in reply.offsets:
                 topic = self._node.topics.by_name.get(offset.topic)
-                partition = topic.partition(offset.partition) if topic else None
+                partition = topic.log(offset.partition) if topic else None
                 if partition is None or offset.offset < 0:
                     continue
                 try:
@@ -208,8 +208,8 @@ class Metrics(Collector):
         )
         count = loaded = damaged = 0
         for topic in self._node.topics.by_name.values():
-            for number, partition in enumerate(topic.partitions):
-                count += 1
+            count += len(topic.partitions)
+            for number, partition in topic.logs:
                 damaged += isinstance(partition.failure, DataCorrupt)
                 if not partition.is_loaded or loaded >= PARTITIONS_MAX:
                     continue

@@ -282,7 +282,7 @@ class Queues:
         topic, group_id = self._names(request)
         partitions: list[Json] = []
         for number in sorted(self._served(topic)):
-            log = topic.partitions[number]
+            log = topic.require_log(number)
             described = await self._node.shares.describe(topic, number, [group_id])
             partitions += [_described(number, found, log.high_watermark) for found in described]
         return {"topic": topic.name, "group": group_id, "partitions": partitions}

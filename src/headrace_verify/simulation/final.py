@@ -178,7 +178,7 @@ def _why(run: Run, topic: str, part: int) -> str:
         if node is None or found is None:
             said.append(f"{broker.name} does not know it")
         elif node.ownership.is_mine(found, part):
-            failure = found.partitions[part].failure
+            failure = found.require_log(part).failure
             said.append(f"{broker.name} has it (failure: {failure})")
         else:
             said.append(f"{broker.name} sees {node.ownership.leader(found, part)}")

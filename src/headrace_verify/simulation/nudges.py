@@ -90,7 +90,7 @@ def _log(node: Node, draw: int) -> PartitionLog | None:
     logs = [
         log
         for topic in node.topics.by_id.values()
-        for number, log in enumerate(topic.partitions)
+        for number, log in topic.logs
         if node.ownership.is_mine(topic, number) and log.is_loaded
     ]
     return logs[draw % len(logs)] if logs else None

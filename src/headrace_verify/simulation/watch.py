@@ -38,7 +38,7 @@ class Watch:
             if node is None:
                 continue
             for topic in node.topics.by_id.values():
-                for number, log in enumerate(topic.partitions):
+                for number, log in topic.logs:
                     if node.ownership.is_mine(topic, number) and log.is_loaded:
                         # Alone there are no epochs, but for its lives.
                         epoch = broker.life if self._cluster.is_lone else log.leader_epoch

@@ -170,7 +170,7 @@ async def check_refusals(stopped: Path, work: Path) -> Findings:
         try:
             async with opened(folder, "newer") as broker:
                 for topic in broker.node.topics.by_name.values():
-                    for partition in topic.partitions:
+                    for _, partition in topic.logs:
                         try:
                             await broker.node.partition_ready(partition)
                         except HeadraceError as error:
@@ -276,7 +276,7 @@ async def check_unknown(stopped: Path, work: Path) -> Findings:
 async def _live(node: Node) -> None:
     """Rewrite every kind of fact."""
     topics = node.topics
-    for partition in topics.get("orders").partitions:
+    for _, partition in topics.get("orders").logs:
         await node.partition_ready(partition)
     await topics.change_configs(
         topics.get("orders"), lambda before: {**before, "retention.bytes": "7777777"}
@@ -284,8 +284,8 @@ async def _live(node: Node) -> None:
     await topics.add_partitions(topics.get("empty"), 6)
     for number in range(3):
         await append(node, "orders", 0, batch_of("unknown", number))
-    await topics.get("orders").partitions[0].upkeep.roll_now()
-    await topics.get("orders").partitions[1].upkeep.trim(2)
+    await topics.get("orders").require_log(0).upkeep.roll_now()
+    await topics.get("orders").require_log(1).upkeep.trim(2)
     await node.producer_ids.take()
     # A record of the coordinator whose version nobody knows here.
     newer = encode_batch([Record(0, 1_000, b"\x00\x63of a newer version", b"\x00\x63anything")])

@@ -111,7 +111,7 @@ async def everything(node: Node) -> tuple[dict[str, Any], dict[str, bytes]]:
             "configs": fact.configs,
             "created_ms": fact.created_ms,
         }
-        for number, partition in enumerate(topic.partitions):
+        for number, partition in topic.logs:
             where = f"{name}-{number}"
             try:
                 await node.partition_ready(partition)

@@ -129,7 +129,9 @@ class Chaos:
                 topic = node.topics.by_name.get("t")
                 if topic is None:
                     continue
-                log = topic.partitions[number]
+                log = topic.log(number)
+                if log is None:
+                    continue
                 try:
                     async with asyncio.timeout(0.5):
                         appended = log.append(batch, check_batch(batch))

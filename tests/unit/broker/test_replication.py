@@ -9,6 +9,7 @@ from uuid import UUID
 
 from headrace.broker.housekeeping.replication import Replication, count_partitions
 from headrace.broker.topics.ownership import NO_LEADER, Leader
+from headrace.broker.topics.topic import ForeignPartition, Topic
 from headrace.runtime.session import Session
 from headrace.storage.ledger import Replicas
 
@@ -64,7 +65,7 @@ def partition(*ledgers: int):
     return SimpleNamespace(segments=segments, closed=segments[:-1])
 
 
-TOPIC = SimpleNamespace(partitions=[partition(1, 2), partition(3, 4), partition(5), partition(6)])
+TOPIC = Topic(None, 0, [partition(1, 2), partition(3, 4), ForeignPartition("t", 2), partition(6)])
 TOPICS = SimpleNamespace(by_id={UUID(int=1): TOPIC})
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -32,6 +34,7 @@ from headrace.metadata.facts import (
     OWNERS,
     OwnerFact,
     PinFact,
+    TopicFact,
     broker_key,
     draining_key,
     owner_key,
@@ -40,7 +43,7 @@ from headrace.metadata.facts import (
     topic_key,
 )
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
-from headrace.metadata.store import ANY
+from headrace.metadata.store import ANY, Entry
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch, iterate_records
 from headrace.records.identifiers import OFFSETS_TOPIC
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.broker.topics.topic import Topic
-    from headrace.metadata.store import Entry, Operation
+    from headrace.metadata.store import Operation
     from headrace.storage.ledger import LedgerId, LedgerInfo
 
 
@@ -163,7 +166,7 @@ class Cluster:
 async def append_at(node: Node, topic: Topic, number: int, value: bytes) -> int:
     batch = encode_batch([Record(0, node.clock.now_ms(), None, value, [])])
     for _ in range(20):
-        log = topic.partitions[number]
+        log = topic.require_log(number)
         appended = log.append(batch, check_batch(batch))
         if appended is not None:
             await appended.completion.wait()
@@ -278,6 +281,29 @@ def test_a_broker_that_joins_gets_its_share_and_no_data_is_copied() -> None:
     run(scenario)
 
 
+def test_what_is_kept_of_a_partition_that_another_broker_serves_is_tiny() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one = await cluster.start(1)
+        fact = TopicFact("large", SystemRandomness().uuid(), 10_000, 1, {}, 0)
+        gc.collect()
+        tracemalloc.start()
+        one.topics.apply(topic_key("large"), Entry(topic_key("large"), fact.encode(), 0))
+        gc.collect()
+        size, _peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        topic = one.topics.get("large")
+        assert len(topic.partitions) == 10_000
+        assert size <= 2_000_000, f"{size / 10_000} bytes each"
+        with pytest.raises(NotOwner, match="large-7 is not served"):
+            topic.require_log(7)
+        with pytest.raises(TopicUnknown):
+            topic.require_log(10_000)
+        assert topic.log(7) is None
+        assert not list(topic.logs)
+
+    run(scenario)
+
+
 def test_a_pin_moves_a_partition_and_draining_empties_a_broker() -> None:
     async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2):
@@ -316,8 +342,9 @@ def test_topics_made_changed_and_deleted_elsewhere_are_seen() -> None:
         await until(lambda: cluster.agree("t", {1, 2}))
         await one.topics.change_configs(one.topics.get("t"), lambda _: {"retention.ms": "2000"})
         await until(lambda: two.topics.get("t").fact.configs == {"retention.ms": "2000"})
-        assert two.topics.get("t").partitions[0].config.retention_ms == 2000
-        log = two.topics.get("t").partitions[0]
+        owner = two if cluster.owners("t")[0] == 2 else one
+        log = owner.topics.get("t").require_log(0)
+        await until(lambda: log.config.retention_ms == 2000)
         await two.topics.delete(two.topics.get("t"))
         await until(lambda: "t" not in one.topics.by_name)
         assert isinstance(log.failure, NotOwner)

@@ -63,7 +63,7 @@ async def filled_broker(folder):
     try:
         address = await face.listen("127.0.0.1", 0)
         await node.topics.create("logs", 1, 1, {})
-        log = node.topics.get("logs").require_partition(0)
+        log = node.topics.get("logs").require_log(0)
         await node.partition_ready(log)
         chance = random.Random(3)
         for _ in range(BATCHES):

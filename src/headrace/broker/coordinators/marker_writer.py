@@ -49,7 +49,7 @@ class MarkerWriter:
                 slow.append((place, self._groups().write_marker(number, marker)))
                 continue
             try:
-                partition = self._topics.get(name).require_partition(number)
+                partition = self._topics.get(name).require_log(number)
                 appended = _append(partition, marker)
             except HeadraceError as error:
                 outcomes[place] = error

@@ -93,7 +93,7 @@ class Compactor:
             partition
             for topic in self._topics.by_name.values()
             if not topic.is_internal
-            for number, partition in enumerate(topic.partitions)
+            for number, partition in topic.logs
             if partition.config.is_compacted
             and partition.is_loaded
             and self._topics.ownership.is_mine(topic, number)

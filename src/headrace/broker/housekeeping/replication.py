@@ -52,10 +52,11 @@ def count_partitions(
     """Of the cluster and of this broker, at this moment."""
     owned = offline = under_replicated = 0
     for topic in topics.by_id.values():
-        for number, partition in enumerate(topic.partitions):
+        for number in range(len(topic.partitions)):
             if ownership.is_mine(topic, number):
                 owned += 1
-                if lacking and any(one.ledger in lacking for one in partition.segments):
+                segments = topic.require_log(number).segments if lacking else ()
+                if any(one.ledger in lacking for one in segments):
                     under_replicated += 1
             elif ownership.leader(topic, number).broker == NO_LEADER:
                 offline += 1
@@ -138,7 +139,7 @@ class Replication:
 
     def _owned(self) -> Iterator[PartitionLog]:
         for topic in self._topics.by_id.values():
-            for number, partition in enumerate(topic.partitions):
+            for number, partition in topic.logs:
                 if self._ownership.is_mine(topic, number):
                     yield partition
 

@@ -83,7 +83,7 @@ class Tiering:
         waiting = [
             segment
             for topic in self._topics.by_name.values()
-            for partition in topic.partitions
+            for _, partition in topic.logs
             if partition.config.is_remote_enabled and partition.is_loaded
             for segment in to_offload(partition)
         ]
@@ -132,7 +132,7 @@ class Tiering:
         mine: list[PartitionLog] = []
         now_ms = self._clock.now_ms()
         for topic in list(self._topics.by_name.values()):
-            for number, partition in enumerate(list(topic.partitions)):
+            for number, partition in list(topic.logs):
                 if (
                     partition.config.is_remote_enabled
                     and not partition.is_deleted

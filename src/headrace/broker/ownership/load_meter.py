@@ -60,7 +60,7 @@ class LoadMeter:
         rates: dict[PartitionKey, tuple[int, int]] = {}
         named: list[PartitionRate] = []
         for topic in self._topics.by_id.values():
-            for number, log in enumerate(topic.partitions):
+            for number, log in topic.logs:
                 if not log.segments or not self._ownership.is_mine(topic, number):
                     continue
                 key = topic.id, number

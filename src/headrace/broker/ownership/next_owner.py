@@ -111,7 +111,7 @@ class NextOwner:
             NotOwner(f"{waiting.name} is not served here: {why}; refresh the metadata")
         )
         if topic.partitions[key[1]] is waiting:
-            self._topics.stand_in(topic, key[1])
+            self._topics.leave(topic, key[1])
 
     def drop_all(self, why: str) -> None:
         """Wait for nothing any more."""

@@ -429,7 +429,7 @@ class SharedOwnership:
         error = NotOwner(f"{served.name} is not served here: {why}; refresh the metadata")
         self._resigned(topic, number)
         served.upkeep.abandon(error)
-        self._topics.stand_in(topic, number)
+        self._topics.leave(topic, number)
         log.debug("%s is no longer served here: %s", served.name, why)
 
     def _is_warm(self, topic: Topic, served: PartitionLog, target: int) -> bool:
@@ -496,5 +496,5 @@ class SharedOwnership:
                 return
             del self._mine[key]
             self._ended[key] = served.leader_epoch
-            self._topics.stand_in(topic, number)
+            self._topics.leave(topic, number)
             log.debug("%s was handed over to broker %d", served.name, target)

@@ -119,7 +119,7 @@ class GroupAdministration:
         for place, offset in enumerate(command.offsets):
             try:
                 topic = self._topics.get(offset.topic)
-                topic.require_partition(offset.partition)
+                topic.check_partition(offset.partition)
             except HeadraceError as error:
                 results[place] = PartitionResult(offset.topic, offset.partition, error)
                 continue

@@ -144,7 +144,7 @@ class ShareGroupAdministration:
         for name, number in partitions:
             try:
                 topic = self._topics.get(name)
-                topic.require_partition(number)
+                topic.check_partition(number)
                 keys[name, number] = (topic.id, number)
             except HeadraceError as error:
                 failed[name, number] = error
@@ -177,7 +177,7 @@ class ShareGroupAdministration:
         """Where the group stands on a partition of this broker. Raises TopicIdUnknown, NotOwner,
         StorageUnavailable, CoordinatorLoading."""
         topic = self._topics.get_by_id(key[0])
-        log = topic.require_partition(key[1])
+        log = topic.require_log(key[1])
         described = await self._partitions.describe(topic, key[1], [group_id])
         if not described:
             return ShareState(START_UNKNOWN, 0, log.leader_epoch, log.high_watermark)

@@ -32,7 +32,7 @@ async def open_companion(
     `is_owned`: other brokers may own the partition at other times, so the log is fenced.
     Raises what loading the partition raises, and MetadataUnavailable, NotOwner.
     """
-    data = topic.partitions[number]
+    data = topic.require_log(number)
     await data.wait_loaded()
     chain = data.upkeep.chain
     if not chain.fact.has_companion(kind):

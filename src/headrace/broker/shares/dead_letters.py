@@ -123,7 +123,7 @@ class _Job:
     def is_served(self) -> bool:
         """Whether this broker still serves the origin, in the same tenure."""
         data = self.data
-        is_same = self.origin.topic.partition(self.origin.partition) is data
+        is_same = self.origin.topic.log(self.origin.partition) is data
         return is_same and not data.is_deleted and data.failure is None
 
     def advance(self, offset: int) -> None:
@@ -174,7 +174,7 @@ class DeadLetters:
         to serve the partition.
         """
         topic, number = origin.topic, origin.partition
-        data = topic.partition(number)
+        data = topic.log(number)
         if data is None:
             return
         key = (topic.id, number, letter.group_id, letter.first, letter.last)
@@ -382,7 +382,7 @@ class DeadLetters:
         for turn in range(count):
             number = (origin.partition + turn) % count
             if self._ownership.is_mine(topic, number):
-                return topic.partitions[number]
+                return topic.require_log(number)
         raise TopicUnknown(
             f"this broker serves no partition of {name}: give the topic at least as many"
             " partitions as there are brokers"

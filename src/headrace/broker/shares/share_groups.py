@@ -124,7 +124,7 @@ class ShareGroups:
         """Make what the session's member holds here available again."""
         for topic_id, number in list(session.partitions):
             topic = self._topics.by_id.get(topic_id)
-            if topic is None or topic.partition(number) is None:
+            if topic is None or number >= len(topic.partitions):
                 continue
             try:
                 await self._partitions.release(topic, number, session.group_id, session.member_id)

@@ -314,7 +314,7 @@ class SharePartitions:
 
     async def _host_or_none(self, topic: Topic, number: int) -> _Hosted | None:
         """None where no share group has ever begun on the partition."""
-        data = topic.require_partition(number)
+        data = topic.require_log(number)
         if (topic.id, number) not in self._hosted and self._ownership.is_mine(topic, number):
             await data.wait_loaded()
             if not data.upkeep.chain.fact.has_companion(CompanionKind.SHARES):
@@ -322,7 +322,7 @@ class SharePartitions:
         return await self._host(topic, number)
 
     async def _host(self, topic: Topic, number: int) -> _Hosted:
-        data = topic.require_partition(number)
+        data = topic.require_log(number)
         if data.is_deleted:
             raise TopicUnknown(f"topic {topic.name!r} was deleted")
         key = (topic.id, number)
@@ -339,7 +339,7 @@ class SharePartitions:
             journal = await open_companion(
                 self._environment, topic, number, CompanionKind.SHARES, is_owned=not self._is_alone
             )
-            if topic.partition(number) is not data:
+            if topic.log(number) is not data:
                 raise NotOwner(f"{data.name} has changed hands: refresh the metadata")
             hosted = self._hosted[key] = _Hosted(data, journal, self._shard(topic, number, journal))
         self._opening.pop(key, None)

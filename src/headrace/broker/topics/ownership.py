@@ -92,7 +92,7 @@ class SoleOwnership:
 
     def leader(self, topic: Topic, partition: int) -> Leader:
         """See Ownership."""
-        return Leader(self._broker_id, topic.partitions[partition].leader_epoch)
+        return Leader(self._broker_id, topic.require_log(partition).leader_epoch)
 
     def is_mine(self, topic: Topic, partition: int) -> bool:
         """See Ownership."""

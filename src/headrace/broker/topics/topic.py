@@ -1,28 +1,50 @@
 """One topic as this broker sees it.
 
-Rules of the room: a value with its partitions' logs; who changes it is `topics`.
+Invariants: a value with its partitions; `topics` and `ownership` change it. A partition has a log
+here while this broker serves it, or gets ready to. Of all others, which may be thousands, nothing
+is kept but what it takes to refuse a request.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.errors import TopicUnknown
+from headrace.errors import NotOwner, TopicUnknown
 from headrace.records.identifiers import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from uuid import UUID
 
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.facts import TopicFact
 
 
+class ForeignPartition:
+    """A partition that another broker serves, or no broker at the moment."""
+
+    __slots__ = ("_number", "_topic_name")
+
+    def __init__(self, topic_name: str, number: int) -> None:
+        self._topic_name = topic_name
+        self._number = number
+
+    @property
+    def failure(self) -> NotOwner:
+        """Why it cannot be served here."""
+        return NotOwner(
+            f"{self._topic_name}-{self._number} is not served by this broker: refresh the metadata"
+        )
+
+
 class Topic:
-    """One topic and its partitions' logs."""
+    """One topic and its partitions."""
 
     __slots__ = ("fact", "partitions", "version")
 
-    def __init__(self, fact: TopicFact, version: int, partitions: list[PartitionLog]) -> None:
+    def __init__(
+        self, fact: TopicFact, version: int, partitions: list[PartitionLog | ForeignPartition]
+    ) -> None:
         self.fact = fact
         self.version = version
         self.partitions = partitions
@@ -42,13 +64,27 @@ class Topic:
         """Whether Headrace itself writes it."""
         return self.fact.name in INTERNAL_TOPICS
 
-    def require_partition(self, number: int) -> PartitionLog:
-        """The log of one partition. Raises TopicUnknown."""
-        partition = self.partition(number)
-        if partition is None:
+    @property
+    def logs(self) -> Iterator[tuple[int, PartitionLog]]:
+        """The partitions that have a log here, and their numbers."""
+        for number, partition in enumerate(self.partitions):
+            if not isinstance(partition, ForeignPartition):
+                yield number, partition
+
+    def check_partition(self, number: int) -> None:
+        """Raises TopicUnknown where there is no such partition."""
+        if not 0 <= number < len(self.partitions):
             raise TopicUnknown(f"topic {self.name} has no partition {number}")
+
+    def require_log(self, number: int) -> PartitionLog:
+        """The log of one partition. Raises TopicUnknown; NotOwner where it has none here."""
+        self.check_partition(number)
+        partition = self.partitions[number]
+        if isinstance(partition, ForeignPartition):
+            raise partition.failure
         return partition
 
-    def partition(self, number: int) -> PartitionLog | None:
-        """The log of one partition, or None."""
-        return self.partitions[number] if 0 <= number < len(self.partitions) else None
+    def log(self, number: int) -> PartitionLog | None:
+        """The log of one partition, None where it has none here."""
+        partition = self.partitions[number] if 0 <= number < len(self.partitions) else None
+        return None if isinstance(partition, ForeignPartition) else partition

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.topics.deletion import Deletions, clear
-from headrace.broker.topics.topic import Topic
+from headrace.broker.topics.topic import ForeignPartition, Topic
 from headrace.broker.topics.topic_checks import TopicChecks
 from headrace.broker.topics.topic_config import log_config
 from headrace.errors import (
@@ -130,7 +130,7 @@ class Topics:
         elif known.version < entry.version:
             known.fact, known.version = fact, entry.version
             self._extend(known)
-            for partition in known.partitions:
+            for _, partition in known.logs:
                 partition.config = self._log_config(fact.configs)
             self.version += 1
         return gone
@@ -162,7 +162,7 @@ class Topics:
         del self.by_name[topic.name]
         del self.by_id[topic.id]
         del self.ids[topic.name]
-        for partition in topic.partitions:
+        for _, partition in topic.logs:
             partition.is_deleted = True
             if not self._is_alone:
                 partition.upkeep.abandon(NotOwner(f"topic {topic.name!r} was deleted"))
@@ -171,29 +171,21 @@ class Topics:
     def _extend(self, topic: Topic) -> None:
         """Give the topic the partitions that its fact says it has."""
         for number in range(len(topic.partitions), topic.fact.partition_count):
-            topic.partitions.append(self._first_log(topic.fact, number))
+            topic.partitions.append(self._first(topic.fact, number))
         self.version += 1
         self.ownership.topics_changed()
 
-    def _first_log(self, fact: TopicFact, number: int) -> PartitionLog:
-        return self.new_log(fact, number) if self._is_alone else self.foreign_log(fact, number)
+    def _first(self, fact: TopicFact, number: int) -> PartitionLog | ForeignPartition:
+        return self.new_log(fact, number) if self._is_alone else ForeignPartition(fact.name, number)
 
-    def foreign_log(self, fact: TopicFact, number: int) -> PartitionLog:
-        """What stands in the place of a partition that another broker serves, or nobody yet."""
-        foreign = self.new_log(fact, number)
-        foreign.upkeep.abandon(
-            NotOwner(f"{foreign.name} is not served by this broker: refresh the metadata")
-        )
-        return foreign
-
-    def stand_in(self, topic: Topic, number: int) -> None:
-        """Put in the place of a log that is not served here what says so."""
+    def leave(self, topic: Topic, number: int) -> None:
+        """The partition has no log here any more."""
         if self.by_id.get(topic.id) is topic:
-            topic.partitions[number] = self.foreign_log(topic.fact, number)
+            topic.partitions[number] = ForeignPartition(topic.name, number)
             self.version += 1
 
     def _add(self, fact: TopicFact, version: int) -> Topic:
-        partitions = [self._first_log(fact, number) for number in range(fact.partition_count)]
+        partitions = [self._first(fact, number) for number in range(fact.partition_count)]
         topic = Topic(fact, version, partitions)
         self.by_name[fact.name] = topic
         self.by_id[fact.id] = topic
@@ -377,7 +369,7 @@ class Topics:
 
     async def _clear_alone(self, topic: Topic, numbers: range) -> None:
         keys = [partition_key(topic.id, number) for number in numbers]
-        await self.clear(topic.partitions, keys)
+        await self.clear([log for _, log in topic.logs], keys)
         # What is left are companions: the journals of share groups and the like.
         for entry in await self._environment.metadata.list(partitions_prefix(topic.id)):
             companion = self.new_log(topic.fact, partition_of_key(entry.key)[1])
@@ -439,7 +431,7 @@ class Topics:
             if is_validated_only:
                 return
             await self._put(topic, replace(topic.fact, configs=dict(configs)))
-            for partition in topic.partitions:
+            for _, partition in topic.logs:
                 partition.config = self._log_config(configs)
             self.version += 1
 

@@ -154,7 +154,7 @@ class FetchHandler:
                 topic = self._topics.get_by_id(UUID(bytes=wanted.topic))
             else:
                 topic = self._topics.get(wanted.topic.decode(errors="replace"))
-            partition = topic.require_partition(wanted.partition)
+            partition = topic.require_log(wanted.partition)
             if partition.is_loaded:
                 partition.check_leader_epoch(wanted.leader_epoch)
             else:

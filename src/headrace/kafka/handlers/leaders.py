@@ -27,7 +27,7 @@ def leader_hint(
             if is_id
             else node.topics.get(topic_key.decode(errors="replace"))
         )
-        topic.require_partition(number)
+        topic.check_partition(number)
     except HeadraceError:
         return None
     leader = node.ownership.leader(topic, number)

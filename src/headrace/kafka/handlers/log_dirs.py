@@ -39,7 +39,7 @@ async def _topic(node: Node, name: str, wanted: Container[int]) -> dict[str, Any
     if topic is None:
         return None
     partitions = []
-    for number, partition in enumerate(topic.partitions):
+    for number, partition in topic.logs:
         if number not in wanted:
             continue
         try:

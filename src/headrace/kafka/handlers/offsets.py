@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 async def _partition(node: Node, name: str, number: int) -> PartitionLog:
-    partition = node.topics.get(name).require_partition(number)
+    partition = node.topics.get(name).require_log(number)
     await node.partition_ready(partition)
     return partition
 

@@ -28,7 +28,7 @@ async def describe_producers(node: Node, request: Any, _context: Context) -> Ans
             error: HeadraceError | None = None
             found: Sequence[dict[str, int]] = ()
             try:
-                partition = node.topics.get(topic.name).require_partition(number)
+                partition = node.topics.get(topic.name).require_log(number)
                 await node.partition_ready(partition)
                 found = [
                     {

@@ -237,9 +237,10 @@ class ProduceHandler:
             topic = self._topics.get_by_id(UUID(bytes=topic_key))
         else:
             topic = self._topics.get(topic_key.decode(errors="replace"))
-        partition = topic.require_partition(number)
+        topic.check_partition(number)
         if topic.is_internal:
             raise PolicyViolation(f"{topic.name} is internal: only the broker writes to it")
+        partition = topic.require_log(number)
         self._found[key] = partition
         return partition
 

@@ -140,7 +140,7 @@ def _check_names(request: Any) -> None:
 
 def _partition(node: Node, key: PartitionKey) -> tuple[Topic, int]:
     topic = node.topics.get_by_id(key[0])
-    topic.require_partition(key[1])
+    topic.check_partition(key[1])
     return topic, key[1]
 
 

@@ -36,7 +36,7 @@ async def txn_offset_commit(node: Node, request: Any, context: Context) -> Answe
             place = topic.name, item.partition_index
             try:
                 known = node.topics.get(topic.name)
-                known.require_partition(item.partition_index)
+                known.check_partition(item.partition_index)
             except HeadraceError as error:
                 codes[place] = code_of(error)
                 continue
@@ -82,7 +82,7 @@ async def _commit_verified(
 ) -> CommitReply:
     """Have the transaction's coordinator verify the group's partition, then commit."""
     number = node.groups.partition_for(request.group_id)
-    held = node.topics.get(OFFSETS_TOPIC).require_partition(number)
+    held = node.topics.get(OFFSETS_TOPIC).require_log(number)
     # A marker that comes before the offsets are appended makes what the coordinator said void.
     held.begin_verification(request.producer_id)
     refusal = await node.transaction_checks.check(

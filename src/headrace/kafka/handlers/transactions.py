@@ -106,7 +106,7 @@ def _is_writable(node: Node, name: str, number: int) -> bool:
     if name == TRANSACTIONS_TOPIC:
         return False
     try:
-        node.topics.get(name).require_partition(number)
+        node.topics.get(name).check_partition(number)
     except TopicUnknown:
         return False
     return True
