@@ -311,6 +311,22 @@ class GroupFull(Rejected):
     """The group has `group.max.size` members already."""
 
 
+class MemberEpochStale(Rejected):
+    """The member epoch has passed: heartbeat, then try again with the newer one (KIP-848)."""
+
+
+class InstanceIdUnreleased(Rejected):
+    """A member that has not left uses this static instance id (KIP-848)."""
+
+
+class AssignorUnsupported(Rejected):
+    """The broker has no assignor of this name (KIP-848)."""
+
+
+class RegularExpressionInvalid(Rejected):
+    """The regular expression of a subscription cannot be used (KIP-848)."""
+
+
 class OffsetMetadataTooLarge(Rejected):
     """The metadata string of a committed offset is too long."""
 

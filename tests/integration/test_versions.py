@@ -150,6 +150,15 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
         61: {"topics": [{"name": TOPIC, "partition_indexes": (0,)}]},
         65: {"transactional_ids": (fresh,)},
         66: {"duration_filter": -1},
+        68: {
+            "group_id": fresh,
+            "member_id": "member-of-" + fresh,
+            "member_epoch": 0,
+            "rebalance_timeout": 10_000,
+            "subscribed_topic_names": (TOPIC,),
+            "topic_partitions": (),
+        },
+        69: {"group_ids": (fresh + "-consumers",), "include_authorized_operations": True},
         75: {"topics": [{"name": TOPIC}], "response_partition_limit": 10},
         76: {"group_id": fresh, "member_id": "m", "subscribed_topic_names": (TOPIC,)},
         77: {"group_ids": (fresh,)},
@@ -210,6 +219,7 @@ NEEDS_A_TOPIC = {20, 21, 27, 32, 33, 37, 44}
 NEEDS_A_GROUP = {42, 47}
 ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, COMMIT_OFFSETS = 24, 25, 26, 28
 DESCRIBE_TRANSACTIONS = 65
+DESCRIBE_CONSUMERS = 69
 NEEDS_A_TRANSACTION = {ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, COMMIT_OFFSETS}
 PROMISED_ERRORS = {
     11: {0, MEMBER_ID_REQUIRED},
@@ -258,6 +268,9 @@ def test_each_version_is_answered(broker, topic_id, api, version):
         values = minimal(api, version, topic_id, fresh)
         if api in NEEDS_A_TRANSACTION:
             values |= begin_transaction(raw, api, version, fresh)
+        if api == DESCRIBE_CONSUMERS:
+            joined = minimal(68, 1, topic_id, fresh + "-consumers")
+            assert error_codes(raw.call(68, 1, **joined)) == [0]
         if api == DESCRIBE_TRANSACTIONS:
             begin_transaction(raw, END_TRANSACTION, 3, fresh)
         answer = raw.call(api, version, **values)
@@ -293,6 +306,14 @@ def check(api: int, version: int, answer) -> None:
         assert answer.topics[0].partitions[0].end_offset >= 10
     if api == 32:
         assert len(answer.results[0].configs) > 10
+    if api == 68:
+        assert answer.member_epoch == 1
+        assert [t.partitions for t in answer.assignment.topic_partitions] == [(0,)]
+    if api == 69:
+        member = answer.groups[0].members[0]
+        assert answer.groups[0].group_state == "Stable"
+        assert member.assignment.topic_partitions[0].topic_name == TOPIC
+        assert version < 1 or member.member_type == 1
     if api == 60:
         assert len(answer.brokers) == 1
     if api == 75:

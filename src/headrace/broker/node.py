@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
 from headrace.broker.coordinators.group_config import group_value
-from headrace.broker.coordinators.group_coordinator import GroupCoordinator
+from headrace.broker.coordinators.group_coordinator import (
+    ConsumerSurroundings,
+    GroupCoordinator,
+)
 from headrace.broker.coordinators.groups_configured import ConfiguredGroups
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.coordinators.marker_sender import MarkerSender
 from headrace.broker.coordinators.marker_writer import MarkerWriter
 from headrace.broker.coordinators.producer_ids import ProducerIds
+from headrace.broker.coordinators.subscribed_topics import SubscribedTopics
 from headrace.broker.coordinators.transaction_checks import TransactionChecks
 from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from headrace.broker.coordinators.transaction_verification import Verifications
@@ -262,6 +266,9 @@ class Node:
             self.randomness,
             self.tasks,
             topics=self.topics,
+            consumers=ConsumerSurroundings(
+                SubscribedTopics(self.topics, self._rack_of), self.group_configs.consumer_terms
+            ),
         )
         self.transactions = TransactionCoordinator(
             lambda partition: self._shard_log(TRANSACTIONS_TOPIC, partition),
@@ -403,6 +410,11 @@ class Node:
             group_value(overrides, "share.isolation.level") == "read_committed",
             group_value(overrides, "errors.deadletterqueue.topic.name"),
         )
+
+    def _rack_of(self, topic: Topic, partition: int) -> str | None:
+        """The rack of the broker that serves a partition."""
+        owner = self.ownership.leader(topic, partition).broker
+        return next((fact.rack for fact in self.brokers() if fact.id == owner), None)
 
     def _check_coordinator(self, group_id: str) -> None:
         """Raises NotCoordinator where another broker coordinates the group."""

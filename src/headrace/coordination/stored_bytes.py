@@ -7,6 +7,7 @@ and never reads beyond its end. Do not change: stored.
 from __future__ import annotations
 
 from struct import Struct, error
+from uuid import UUID
 
 from headrace.errors import RecordInvalid
 
@@ -28,6 +29,16 @@ def stored_string(text: str) -> bytes:
 def compact_string(text: str) -> bytes:
     """A string of a flexible version."""
     data = text.encode()
+    return uvarint(len(data) + 1) + data
+
+
+def compact_nullable_string(text: str | None) -> bytes:
+    """A string of a flexible version that may be null."""
+    return b"\0" if text is None else compact_string(text)
+
+
+def compact_data(data: bytes) -> bytes:
+    """Bytes of a flexible version."""
     return uvarint(len(data) + 1) + data
 
 
@@ -86,6 +97,9 @@ class StoredReader:
         self._position = end
         return taken
 
+    def raw(self, size: int) -> bytes:
+        return self._take(size)
+
     def data(self) -> bytes:
         return self._take(self.int32())
 
@@ -109,6 +123,16 @@ class StoredReader:
 
     def compact_string(self) -> str:
         return self._text(self.uvarint() - 1)
+
+    def compact_nullable_string(self) -> str | None:
+        size = self.uvarint()
+        return None if size == 0 else self._text(size - 1)
+
+    def compact_data(self) -> bytes:
+        return self._take(self.uvarint() - 1)
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=self._take(16))
 
     def string(self) -> str:
         return self._text(self.int16())

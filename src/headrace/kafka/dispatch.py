@@ -37,6 +37,7 @@ from headrace.kafka.connection import ANY_TERM, Connection, Gate, Reply
 from headrace.kafka.error_codes import UNSUPPORTED_VERSION
 from headrace.kafka.handlers import (
     configs,
+    consumer_groups,
     group_offsets,
     groups,
     log_dirs,
@@ -100,6 +101,7 @@ _HANDLERS: dict[int, Handler] = {
     **producers.HANDLERS,
     **partition_transactions.HANDLERS,
     **groups.HANDLERS,
+    **consumer_groups.HANDLERS,
     **group_offsets.HANDLERS,
     **transactions.HANDLERS,
     **transactional_offsets.HANDLERS,

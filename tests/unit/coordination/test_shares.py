@@ -19,8 +19,9 @@ from headrace.coordination.shares.commands import (
     ShareTickCommand,
 )
 from headrace.coordination.shares.config import ShareConfig
-from headrace.coordination.shares.membership import ShareHeartbeat, ShareMembership, TopicShape
+from headrace.coordination.shares.membership import ShareHeartbeat, ShareMembership
 from headrace.coordination.shares.share_machine import ShareMachine
+from headrace.coordination.topic_view import TopicShape
 from headrace.errors import RequestInvalid
 
 SESSION_MS = 45_000

@@ -112,7 +112,7 @@ def test_older_values_are_read():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [(b"\0\x03\0\x01g", b"x"), (b"\xff\xff", None), (encode(RECORDS[0])[0], b"\0\x05abc")],
+    [(b"\0\x0b\0\x01g", b"x"), (b"\xff\xff", None), (encode(RECORDS[0])[0], b"\0\x05abc")],
 )
 def test_versions_of_the_future_are_skipped(key, value):
     assert decode(key, value) is None

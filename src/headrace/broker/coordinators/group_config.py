@@ -8,7 +8,7 @@ defaults. What is refused is refused when it is set.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.topics.topic_config import BOOLEAN, INT, LIST, STRING, ConfigDefinition
 from headrace.coordination.shares.config import ShareConfig
@@ -60,6 +60,22 @@ def duration_ms(text: str) -> int | None:
 
 
 _TABLE = (
+    ConfigDefinition(
+        "consumer.session.timeout.ms",
+        INT,
+        "45000",
+        "A member of a consumer group of the new protocol that sends no heartbeat for so long has"
+        " left.",
+        _between(1_000, 30 * 60_000),
+    ),
+    ConfigDefinition(
+        "consumer.heartbeat.interval.ms",
+        INT,
+        "5000",
+        "How often members of a consumer group of the new protocol send heartbeats; more often"
+        " while the group changes.",
+        _between(100, 60_000),
+    ),
     ConfigDefinition(
         "share.record.lock.duration.ms",
         INT,
@@ -160,6 +176,21 @@ def check_group_config(name: str, value: str | None) -> None:
 def group_value(overrides: Mapping[str, str], name: str) -> str:
     """The value of one setting."""
     return overrides.get(name, GROUP_DEFINITIONS[name].default)
+
+
+class ConsumerTerms(NamedTuple):
+    """What is set for a consumer group of the new protocol."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+
+
+def consumer_terms(overrides: Mapping[str, str]) -> ConsumerTerms:
+    """What a group's overrides mean to its members of the new protocol."""
+    return ConsumerTerms(
+        int(group_value(overrides, "consumer.session.timeout.ms")),
+        int(group_value(overrides, "consumer.heartbeat.interval.ms")),
+    )
 
 
 def share_config(overrides: Mapping[str, str]) -> ShareConfig:

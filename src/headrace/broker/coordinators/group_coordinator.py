@@ -9,7 +9,7 @@ and checks group ids; the rules of groups are in `coordination/groups`, appendin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
 from headrace.coordination.groups.commands import (
@@ -41,6 +41,13 @@ from headrace.coordination.groups.commands import (
     TransactionalCommitCommand,
 )
 from headrace.coordination.groups.config import GroupConfig
+from headrace.coordination.groups.consumer_commands import (
+    ConsumerGroupDescription,
+    ConsumerHeartbeatCommand,
+    ConsumerHeartbeatReply,
+    DescribeConsumerGroupsCommand,
+    DescribeConsumerGroupsReply,
+)
 from headrace.coordination.groups.group import GroupRecord
 from headrace.coordination.groups.group_machine import GroupMachine
 from headrace.coordination.groups.host_commands import (
@@ -50,12 +57,14 @@ from headrace.coordination.groups.host_commands import (
     WriteMarkerCommand,
 )
 from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
+from headrace.coordination.topic_view import NoTopics, TopicView
 from headrace.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,
     GroupIdInvalid,
     HeadraceError,
     RebalanceInProgress,
+    RegularExpressionInvalid,
 )
 from headrace.records.identifiers import OFFSETS_TOPIC
 
@@ -63,6 +72,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
 
+    from headrace.broker.coordinators.group_config import ConsumerTerms
     from headrace.broker.coordinators.shard_log import ShardLog
     from headrace.coordination.machine import EndsTransaction
     from headrace.runtime.clock import Clock
@@ -81,6 +91,21 @@ class TopicIds(Protocol):
     async def refresh(self, name: str) -> None:
         """Bring `ids` up to date with the metadata store. Raises MetadataUnavailable."""
         ...
+
+
+class PreparedTopics(TopicView, Protocol):
+    """A TopicView that can be told of a regular expression before a machine asks for it."""
+
+    async def prepare(self, pattern: str) -> None:
+        """Raises RegularExpressionInvalid."""
+        ...
+
+
+class ConsumerSurroundings(NamedTuple):
+    """What groups of the new protocol need to know beside their log."""
+
+    topics: PreparedTopics
+    terms: Callable[[str], ConsumerTerms]
 
 
 @dataclass(slots=True)
@@ -112,10 +137,12 @@ class GroupCoordinator:
         tasks: Tasks,
         config: GroupConfig | None = None,
         topics: TopicIds | None = None,
+        consumers: ConsumerSurroundings | None = None,
     ) -> None:
         """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
         HeadraceError, which becomes the reply) when this broker does not own the partition.
-        `topics`: which there are; without it progress is kept by name alone."""
+        `topics`: which there are; without it progress is kept by name alone. `consumers`: what
+        groups of the new protocol need; without it their members get no partitions."""
         self.config = config or GroupConfig()
         self.shards: GroupShards = CoordinatorShards(
             OFFSETS_TOPIC,
@@ -128,6 +155,8 @@ class GroupCoordinator:
         )
         self._randomness = randomness
         self._topics = topics
+        self._consumers = consumers
+        self._view: TopicView = NoTopics() if consumers is None else consumers.topics
         self._commits_total = 0
 
     def partition_for(self, group_id: str) -> int:
@@ -153,6 +182,20 @@ class GroupCoordinator:
         if isinstance(reply.error, CoordinatorLoading):
             reply.error = None
         return reply
+
+    async def consumer_heartbeat(self, command: ConsumerHeartbeatCommand) -> ConsumerHeartbeatReply:
+        """ConsumerGroupHeartbeat: answered when what it changes is durable."""
+        command.fresh_id = str(self._randomness.uuid())
+        if self._consumers is not None:
+            command.topics = self._consumers.topics
+            terms = self._consumers.terms(command.group_id)
+            command.session_timeout_ms, command.heartbeat_interval_ms = terms
+            if command.pattern:
+                try:
+                    await self._consumers.topics.prepare(command.pattern)
+                except RegularExpressionInvalid as error:
+                    command.pattern_error = error
+        return cast("ConsumerHeartbeatReply", await self._submit(command))
 
     async def leave(self, command: LeaveCommand) -> LeaveReply:
         """LeaveGroup."""
@@ -220,6 +263,7 @@ class GroupCoordinator:
 
     async def delete_offsets(self, command: DeleteOffsetsCommand) -> DeleteOffsetsReply:
         """OffsetDelete."""
+        command.topics = self._view
         return cast("DeleteOffsetsReply", await self._submit_offsets(command))
 
     async def delete_groups(self, group_ids: list[str]) -> list[GroupResult]:
@@ -235,8 +279,19 @@ class GroupCoordinator:
         """DescribeGroups, answered in the order of `group_ids`."""
         described: dict[str, GroupDescription] = {}
         for ids in self._by_partition(group_ids):
-            command = DescribeGroupsCommand(ids)
+            command = DescribeGroupsCommand(ids, self._view)
             reply = cast("DescribeGroupsReply", await self._submit_to(ids[0], command))
+            described.update((group.group_id, group) for group in reply.groups)
+        return [described[group_id] for group_id in group_ids]
+
+    async def describe_consumer_groups(
+        self, group_ids: list[str]
+    ) -> list[ConsumerGroupDescription]:
+        """ConsumerGroupDescribe, answered in the order of `group_ids`."""
+        described: dict[str, ConsumerGroupDescription] = {}
+        for ids in self._by_partition(group_ids):
+            command = DescribeConsumerGroupsCommand(ids, self._view)
+            reply = cast("DescribeConsumerGroupsReply", await self._submit_to(ids[0], command))
             described.update((group.group_id, group) for group in reply.groups)
         return [described[group_id] for group_id in group_ids]
 
@@ -272,12 +327,16 @@ class GroupCoordinator:
                 counters.skipped_records += machine.skipped_count
                 for group in machine.groups.values():
                     counters.members += len(group.members)
+                    if group.consumer is not None:
+                        counters.members += len(group.consumer.members)
                     counters.offsets += len(group.offsets)
         return counters
 
     # --- the way to a shard ------------------------------------------------------------------
 
-    async def _submit(self, command: HeartbeatCommand | LeaveCommand) -> object:
+    async def _submit(
+        self, command: HeartbeatCommand | LeaveCommand | ConsumerHeartbeatCommand
+    ) -> object:
         if not command.group_id:
             return command.refused(GroupIdInvalid("a group id must not be empty"))
         return await self._submit_to(command.group_id, command)

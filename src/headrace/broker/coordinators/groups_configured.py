@@ -11,7 +11,12 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.broker.coordinators.group_config import check_group_config, share_config
+from headrace.broker.coordinators.group_config import (
+    ConsumerTerms,
+    check_group_config,
+    consumer_terms,
+    share_config,
+)
 from headrace.errors import GroupIdInvalid, MetadataUnavailable, VersionConflict
 from headrace.metadata.group_facts import GroupFact, group_key, group_of_key
 from headrace.metadata.store import ABSENT, Entry
@@ -63,6 +68,10 @@ class ConfiguredGroups:
         """What was set for the group."""
         fact = self._facts.get(group_id)
         return NO_OVERRIDES if fact is None else fact.configs
+
+    def consumer_terms(self, group_id: str) -> ConsumerTerms:
+        """The group's settings, as a consumer group of the new protocol takes them."""
+        return consumer_terms(self.overrides(group_id))
 
     def share_config(self, group_id: str) -> ShareConfig:
         """The group's settings, as its share partitions take them."""

@@ -100,11 +100,17 @@ class GroupAdministration:
         partitions: Sequence[tuple[str, int]] | None = None,
         *,
         require_stable: bool = False,
+        member: tuple[str, int] | None = None,
     ) -> FetchOffsetsReply:
-        """What the group has committed, for these partitions or (None) all."""
+        """What the group has committed, for these partitions or (None) all.
+
+        `member`: who asks, by id and epoch, if it is a member of the new protocol.
+        """
         await self.ensure_offsets_topic()
         wanted = None if partitions is None else [*partitions]
         command = FetchOffsetsCommand(group_id, wanted, require_stable=require_stable)
+        if member is not None:
+            command.member_id, command.member_epoch = member
         return await self._coordinator.fetch_offsets(command)
 
     async def commit(self, command: CommitCommand) -> CommitReply:

@@ -18,8 +18,8 @@ from headrace.coordination.shares.membership import (
     ShareHeartbeatReply,
     ShareMembers,
     ShareMembership,
-    TopicShape,
 )
+from headrace.coordination.topic_view import TopicShape
 from headrace.errors import GroupIdInvalid, GroupNotEmpty, GroupUnknown, HeadraceError
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.coordination.topic_view import NoTopics, TopicView
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
@@ -292,6 +294,9 @@ class FetchOffsetsCommand:
     group_id: str
     partitions: list[tuple[str, int]] | None = None
     require_stable: bool = False
+    member_id: str | None = None
+    """Of a member of the new protocol, with its epoch; None (or -1): not checked."""
+    member_epoch: int = NO_GENERATION
 
     def refused(self, error: HeadraceError) -> FetchOffsetsReply:
         """The reply that carries `error`."""
@@ -312,6 +317,7 @@ class DeleteOffsetsCommand:
 
     group_id: str
     partitions: list[tuple[str, int]]
+    topics: TopicView = field(default_factory=NoTopics)
 
     def refused(self, error: HeadraceError) -> DeleteOffsetsReply:
         """The reply that carries `error`."""
@@ -383,6 +389,7 @@ class DescribeGroupsCommand:
     """DescribeGroups."""
 
     group_ids: list[str]
+    topics: TopicView = field(default_factory=NoTopics)
 
     def refused(self, error: HeadraceError) -> DescribeGroupsReply:
         """The reply that carries `error` for every group."""

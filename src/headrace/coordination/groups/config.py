@@ -19,6 +19,13 @@ class GroupConfig:
     within the delay extends it, so 100 ms still gathers consumers that start together."""
     group_size_max: int = 2_147_483_647
     """group.max.size"""
+    consumer_group_size_max: int = 2_147_483_647
+    """group.consumer.max.size"""
+    consumer_session_timeout_ms: int = 45_000
+    """group.consumer.session.timeout.ms, of members that have not been heard of since a load"""
+    assignment_interval_ms: int = 200
+    """group.consumer.assignment.interval.ms (Kafka: 1,000): the target of a group is computed no
+    more often, so that many members that join at once cost few computations"""
     new_member_timeout_ms: int = 300_000
     """How long a member that has never been answered may wait in a rebalance: its connection
     may be gone without a sign (Kafka's constant of five minutes)."""

@@ -16,6 +16,12 @@ from headrace.coordination.groups.commands import (
     JoinReply,
     SyncReply,
 )
+from headrace.coordination.groups.consumer_group import (
+    ConsumerGroup,
+    ConsumerMember,
+    ConsumerTouched,
+)
+from headrace.coordination.groups.consumer_records import ConsumerRecord
 from headrace.coordination.groups.host_commands import GroupReply
 from headrace.coordination.groups.open_commits import OffsetPending, OpenCommits
 from headrace.coordination.groups.state_records import (
@@ -100,10 +106,11 @@ class Member:
 class Group:
     """One group.
 
-    `offsets` and `open_commits` are shared by all copies: they belong to the machine, and durable
-    records alone change them. `record` is what the log knows of the group, None if nothing.
-    `delay_left_ms` is not negative while the first members gather (initial delay);
-    `phase_deadline_ms` ends the join phase, or the time in which members must sync.
+    `consumer` is there while it is a group of the new protocol; then its classic side is as empty
+    as a new group's. `offsets` and `open_commits` are shared by all copies: they belong to the
+    machine, and durable records alone change them. `record` is what the log knows of the group,
+    None if nothing. `delay_left_ms` is not negative while the first members gather (initial
+    delay); `phase_deadline_ms` ends the join phase, or the time in which members must sync.
     """
 
     group_id: str
@@ -123,6 +130,7 @@ class Group:
     pending_sync: dict[str, None] = field(default_factory=dict)
     offsets: dict[tuple[str, int], OffsetStored] = field(default_factory=dict)
     open_commits: OpenCommits = field(default_factory=OpenCommits)
+    consumer: ConsumerGroup | None = None
 
     def copy(self) -> Group:
         """A copy whose own fields may be changed; members are still those of the original."""
@@ -144,10 +152,19 @@ class Group:
             self.pending_sync.copy(),
             self.offsets,
             self.open_commits,
+            self.consumer,
         )
+
+    def has_members(self) -> bool:
+        """Whether somebody works in the group, or is about to."""
+        if self.consumer is not None:
+            return bool(self.consumer.members)
+        return self.state != EMPTY or bool(self.pending)
 
     def next_deadline_ms(self) -> int | None:
         """The first moment at which time alone changes the group."""
+        if self.consumer is not None:
+            return self.consumer.next_deadline_ms()
         deadline = self.phase_deadline_ms
         for pending_ms in self.pending.values():
             if deadline is None or pending_ms < deadline:
@@ -185,6 +202,7 @@ class Group:
         """Whether nothing would be lost, on disk or in memory, if it were not there."""
         return (
             self.state == EMPTY
+            and self.consumer is None
             and self.record is None
             and not (self.offsets or self.open_commits or self.members or self.pending)
         )
@@ -279,7 +297,7 @@ class GroupChanged(NamedTuple):
 class MemberSeen(NamedTuple):
     """Volatile: the member was heard of; its session ends at `deadline_ms`."""
 
-    member: Member
+    member: Member | ConsumerMember
     deadline_ms: int
 
 
@@ -301,8 +319,15 @@ class CleanupScheduled(NamedTuple):
     at_ms: int
 
 
-VolatileRecord = GroupChanged | MemberSeen | GroupForgotten | DeadlinesPassed | CleanupScheduled
-GroupRecord = DurableRecord | OffsetPending | TransactionEnded | VolatileRecord
+VolatileRecord = (
+    GroupChanged
+    | MemberSeen
+    | ConsumerTouched
+    | GroupForgotten
+    | DeadlinesPassed
+    | CleanupScheduled
+)
+GroupRecord = DurableRecord | ConsumerRecord | OffsetPending | TransactionEnded | VolatileRecord
 GroupDecision = Decision[GroupRecord, GroupReply]
 
 

@@ -11,7 +11,15 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, assert_never
 
-from headrace.coordination.groups import classic, listing, offsets, rebalance
+from headrace.coordination.groups import (
+    classic,
+    consumer_heartbeat,
+    consumer_records,
+    listing,
+    migration,
+    offsets,
+    rebalance,
+)
 from headrace.coordination.groups.commands import (
     CommitCommand,
     DeleteGroupsCommand,
@@ -24,6 +32,17 @@ from headrace.coordination.groups.commands import (
     ListGroupsCommand,
     SyncCommand,
     TransactionalCommitCommand,
+)
+from headrace.coordination.groups.consumer_commands import (
+    ConsumerHeartbeatCommand,
+    DescribeConsumerGroupsCommand,
+)
+from headrace.coordination.groups.consumer_description import decide_describe
+from headrace.coordination.groups.consumer_group import ConsumerGroup, ConsumerTouched, loaded
+from headrace.coordination.groups.consumer_records import (
+    GROUP_KEY,
+    ConsumerRecord,
+    ConsumerRecordRemoved,
 )
 from headrace.coordination.groups.group import (
     PREPARING,
@@ -90,9 +109,11 @@ class GroupMachine:
             return classic.decide_heartbeat(groups.get(command.group_id), command, now_ms)
         if isinstance(command, CommitCommand):
             return offsets.decide_commit(groups.get(command.group_id), command, now_ms, config)
+        if isinstance(command, ConsumerHeartbeatCommand):
+            return migration.decide_heartbeat(groups.get(command.group_id), command, now_ms, config)
         match command:
             case JoinCommand():
-                return classic.decide_join(groups.get(command.group_id), command, now_ms, config)
+                return migration.decide_join(groups.get(command.group_id), command, now_ms, config)
             case SyncCommand():
                 return classic.decide_sync(groups.get(command.group_id), command, now_ms, config)
             case LeaveCommand():
@@ -110,6 +131,8 @@ class GroupMachine:
                 return listing.decide_list(groups, command)
             case DescribeGroupsCommand():
                 return listing.decide_describe(groups, command)
+            case DescribeConsumerGroupsCommand():
+                return decide_describe(groups, command)
             case _:
                 return self._decide_for_host(command, now_ms)
 
@@ -139,6 +162,11 @@ class GroupMachine:
             deadline_ms = group.next_deadline_ms() if group is not None else None
             if group is None or deadline_ms is None or deadline_ms > now_ms:
                 continue
+            if group.consumer is not None:
+                expired = consumer_heartbeat.expire(group.consumer, now_ms, self._config).finish()
+                durable += expired[:-1]
+                volatile.append(expired[-1])
+                continue
             draft = Draft(group, now_ms, self._config)
             rebalance.expire(draft)
             decision = draft.decision(None)
@@ -146,10 +174,10 @@ class GroupMachine:
             volatile.append(decision.records[-1])
             answers += decision.answers
         if self._cleanup_ms is not None and self._cleanup_ms <= now_ms:
-            expired = offsets.find_expired(self.groups.values(), now_ms, self._config)
-            is_whole = len(expired) < self._config.expired_offsets_per_tick_max
+            kept_too_long = offsets.find_expired(self.groups.values(), now_ms, self._config)
+            is_whole = len(kept_too_long) < self._config.expired_offsets_per_tick_max
             pause_ms = self._config.retention_check_interval_ms if is_whole else CLEANUP_AGAIN_MS
-            durable += expired
+            durable += kept_too_long
             volatile.append(CleanupScheduled(now_ms + pause_ms))
         volatile.append(DeadlinesPassed(now_ms))
         return Decision(durable + volatile, DoneReply(), answers)
@@ -172,6 +200,8 @@ class GroupMachine:
         """Every stored member gets one whole session to be heard of again."""
         records: list[GroupRecord] = []
         for group in self.groups.values():
+            if group.consumer is not None:
+                records.append(loaded(group.consumer, now_ms, self._config))
             if not group.members:
                 continue
             draft = Draft(group, now_ms, self._config)
@@ -197,6 +227,9 @@ class GroupMachine:
 
     def apply(self, record: GroupRecord) -> None:
         """See Machine."""
+        if isinstance(record, ConsumerRecord | ConsumerTouched):
+            self._take_consumer_record(record)
+            return
         match record:
             case MemberSeen(member, deadline_ms):
                 member.deadline_ms = deadline_ms
@@ -216,17 +249,16 @@ class GroupMachine:
             case GroupStored():
                 known = self.groups.get(record.group_id)
                 self.groups[record.group_id] = group_from_record(record, known)
-            case OffsetRemoved(group_id, topic, partition):
-                known = self.groups.get(group_id)
-                if known is not None:
-                    known.offsets.pop((topic, partition), None)
-                    known.open_commits.remove((topic, partition))
-                    self._forget_if_nothing(known)
+            case OffsetRemoved():
+                self._remove_offset(record)
             case GroupRemoved(group_id):
                 known = self.groups.pop(group_id, None)
-                if known is not None and (known.offsets or known.open_commits):
+                if known is not None and (known.offsets or known.open_commits or known.consumer):
                     self.groups[group_id] = Group(
-                        group_id, offsets=known.offsets, open_commits=known.open_commits
+                        group_id,
+                        offsets=known.offsets,
+                        open_commits=known.open_commits,
+                        consumer=known.consumer,
                     )
             case GroupForgotten(group_id):
                 self.groups.pop(group_id, None)
@@ -237,11 +269,42 @@ class GroupMachine:
             case _:
                 assert_never(record)
 
+    def _remove_offset(self, record: OffsetRemoved) -> None:
+        known = self.groups.get(record.group_id)
+        if known is not None:
+            known.offsets.pop((record.topic, record.partition), None)
+            known.open_commits.remove((record.topic, record.partition))
+            self._forget_if_nothing(known)
+
     def _group(self, group_id: str) -> Group:
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = Group(group_id)
         return group
+
+    def _take_consumer_record(self, record: ConsumerRecord | ConsumerTouched) -> None:
+        """What there is of a group of the new protocol; stored records make it one."""
+        group = self.groups.get(record.group_id)
+        if isinstance(record, ConsumerTouched):
+            if group is not None and group.consumer is not None:
+                group.consumer.touch(record)
+                self._arm(group)
+            return
+        if isinstance(record, ConsumerRecordRemoved):
+            if group is None or group.consumer is None:
+                return
+            group.consumer.apply(record)
+            if record.key_type == GROUP_KEY:
+                group.consumer = None
+                self._forget_if_nothing(group)
+            return
+        if group is None or group.consumer is None:
+            bare = Group(record.group_id, consumer=ConsumerGroup(record.group_id))
+            if group is not None:
+                bare.offsets, bare.open_commits = group.offsets, group.open_commits
+            group = self.groups[record.group_id] = bare
+        assert group.consumer is not None
+        group.consumer.apply(record)
 
     def _take_offset(self, record: OffsetStored) -> None:
         """A commit outside of transactions, or a snapshot's repetition of what is in force."""
@@ -300,6 +363,8 @@ class GroupMachine:
             return encode(record)
         if isinstance(record, OffsetPending):
             return encode(record.stored)
+        if isinstance(record, ConsumerRecord):
+            return consumer_records.encode(record)
         return None
 
     def decode(self, key: bytes | None, value: bytes | None) -> GroupRecord | None:
@@ -331,6 +396,8 @@ class GroupMachine:
         for group in self.groups.values():
             if group.record is not None:
                 records.append(group.record)
+            if group.consumer is not None:
+                records += group.consumer.state_records()
             if not group.open_commits:
                 records += group.offsets.values()
                 continue

@@ -28,6 +28,12 @@ from headrace.coordination.groups.commands import (
     SyncReply,
     TransactionalCommitCommand,
 )
+from headrace.coordination.groups.consumer_commands import (
+    ConsumerHeartbeatCommand,
+    ConsumerHeartbeatReply,
+    DescribeConsumerGroupsCommand,
+    DescribeConsumerGroupsReply,
+)
 from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
 
 if TYPE_CHECKING:
@@ -72,6 +78,8 @@ GroupCommand = (
     | DeleteGroupsCommand
     | ListGroupsCommand
     | DescribeGroupsCommand
+    | ConsumerHeartbeatCommand
+    | DescribeConsumerGroupsCommand
     | ForgetTopicsCommand
     | TickCommand
     | LoadedCommand
@@ -87,5 +95,7 @@ GroupReply = (
     | DeleteGroupsReply
     | ListGroupsReply
     | DescribeGroupsReply
+    | ConsumerHeartbeatReply
+    | DescribeConsumerGroupsReply
     | DoneReply
 )

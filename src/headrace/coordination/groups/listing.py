@@ -19,15 +19,15 @@ from headrace.coordination.groups.commands import (
     ListGroupsReply,
     MemberDescription,
 )
+from headrace.coordination.groups.consumer_description import describe_as_classic
 from headrace.coordination.groups.group import (
     DEAD,
-    EMPTY,
     STABLE,
     Group,
     GroupDecision,
     GroupRecord,
 )
-from headrace.coordination.groups.offsets import removal
+from headrace.coordination.groups.offsets import removals
 from headrace.coordination.groups.state_records import OffsetRemoved
 from headrace.coordination.machine import Decision
 from headrace.errors import GroupNotEmpty, GroupUnknown
@@ -35,30 +35,51 @@ from headrace.errors import GroupNotEmpty, GroupUnknown
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headrace.coordination.topic_view import TopicView
+
 CLASSIC = "classic"
+CONSUMER = "consumer"
 
 
 def decide_list(groups: Mapping[str, Group], command: ListGroupsCommand) -> GroupDecision:
     """List the groups that pass both filters, sorted by id."""
     states = [state.lower() for state in command.states]
     types = [name.lower() for name in command.types]
-    listed = [
-        GroupListing(group_id, group.protocol_type, group.state, CLASSIC)
-        for group_id, group in sorted(groups.items())
-        if not states or group.state.lower() in states
-    ]
-    return Decision([], ListGroupsReply(None, listed if not types or CLASSIC in types else []))
+    listed = [_listing(group) for _, group in sorted(groups.items())]
+    return Decision(
+        [],
+        ListGroupsReply(
+            None,
+            [
+                one
+                for one in listed
+                if (not states or one.state.lower() in states)
+                and (not types or one.group_type in types)
+            ],
+        ),
+    )
+
+
+def _listing(group: Group) -> GroupListing:
+    consumer = group.consumer
+    if consumer is not None:
+        return GroupListing(group.group_id, CONSUMER, consumer.state(), CONSUMER)
+    return GroupListing(group.group_id, group.protocol_type, group.state, CLASSIC)
 
 
 def decide_describe(groups: Mapping[str, Group], command: DescribeGroupsCommand) -> GroupDecision:
     """Describe groups, in the order asked for."""
-    described = [_describe(group_id, groups.get(group_id)) for group_id in command.group_ids]
+    described = [
+        _describe(group_id, groups.get(group_id), command.topics) for group_id in command.group_ids
+    ]
     return Decision([], DescribeGroupsReply(described))
 
 
-def _describe(group_id: str, group: Group | None) -> GroupDescription:
+def _describe(group_id: str, group: Group | None, topics: TopicView) -> GroupDescription:
     if group is None:
         return GroupDescription(group_id, GroupUnknown(group=group_id), DEAD)
+    if group.consumer is not None:
+        return describe_as_classic(group.consumer, topics)
     is_stable = group.state == STABLE
     members = [
         MemberDescription(
@@ -86,12 +107,12 @@ def decide_delete_groups(
         group = None if group_id in deleted else groups.get(group_id)
         if group is None:
             results.append(GroupResult(group_id, GroupUnknown(group=group_id)))
-        elif group.state != EMPTY or group.pending:
+        elif group.has_members():
             results.append(GroupResult(group_id, GroupNotEmpty("the group has members")))
         else:
             deleted[group_id] = None
             places = dict.fromkeys([*group.offsets, *sorted(group.open_commits.places())])
             records += [OffsetRemoved(group_id, t, p) for t, p in places]
-            records.append(removal(group))
+            records += removals(group)
             results.append(GroupResult(group_id, None))
     return Decision(records, DeleteGroupsReply(results))

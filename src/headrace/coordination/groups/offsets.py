@@ -25,6 +25,12 @@ from headrace.coordination.groups.commands import (
     PartitionResult,
     TransactionalCommitCommand,
 )
+from headrace.coordination.groups.consumer_offsets import (
+    check_fetch,
+    check_member_epoch,
+    partition_check,
+    subscribed_by_consumers,
+)
 from headrace.coordination.groups.group import (
     COMPLETING,
     EMPTY,
@@ -50,6 +56,7 @@ from headrace.errors import (
     GroupUnknown,
     HeadraceError,
     IllegalGeneration,
+    MemberEpochStale,
     MemberUnknown,
     OffsetCommitUnstable,
     OffsetMetadataTooLarge,
@@ -74,7 +81,7 @@ def decide_commit(
     error = _check_commit(group, command)
     if error is not None:
         return refused(command, error)
-    stored, results = _checked_offsets(command, now_ms, config)
+    stored, results = _checked_offsets(group, command, now_ms, config)
     records: list[GroupRecord] = [*stored]
     if group is not None:
         member = group.members.get(command.member_id)
@@ -93,7 +100,7 @@ def decide_transactional_commit(
     error = _check_commit(group, command) if is_checked else None
     if error is not None:
         return refused(command, error)
-    stored, results = _checked_offsets(command, now_ms, config)
+    stored, results = _checked_offsets(group, command, now_ms, config)
     transaction = InTransaction(command.producer_id, command.producer_epoch)
     records: list[GroupRecord] = [OffsetPending(transaction, offset) for offset in stored]
     if group is not None:
@@ -111,7 +118,10 @@ def decide_marker(command: WriteMarkerCommand) -> GroupDecision:
 
 
 def _checked_offsets(
-    command: CommitCommand | TransactionalCommitCommand, now_ms: int, config: GroupConfig
+    group: Group | None,
+    command: CommitCommand | TransactionalCommitCommand,
+    now_ms: int,
+    config: GroupConfig,
 ) -> tuple[list[OffsetStored], list[PartitionResult]]:
     """What may be stored of a commit, and what became of each partition."""
     stored: list[OffsetStored] = []
@@ -119,6 +129,7 @@ def _checked_offsets(
     group_id = command.group_id
     size_max = config.offset_metadata_size_max
     ids = command.topic_ids
+    check = partition_check(group, command)
     for topic, partition, offset, leader_epoch, metadata, meant_id in command.offsets:
         text = metadata or ""
         error: HeadraceError | None = None
@@ -131,6 +142,12 @@ def _checked_offsets(
         ):
             # It was deleted between the request's arrival and this moment.
             error = TopicUnknown("the topic was deleted: refresh the metadata", topic=topic)
+        elif check is not None and not check(meant_id if ids is None else ids[topic], partition):
+            error = MemberEpochStale(
+                "the partition was not assigned to the member at this epoch: heartbeat first",
+                topic=topic,
+                partition=partition,
+            )
         else:
             topic_id = meant_id if ids is None else ids[topic]
             stored.append(
@@ -149,6 +166,10 @@ def _check_commit(
     if group is None:
         # A group of its own making is not ours to know: a simple consumer may always commit.
         return None if generation < 0 else IllegalGeneration(actual=generation)
+    if group.consumer is not None:
+        return check_member_epoch(
+            group.consumer, command.member_id, generation, command.group_instance_id
+        )
     if generation < 0 and group.state == EMPTY:
         return None
     if generation < 0 and not command.member_id and command.group_instance_id is None:
@@ -165,6 +186,10 @@ def _check_commit(
 
 def decide_fetch(group: Group | None, command: FetchOffsetsCommand) -> GroupDecision:
     """Fetch: unknown groups and partitions have offset -1, which is no error."""
+    if command.member_id is not None and command.member_epoch >= 0:
+        error = check_fetch(group, command.member_id, command.member_epoch)
+        if error is not None:
+            return refused(command, error)
     stored = group.offsets if group is not None else {}
     partitions: Iterable[tuple[str, int]] = (
         sorted(stored) if command.partitions is None else command.partitions
@@ -174,13 +199,15 @@ def decide_fetch(group: Group | None, command: FetchOffsetsCommand) -> GroupDeci
     for topic, partition in partitions:
         found = stored.get((topic, partition))
         if open_commits and open_commits.is_open((topic, partition)):
-            error = OffsetCommitUnstable(
+            unstable = OffsetCommitUnstable(
                 "a transaction has committed an offset of this partition and has not ended yet: try"
                 " again",
                 topic=topic,
                 partition=partition,
             )
-            offsets.append(FetchedOffset(topic, partition, NO_OFFSET, NO_LEADER_EPOCH, "", error))
+            offsets.append(
+                FetchedOffset(topic, partition, NO_OFFSET, NO_LEADER_EPOCH, "", unstable)
+            )
         elif found is None:
             offsets.append(FetchedOffset(topic, partition, NO_OFFSET, NO_LEADER_EPOCH, ""))
         else:
@@ -202,7 +229,9 @@ def decide_delete(group: Group | None, command: DeleteOffsetsCommand) -> GroupDe
     if group is None:
         return refused(command, GroupUnknown(group=command.group_id))
     topics: dict[str, None] | None = {}
-    if group.state != EMPTY:
+    if group.consumer is not None:
+        topics = subscribed_by_consumers(group.consumer, command.topics)
+    elif group.state != EMPTY:
         if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return refused(command, GroupNotEmpty("the group has members"))
         topics = subscribed_topics(group)
@@ -257,7 +286,7 @@ def find_expired(groups: Iterable[Group], now_ms: int, config: GroupConfig) -> l
     """
     records: list[GroupRecord] = []
     for group in groups:
-        if group.state != EMPTY or group.pending or group.open_commits:
+        if group.has_members() or group.open_commits:
             continue  # an offset that a transaction is about to replace must outlive it
         expired = [
             OffsetRemoved(group.group_id, topic, partition)
@@ -266,20 +295,24 @@ def find_expired(groups: Iterable[Group], now_ms: int, config: GroupConfig) -> l
         ]
         records += expired
         if len(expired) == len(group.offsets):
-            records.append(removal(group))
+            records += removals(group)
         if len(records) >= config.expired_offsets_per_tick_max:
             break
     return records
 
 
 def _kept_since_ms(group: Group, stored: OffsetStored) -> int:
+    if group.consumer is not None:
+        return max(group.consumer.emptied_ms, stored.timestamp_ms)
     if group.protocol_type and group.timestamp_ms >= 0:
         return max(group.timestamp_ms, stored.timestamp_ms)
     return stored.timestamp_ms
 
 
-def removal(group: Group) -> GroupRecord:
-    """The record that takes the group itself away."""
+def removals(group: Group) -> list[GroupRecord]:
+    """The records that take the group itself away."""
+    if group.consumer is not None:
+        return [*group.consumer.removals()]
     if group.record is not None:
-        return GroupRemoved(group.group_id)
-    return GroupForgotten(group.group_id)
+        return [GroupRemoved(group.group_id)]
+    return [GroupForgotten(group.group_id)]

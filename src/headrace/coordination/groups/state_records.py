@@ -5,7 +5,7 @@ Rules of the room: pure bytes and tuples. Do not change: stored, and read by Kaf
 Written: OffsetCommitKey 1 with OffsetCommitValue 4 (3 where the topic's id is not known),
 GroupMetadataKey 2 with GroupMetadataValue 3; no value (a tombstone) removes what the key names.
 Read besides: the older values 0 to 2. Value 4 is that of Kafka 4.1: the first flexible one, with
-the topic's id as tagged field 0.
+the topic's id as tagged field 0. Groups of the new protocol have other keys (`consumer_records`).
 
 One habit of ours lies within the format: a group value with members but no leader is a
 generation whose assignment was not yet made when it was written. Kafka never writes one, since
@@ -15,9 +15,10 @@ it stores a generation only once it is assigned; see `rebalance.py` for why we d
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from headrace.coordination.groups import consumer_records
 from headrace.coordination.stored_bytes import (
     INT16,
     INT32,
@@ -29,6 +30,9 @@ from headrace.coordination.stored_bytes import (
 )
 from headrace.errors import RecordInvalid
 from headrace.records.identifiers import ZERO_UUID
+
+if TYPE_CHECKING:
+    from headrace.coordination.groups.consumer_records import ConsumerRecord
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
@@ -119,7 +123,7 @@ def encode(record: DurableRecord) -> tuple[bytes, bytes | None]:
     return key, None if isinstance(record, GroupRemoved) else _group_value(record)
 
 
-def decode(key: bytes, value: bytes | None) -> DurableRecord | None:
+def decode(key: bytes, value: bytes | None) -> DurableRecord | ConsumerRecord | None:
     """The record that `key` and `value` hold; None for a version that we do not know.
 
     Raises RecordInvalid when a known version is cut, has a lying length, or bytes left over.
@@ -140,7 +144,7 @@ def decode(key: bytes, value: bytes | None) -> DurableRecord | None:
             if value is None
             else _decode_group(group_id, StoredReader(value))
         )
-    return None
+    return consumer_records.decode(version, reader, value)
 
 
 def _nullable_string(text: str | None) -> bytes:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
+    from headrace.coordination.topic_view import TopicShape
+
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 ASSIGNOR_NAME: Final = "simple"
@@ -30,13 +32,6 @@ TOPICS_MAX: Final = 1_000
 
 Assignment = tuple[tuple["UUID", int], ...]
 """(topic id, partition), sorted."""
-
-
-class TopicShape(NamedTuple):
-    """What the assignment needs to know of a topic."""
-
-    id: UUID
-    partition_count: int
 
 
 class ShareHeartbeat(NamedTuple):

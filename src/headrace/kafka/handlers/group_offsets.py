@@ -86,9 +86,14 @@ async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
 
 
 async def _fetch_offsets(
-    node: Node, group_id: str, topics: Any, context: Context, *, require_stable: bool
+    node: Node, request: Any, context: Context, *, require_stable: bool
 ) -> tuple[int, list[dict[str, Any]]]:
-    """(error code, topics) of one group; `topics` None stands for all."""
+    """(error code, topics) of one group; its topics None stands for all."""
+    topics = request.topics
+    if context.version < 2 and topics is None:
+        topics = ()
+    member_id = getattr(request, "member_id", None)
+    member = None if member_id is None else (member_id, request.member_epoch)
     unknown: list[dict[str, Any]] = []
     wanted: list[tuple[str, int]] | None = None
     if topics is not None:
@@ -100,7 +105,9 @@ async def _fetch_offsets(
                 unknown.append(_no_offsets(topic, code_of(error)))
                 continue
             wanted.extend((name, number) for number in topic.partition_indexes)
-    reply = await node.group_administration.offsets(group_id, wanted, require_stable=require_stable)
+    reply = await node.group_administration.offsets(
+        request.group_id, wanted, require_stable=require_stable, member=member
+    )
     by_topic: dict[str, list[FetchedOffset]] = {}
     for offset in reply.offsets:
         by_topic.setdefault(offset.topic, []).append(offset)
@@ -149,20 +156,13 @@ async def offset_fetch(node: Node, request: Any, context: Context) -> Answer:
     """OffsetFetch: of one group, or from v8 on of several."""
     stable: bool = getattr(request, "require_stable", False)
     if context.version < 8:
-        topics = request.topics
-        if context.version < 2 and topics is None:
-            topics = ()
-        error_code, answers = await _fetch_offsets(
-            node, request.group_id, topics, context, require_stable=stable
-        )
+        error_code, answers = await _fetch_offsets(node, request, context, require_stable=stable)
         if error_code != NONE and context.version < 2:
             answers = [_no_offsets(topic, error_code) for topic in request.topics or ()]
         return {"error_code": error_code, "topics": answers}
     groups: list[dict[str, Any]] = []
     for group in request.groups:
-        error_code, answers = await _fetch_offsets(
-            node, group.group_id, group.topics, context, require_stable=stable
-        )
+        error_code, answers = await _fetch_offsets(node, group, context, require_stable=stable)
         groups.append({"group_id": group.group_id, "topics": answers, "error_code": error_code})
     return {"groups": groups}
 

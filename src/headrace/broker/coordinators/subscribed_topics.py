@@ -1,0 +1,77 @@
+"""The topics of this broker's metadata, as the machines that assign partitions see them.
+
+Invariants: implements `TopicView`; keeps nothing of the topics itself. Internal topics match no
+pattern: who wants one names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
+
+from headrace.broker.coordinators.topic_patterns import TopicPatterns
+from headrace.coordination.topic_view import TopicShape
+from headrace.records.identifiers import INTERNAL_TOPICS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
+
+
+class SubscribedTopics:
+    """See the module."""
+
+    def __init__(self, topics: Topics, rack_of: Callable[[Topic, int], str | None]) -> None:
+        """`rack_of(topic, partition)`: the rack of the broker that serves a partition."""
+        self._topics = topics
+        self._rack_of = rack_of
+        self._patterns = TopicPatterns(lambda: topics.by_name, lambda: topics.version)
+
+    @property
+    def version(self) -> int:
+        """See TopicView."""
+        return self._topics.version
+
+    def shape(self, name: str) -> TopicShape | None:
+        """See TopicView."""
+        topic = self._topics.by_name.get(name)
+        if topic is None:
+            return None
+        return TopicShape(topic.id, len(topic.partitions), _Racks(topic, self._rack_of))
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """See TopicView."""
+        topic = self._topics.by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def matching(self, pattern: str) -> Sequence[str]:
+        """See TopicView."""
+        found = self._patterns.matching(pattern)
+        return [name for name in found if name not in INTERNAL_TOPICS]
+
+    async def prepare(self, pattern: str) -> None:
+        """Make `matching` cheap for a pattern. Raises RegularExpressionInvalid."""
+        await self._patterns.prepare(pattern)
+
+
+class _Racks(Sequence[str | None]):
+    """The racks of a topic's partitions, looked up one by one: most assignments need none."""
+
+    def __init__(self, topic: Topic, rack_of: Callable[[Topic, int], str | None]) -> None:
+        self._topic = topic
+        self._rack_of = rack_of
+
+    def __len__(self) -> int:
+        return len(self._topic.partitions)
+
+    @overload
+    def __getitem__(self, index: int) -> str | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str | None]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str | None] | None:
+        if isinstance(index, slice):
+            return [self._rack_of(self._topic, n) for n in range(len(self))[index]]
+        return self._rack_of(self._topic, index)

@@ -1,0 +1,113 @@
+"""What members and administrators ask of a consumer group of the new protocol, and the answers.
+
+Invariants: as in `commands.py`. What the host adds (`topics`, `fresh_id`, times) comes last and has
+defaults; a face leaves it alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.coordination.topic_view import NoTopics, TopicView
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from headrace.errors import HeadraceError
+
+UNCHANGED_MS = -1
+
+
+@dataclass(slots=True)
+class ConsumerHeartbeatReply:
+    """Answers a ConsumerHeartbeatCommand; `assignment` is None where it has not changed."""
+
+    error: HeadraceError | None = None
+    member_id: str = ""
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Mapping[UUID, tuple[int, ...]] | None = None
+
+
+@dataclass(slots=True)
+class ConsumerHeartbeatCommand:
+    """ConsumerGroupHeartbeat: join (epoch 0), stay, leave (-1), leave for a moment (-2).
+
+    None (and -1 for the timeout) stands for what has not changed since the last heartbeat.
+    """
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    client_id: str = ""
+    client_host: str = ""
+    instance_id: str | None = None
+    rack: str | None = None
+    rebalance_timeout_ms: int = UNCHANGED_MS
+    topic_names: list[str] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    owned: Mapping[UUID, frozenset[int]] | None = None
+    pattern_error: HeadraceError | None = None
+    """Why the pattern cannot be used, if the host has found that."""
+    fresh_id: str = ""
+    """The id of a member that brings none."""
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    topics: TopicView = field(default_factory=NoTopics)
+
+    def refused(self, error: HeadraceError) -> ConsumerHeartbeatReply:
+        """The reply that carries `error`."""
+        return ConsumerHeartbeatReply(error, self.member_id)
+
+
+class ConsumerMemberDescription(NamedTuple):
+    """One member of a described group; partitions by topic name and id."""
+
+    member_id: str
+    instance_id: str | None
+    rack: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    pattern: str | None
+    assigned: list[tuple[UUID, str, tuple[int, ...]]]
+    target: list[tuple[UUID, str, tuple[int, ...]]]
+    is_classic: bool
+
+
+@dataclass(slots=True)
+class ConsumerGroupDescription:
+    """One described group; `Dead` with an error where there is no group of this type."""
+
+    group_id: str
+    error: HeadraceError | None = None
+    state: str = "Dead"
+    epoch: int = 0
+    target_epoch: int = 0
+    assignor: str = ""
+    members: list[ConsumerMemberDescription] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DescribeConsumerGroupsReply:
+    """Answers a DescribeConsumerGroupsCommand, in the order of the request."""
+
+    groups: list[ConsumerGroupDescription] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DescribeConsumerGroupsCommand:
+    """ConsumerGroupDescribe."""
+
+    group_ids: list[str]
+    topics: TopicView = field(default_factory=NoTopics)
+
+    def refused(self, error: HeadraceError) -> DescribeConsumerGroupsReply:
+        """The reply that carries `error` for every group."""
+        return DescribeConsumerGroupsReply(
+            [ConsumerGroupDescription(group_id, error) for group_id in self.group_ids]
+        )

@@ -1,0 +1,87 @@
+"""Who may commit and fetch offsets in a consumer group of the new protocol.
+
+Invariants: pure checks. A member commits with its epoch, or with an older one that is not below the
+epoch at which the partition was assigned to it (KIP-1251): a commit that was sent before a
+heartbeat's answer came is as good as one sent after it, a commit from before the partition was with
+another member is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import (
+    HeadraceError,
+    InstanceIdFenced,
+    MemberEpochStale,
+    MemberUnknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from headrace.coordination.groups.commands import CommitCommand, TransactionalCommitCommand
+    from headrace.coordination.groups.consumer_group import ConsumerGroup
+    from headrace.coordination.groups.group import Group
+    from headrace.coordination.topic_view import TopicView
+
+
+def check_member_epoch(
+    consumer: ConsumerGroup, member_id: str, epoch: int, instance_id: str | None
+) -> HeadraceError | None:
+    """Say what is wrong with a commit of this member, if anything is."""
+    if epoch < 0 and not consumer.members:
+        return None  # an administrator, or a consumer that assigns itself
+    if member_id not in consumer.members:
+        return MemberUnknown("the member is not in the group: only members may commit")
+    if instance_id is not None and consumer.static.get(instance_id, member_id) != member_id:
+        return InstanceIdFenced(f"instance id {instance_id!r} belongs to a newer member")
+    current = consumer.current.get(member_id)
+    if current is None or not 0 <= epoch <= current.epoch:
+        return MemberEpochStale(f"member epoch {epoch} is not that of the member: heartbeat first")
+    return None
+
+
+def partition_check(
+    group: Group | None, command: CommitCommand | TransactionalCommitCommand
+) -> Callable[[UUID | None, int], bool] | None:
+    """What says whether a partition may be committed at an older epoch; None: all may."""
+    if group is None or group.consumer is None:
+        return None
+    current = group.consumer.current.get(command.member_id)
+    epoch = command.generation
+    if current is None or epoch < 0 or epoch == current.epoch:
+        return None
+
+    def may_commit(topic_id: UUID | None, number: int) -> bool:
+        for owned in (current.assigned, current.revoking):
+            assigned_epoch = None if topic_id is None else owned.get(topic_id, {}).get(number)
+            if assigned_epoch is not None:
+                return epoch >= assigned_epoch
+        return False
+
+    return may_commit
+
+
+def check_fetch(group: Group | None, member_id: str, epoch: int) -> HeadraceError | None:
+    """Say what is wrong with a fetch of this member, if anything is."""
+    if group is not None and group.consumer is None:
+        return None  # a classic group: its members are not checked
+    consumer = None if group is None else group.consumer
+    if consumer is None or member_id not in consumer.members:
+        return MemberUnknown("the member is not in the group: join with epoch 0")
+    current = consumer.current.get(member_id)
+    if current is None or current.epoch != epoch:
+        return MemberEpochStale(f"member epoch {epoch} is not that of the member: heartbeat first")
+    return None
+
+
+def subscribed_by_consumers(consumer: ConsumerGroup, topics: TopicView) -> dict[str, None]:
+    """Every topic that a member subscribes to."""
+    names: dict[str, None] = {}
+    for member in consumer.members.values():
+        names.update(dict.fromkeys(member.stored.topics))
+        if member.stored.pattern:
+            names.update(dict.fromkeys(topics.matching(member.stored.pattern)))
+    return names

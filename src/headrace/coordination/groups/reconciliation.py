@@ -1,0 +1,99 @@
+"""How a member gets from what it has to what it is to have (KIP-848).
+
+Invariants: pure. A partition is revoked before another member gets it: what a member must give up
+stays with it (`revoking`) until it says that it does not have it any more, and its epoch stays
+until then, too. A member's list of owned partitions counts as an answer to a revocation only if it
+was sent after that: a partition that a member was promised a moment ago may be missing from a list
+that is on its way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.coordination.groups.consumer_records import (
+    STABLE,
+    UNRELEASED,
+    UNREVOKED,
+    CurrentStored,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+Owned = dict["UUID", dict[int, int]]
+
+
+def reconcile(
+    current: CurrentStored,
+    target: Mapping[UUID, tuple[int, ...]],
+    target_epoch: int,
+    reported: Mapping[UUID, frozenset[int]] | None,
+    is_free: Callable[[UUID, int], bool],
+    *,
+    has_nothing: bool = False,
+) -> CurrentStored:
+    """The member's next assignment; `current` itself where nothing changes.
+
+    `reported`: what the member says that it has; None: unknown. `is_free` says whether no other
+    member has a partition. `has_nothing`: the member begins anew, and owns no partition.
+    """
+    if current.state == UNREVOKED:
+        if not has_nothing and _still_has(reported, current.revoking):
+            return current
+    elif current.state == STABLE and current.epoch == target_epoch:
+        return current
+    kept, revoking = _split(current.assigned, target)
+    if revoking and not has_nothing:
+        return current._replace(state=UNREVOKED, assigned=kept, revoking=revoking)
+    is_complete = True
+    for topic_id, numbers in target.items():
+        has = kept.get(topic_id, {})
+        free = [n for n in numbers if n not in has and is_free(topic_id, n)]
+        is_complete = is_complete and len(has) + len(free) == len(numbers)
+        if free:
+            kept[topic_id] = dict(sorted([*has.items(), *((n, target_epoch) for n in free)]))
+    state = STABLE if is_complete else UNRELEASED
+    previous = current.previous_epoch if current.epoch == target_epoch else current.epoch
+    following = current._replace(
+        epoch=target_epoch, previous_epoch=previous, state=state, assigned=kept, revoking={}
+    )
+    return current if following == current else following
+
+
+def _still_has(
+    reported: Mapping[UUID, frozenset[int]] | None, revoking: Mapping[UUID, Mapping[int, int]]
+) -> bool:
+    if reported is None:
+        return True
+    return any(
+        number in reported.get(topic_id, ())
+        for topic_id, numbers in revoking.items()
+        for number in numbers
+    )
+
+
+def _split(
+    assigned: Mapping[UUID, Mapping[int, int]], target: Mapping[UUID, tuple[int, ...]]
+) -> tuple[Owned, Owned]:
+    """What stays, and what goes."""
+    kept: Owned = {}
+    revoking: Owned = {}
+    for topic_id, epochs in assigned.items():
+        wanted = frozenset(target.get(topic_id, ()))
+        for number, epoch in epochs.items():
+            side = kept if number in wanted else revoking
+            side.setdefault(topic_id, {})[number] = epoch
+    return kept, revoking
+
+
+def is_within(
+    reported: Mapping[UUID, frozenset[int]], assigned: Mapping[UUID, Mapping[int, int]]
+) -> bool:
+    """Whether all that is reported is assigned."""
+    return all(
+        number in assigned.get(topic_id, ())
+        for topic_id, numbers in reported.items()
+        for number in numbers
+    )

@@ -1,0 +1,135 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups of the new protocol (KIP-848).
+
+Invariants: as in `groups`. A client of version 1 makes its own member id; one of version 0 may
+leave that to the broker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.coordination.groups.consumer_commands import (
+    ConsumerGroupDescription,
+    ConsumerHeartbeatCommand,
+    ConsumerHeartbeatReply,
+    ConsumerMemberDescription,
+)
+from headrace.errors import RequestInvalid
+from headrace.kafka import apis
+from headrace.kafka.error_codes import code_of, message_of
+from headrace.kafka.handlers.groups import GROUP_OPERATIONS, NOT_ASKED, milliseconds
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from headrace.broker.node import Node
+    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.wire.schema import Answer
+
+OWN_ID_SINCE = 1
+
+
+def _owned(topics: Any) -> dict[UUID, frozenset[int]] | None:
+    """The partitions that a member says that it has; None: it does not say."""
+    if topics is None:
+        return None
+    found: dict[UUID, frozenset[int]] = {}
+    for topic in topics:
+        if topic.topic_id is not None:
+            found[topic.topic_id] = found.get(topic.topic_id, frozenset()) | {*topic.partitions}
+    return found
+
+
+async def consumer_group_heartbeat(node: Node, request: Any, context: Context) -> Answer:
+    """ConsumerGroupHeartbeat: join (epoch 0), stay, or leave (-1, -2)."""
+    await node.group_administration.ensure_offsets_topic()
+    names = request.subscribed_topic_names
+    command = ConsumerHeartbeatCommand(
+        request.group_id,
+        request.member_id,
+        request.member_epoch,
+        context.client_id,
+        f"/{context.client_host}",
+        request.instance_id,
+        request.rack_id,
+        milliseconds(request.rebalance_timeout),
+        None if names is None else [str(name) for name in names],
+        getattr(request, "subscribed_topic_regex", None),
+        request.server_assignor,
+        _owned(request.topic_partitions),
+    )
+    reply: ConsumerHeartbeatReply
+    if context.version >= OWN_ID_SINCE and not command.member_id:
+        reply = command.refused(RequestInvalid("a member of this version brings its own id"))
+    else:
+        reply = await node.groups.consumer_heartbeat(command)
+    assignment = reply.assignment
+    return {
+        "error_code": code_of(reply.error),
+        "error_message": message_of(reply.error),
+        "member_id": reply.member_id or None,
+        "member_epoch": reply.member_epoch,
+        "heartbeat_interval": reply.heartbeat_interval_ms,
+        "assignment": None
+        if assignment is None
+        else {
+            "topic_partitions": [
+                {"topic_id": topic_id, "partitions": numbers}
+                for topic_id, numbers in assignment.items()
+            ]
+        },
+    }
+
+
+def _partitions(named: list[tuple[UUID, str, tuple[int, ...]]]) -> dict[str, Any]:
+    return {
+        "topic_partitions": [
+            {"topic_id": topic_id, "topic_name": name, "partitions": numbers}
+            for topic_id, name, numbers in named
+        ]
+    }
+
+
+def _member(member: ConsumerMemberDescription) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "rack_id": member.rack,
+        "member_epoch": member.member_epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": member.topics,
+        "subscribed_topic_regex": member.pattern,
+        "assignment": _partitions(member.assigned),
+        "target_assignment": _partitions(member.target),
+        "member_type": 0 if member.is_classic else 1,
+    }
+
+
+def _group(group: ConsumerGroupDescription, *, with_operations: bool) -> dict[str, Any]:
+    return {
+        "error_code": code_of(group.error),
+        "error_message": message_of(group.error),
+        "group_id": group.group_id,
+        "group_state": group.state,
+        "group_epoch": group.epoch,
+        "assignment_epoch": group.target_epoch,
+        "assignor_name": group.assignor,
+        "members": [_member(member) for member in group.members],
+        "authorized_operations": GROUP_OPERATIONS if with_operations else NOT_ASKED,
+    }
+
+
+async def consumer_group_describe(node: Node, request: Any, _context: Context) -> Answer:
+    """ConsumerGroupDescribe."""
+    await node.group_administration.ensure_offsets_topic()
+    group_ids = [str(group_id) for group_id in request.group_ids]
+    described = await node.groups.describe_consumer_groups(group_ids)
+    with_operations = request.include_authorized_operations
+    return {"groups": [_group(group, with_operations=with_operations) for group in described]}
+
+
+HANDLERS = {
+    apis.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+    apis.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
+}

@@ -1,0 +1,18 @@
+"""Consumer groups of the new protocol under faults: one owner at any time, all assigned at rest."""
+
+from __future__ import annotations
+
+import os
+
+from consumer_world import History
+
+HISTORIES = int(os.environ.get("HEADRACE_GROUP_HISTORIES", "300"))
+STEPS = 80
+
+
+def test_no_partition_is_with_two_members_and_all_are_assigned_in_the_end():
+    for seed in range(HISTORIES):
+        try:
+            History(seed).run(STEPS)
+        except AssertionError as error:
+            raise AssertionError(f"history {seed}: {error}") from error

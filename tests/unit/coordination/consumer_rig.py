@@ -1,0 +1,113 @@
+"""Drives a GroupMachine by heartbeats of the new consumer protocol."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from group_rig import Rig
+
+from headrace.coordination.groups.commands import LeavingMember
+from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
+from headrace.coordination.topic_view import TopicShape
+
+if TYPE_CHECKING:
+    from headrace.coordination.groups.config import GroupConfig
+
+GROUP = "g"
+SESSION_MS = 10_000
+
+
+class Topics:
+    """A TopicView that a test writes. Ids count from 1."""
+
+    def __init__(self, **counts: int) -> None:
+        self.version = 1
+        self.shapes: dict[str, TopicShape] = {}
+        self.last_id = 0
+        for name, count in counts.items():
+            self.set(name, count)
+
+    def set(self, name: str, count: int) -> None:
+        """Create a topic, or give it other partitions."""
+        known = self.shapes.get(name)
+        if known is None:
+            self.last_id += 1
+        topic_id = known.id if known else UUID(int=self.last_id)
+        self.shapes[name] = TopicShape(topic_id, count)
+        self.version += 1
+
+    def drop(self, name: str) -> None:
+        """Delete a topic."""
+        del self.shapes[name]
+        self.version += 1
+
+    def shape(self, name: str) -> TopicShape | None:
+        return self.shapes.get(name)
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        return next((n for n, shape in self.shapes.items() if shape.id == topic_id), None)
+
+    def matching(self, pattern: str) -> list[str]:
+        return [name for name in self.shapes if re.fullmatch(pattern, name)]
+
+
+class ConsumerRig(Rig):
+    """A machine whose clients speak the new protocol."""
+
+    def __init__(self, topics: Topics, config: GroupConfig | None = None) -> None:
+        super().__init__(config)
+        self.topics = topics
+
+    def join(self, member_id: str = "", **changes: Any) -> Any:
+        """The reply to a member that joins group `g` for topic `t`."""
+        fields: dict[str, Any] = {
+            "member_epoch": 0,
+            "rebalance_timeout_ms": 30_000,
+            "topic_names": ["t"],
+            "owned": {},
+        }
+        return self._send(member_id, fields | changes)
+
+    def beat(self, member_id: str, epoch: int, **changes: Any) -> Any:
+        """The reply to a member that stays or leaves."""
+        return self._send(member_id, {"member_epoch": epoch} | changes)
+
+    def _send(self, member_id: str, fields: dict[str, Any]) -> Any:
+        owned = fields.get("owned")
+        if owned is not None:
+            fields["owned"] = {t: frozenset(numbers) for t, numbers in owned.items()}
+        named = {"member_id": member_id} | fields
+        return self.send(
+            ConsumerHeartbeatCommand(
+                GROUP,
+                client_id="c",
+                client_host="/127.0.0.1",
+                session_timeout_ms=SESSION_MS,
+                heartbeat_interval_ms=2_000,
+                topics=self.topics,
+                **named,
+            )
+        )
+
+    def consumer(self) -> Any:
+        """The group of the new protocol as it stands."""
+        return self.machine.groups[GROUP].consumer
+
+    def state(self) -> str:
+        """The word for what it does."""
+        return self.consumer().state()
+
+    def join_classic(self, group_id: str) -> str:
+        """Bring a classic member to a stable generation; its id."""
+        ticket = Rig.join(self, group_id=group_id)
+        joined = self.replies[ticket]
+        assert joined.error is None, joined.error
+        self.sync(joined.member_id, joined.generation, {joined.member_id: b""}, group_id=group_id)
+        return joined.member_id
+
+    def leave_classic(self, group_id: str, member_id: str) -> None:
+        """Have a classic member leave."""
+        assert group_id == GROUP
+        assert self.leave(LeavingMember(member_id)) == [None]
