@@ -133,7 +133,8 @@ def ignore_checksums(patch: Patch) -> None:
         end = start + head.size + size
         if magic != format_module.FRAME_MAGIC or found != generation or end > len(data):
             return None
-        return format_module.Frame(start, end, sequence, synced, count, data[end - size : end])
+        body = data[end - size : end]
+        return format_module.Frame(start, end, sequence, synced, count, body, generation)
 
     patch(wal_reader, "decode_frame", decode)
 

@@ -1,7 +1,8 @@
 """A broker in a process of its own: started, restarted, stopped and killed, its log kept.
 
-Rules of the room: nothing of the broker is imported; a test knows what a client knows, and the
-process's own standard output, log and exit code.
+Invariants: nothing of the running broker is imported; a test knows what a client knows, and the
+process's own standard output, log and exit code. What a broker leaves behind, stopped or killed,
+must pass `headrace check`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 import psutil
+
+from headrace.inspection.check import check
+from headrace.inspection.findings import Severity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +88,7 @@ class Broker:
             raise
         self._ended()
         assert code == 0, f"stopped with code {code}:\n{self.log()[-4000:]}"
+        self._check_folder()
 
     def kill(self) -> None:
         """Kill -9."""
@@ -91,6 +96,14 @@ class Broker:
             self.process.kill()
             self.process.wait()
             self._ended()
+            self._check_folder()
+
+    def _check_folder(self) -> None:
+        """What lies on the disk now is sound, as far as `headrace check` can tell."""
+        if not self.data_dir.exists():
+            return
+        found = [one for one in check(self.data_dir).findings if one.severity is not Severity.NOTE]
+        assert not found, found[:5]
 
     def _ended(self) -> None:
         self.process = None

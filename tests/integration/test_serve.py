@@ -79,6 +79,43 @@ def test_a_folder_with_newer_metadata_is_refused_and_stays_as_it_was(tmp_path) -
     assert _content(broker.data_dir) == before
 
 
+def test_a_folder_whose_metadata_is_lost_is_refused_and_keeps_its_records(tmp_path) -> None:
+    """A start with new metadata would delete every ledger, since no topic names them."""
+    broker = Broker(tmp_path).start()
+    for arguments in (["topic", "create", "orders"], ["produce", "orders"]):
+        command = [sys.executable, "-m", "headrace.cli.main", "-b", broker.kafka, *arguments]
+        subprocess.run(command, input=b"one\ntwo\n", capture_output=True, check=True)
+    broker.stop()
+    for path in broker.data_dir.glob("metadata.sqlite*"):
+        path.unlink()
+    ledgers = _content(broker.data_dir / "ledgers")
+    command = [*SERVE, "--data-dir", str(broker.data_dir), "--kafka", "127.0.0.1:0"]
+    ran = subprocess.run([*command, "--http", "127.0.0.1:0"], capture_output=True, check=False)
+    assert ran.returncode == 1
+    assert b"metadata.sqlite is missing" in ran.stderr
+    assert _content(broker.data_dir / "ledgers") == ledgers
+
+
+def test_a_folder_in_use_can_be_checked_and_dumped(tmp_path) -> None:
+    broker = Broker(tmp_path).start()
+    run = [sys.executable, "-m", "headrace.cli.main"]
+    subprocess.run([*run, "-b", broker.kafka, "topic", "create", "orders"], check=True)
+    command = [*run, "-b", broker.kafka, "produce", "orders"]
+    producer = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert producer.stdin is not None
+    for _ in range(3):
+        producer.stdin.write(b"word\n" * 20_000)
+        done = subprocess.run([*run, "check", str(broker.data_dir)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+        assert broker.process is not None
+        assert f"In use by process {broker.process.pid}" in done.stderr
+    producer.stdin.close()
+    assert producer.wait(60) == 0
+    dumped = [*run, "dump", "log", str(broker.data_dir), "orders-0", "--records", "--json"]
+    assert b'"value":"word"' in subprocess.run(dumped, capture_output=True, check=True).stdout
+    broker.stop()
+
+
 def _content(folder: Path) -> dict[Path, bytes | bool]:
     return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
 

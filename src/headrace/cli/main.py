@@ -29,6 +29,8 @@ COMMANDS = {
     "txn": ("headrace.cli.txn", "List and describe transactions; abort one that hangs."),
     "info": ("headrace.cli.info", "Show the cluster: id, brokers, topics, versions."),
     "cluster": ("headrace.cli.cluster", "Run a small cluster's ZooKeeper and bookies here."),
+    "check": ("headrace.cli.check", "Check a data folder for damage, without changing it."),
+    "dump": ("headrace.cli.dump", "Show what segments, write-ahead log and metadata hold."),
     "demo": ("headrace.cli.demo", "Run the whole thing once on real data."),
     "pipeline": ("headrace.cli.pipeline", "Run the Spark jobs, such as the archive to Iceberg."),
     "verify": (

@@ -43,6 +43,28 @@ def counting(label: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: shown.advance(task, count)
 
 
+@contextmanager
+def bytes_read(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how many of how many bytes are read: call what this yields with both."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _all: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    shown = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with shown:
+        task = shown.add_task(label, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
 class StatusLine:
     """How far something is, rewritten in place: for what tells by itself now and then."""
 

@@ -59,7 +59,7 @@ _SCHEMA = (
 _SELECT = "SELECT key, value, version, crc, session FROM facts WHERE value IS NOT NULL AND "
 
 
-def _crc(key: str, value: bytes, version: int) -> int:
+def row_crc(key: str, value: bytes, version: int) -> int:
     """What guards a row; SQLite itself has no checksums."""
     return int(crc32c(value, crc32c(f"{version} {key}".encode())))
 
@@ -226,7 +226,7 @@ class SqliteFile:
                     dead[session] = self._end_if_dead(session)
                 if dead[session]:
                     continue
-            if _crc(key, value, version) != crc:
+            if row_crc(key, value, version) != crc:
                 raise DataCorrupt(
                     f"the value of {key} in {self._path} does not match its checksum: restore"
                     f" {self._path.name} from a backup",
@@ -273,7 +273,7 @@ class SqliteFile:
                 return None
             self._bury(key, sequence)
         else:
-            crc = _crc(key, value, version)
+            crc = row_crc(key, value, version)
             fields = (key, value, version, crc, session, sequence, self._clock.now_ms())
             self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?, ?, ?)", fields)
         return version

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.node import Node
-from headrace.errors import RequestInvalid
+from headrace.errors import FactMissing, RequestInvalid
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
 from headrace.metadata.facts import ensure_cluster_id
@@ -23,6 +23,8 @@ from headrace.server.settings import check_exposure
 from headrace.storage.files.store import FileLedgerStore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headrace.http.metrics import Counters
     from headrace.metadata.store import MetadataStore
     from headrace.server.settings import ClusterSettings, Settings
@@ -46,10 +48,13 @@ async def start_embedded(settings: Settings) -> Broker:
     """A broker of one machine: files and SQLite. Raises what opening them raises, and OSError."""
     clock, randomness = SystemClock(), SystemRandomness()
     check_format(settings.data_dir / METADATA)  # a folder that is refused stays as it was
+    had_metadata = (settings.data_dir / METADATA).exists()
     # The ledgers' folder is made (durably) and locked first: a second process touches nothing.
     store = await FileLedgerStore.open(settings.ledger_dir, clock)
     broker = Broker(store.close)
     try:
+        if not had_metadata:
+            _refuse_ledgers_without_metadata(store, settings.data_dir)
         slots = range(settings.worker_count) if settings.worker_count > 1 else ()
         metadata = await SqliteMetadataStore.open(
             settings.data_dir / METADATA,
@@ -67,6 +72,17 @@ async def start_embedded(settings: Settings) -> Broker:
         await broker.stop()
         raise
     return broker
+
+
+def _refuse_ledgers_without_metadata(store: FileLedgerStore, data_dir: Path) -> None:
+    """Raises FactMissing: with new metadata no topic would name them, and they would be deleted."""
+    count = len(store.list())
+    if count:
+        raise FactMissing(
+            f"{data_dir / METADATA} is missing, and the folder holds {count} ledgers: a start would"
+            " delete their records. Restore the file from a backup, or choose another data folder",
+            path=str(data_dir / METADATA),
+        )
 
 
 async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broker:

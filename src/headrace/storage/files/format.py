@@ -70,6 +70,8 @@ class Frame(NamedTuple):
     synced_sequence: int
     entry_count: int
     body: View
+    generation: int
+    """The number of the file that it lies in."""
 
     def entries(self) -> Iterator[Entry]:
         """The changes in order. Raises DataCorrupt if they do not fill the frame."""
@@ -137,7 +139,7 @@ def decode_frame(data: memoryview, start: int, salt: int, generation: int) -> Fr
         return None
     if crc32c(data[start + _CRC_END : end], salt) != crc:
         return None
-    return Frame(start, end, sequence, synced, count, data[body_start:end])
+    return Frame(start, end, sequence, synced, count, data[body_start:end], generation)
 
 
 def encode_folder(salt: int) -> bytes:

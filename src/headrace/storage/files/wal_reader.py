@@ -34,12 +34,13 @@ class WalReader:
     def frames(self, first_number: int, covered: int) -> Iterator[Frame]:
         """The frames behind sequence `covered`, in sequence, up to the log's end.
 
-        Raises DataCorrupt where a frame that was synced does not hold.
+        Raises DataCorrupt where a frame that was synced does not hold, or its file is missing.
         """
         expected = covered + 1
-        for number in self.numbers():
-            if number < first_number:
-                continue
+        numbers = [number for number in self.numbers() if number >= first_number]
+        if numbers and numbers[0] != first_number:
+            raise self._missing(first_number, numbers[0], expected)
+        for number in numbers:
             data = self._read(number)
             view = memoryview(data)
             at = 0
@@ -58,6 +59,16 @@ class WalReader:
                 expected += 1
                 yield frame
             self._check_rest(data, view, at, number, expected)
+
+    def _missing(self, number: int, later: int, expected: int) -> DataCorrupt:
+        """The error for a file that was there: a later one is made only after the first one."""
+        path = wal_path(self._folder, number)
+        return DataCorrupt(
+            f"{path} is missing, and {wal_path(self._folder, later)} is there: the records from"
+            f" frame {expected} on are lost with it. Restore the folder from a copy",
+            path=path,
+            sequence=expected,
+        )
 
     def _frame_at(self, view: memoryview, at: int, number: int) -> Frame | None:
         frame = decode_frame(view, at, self._salt, number)

@@ -1,0 +1,1 @@
+"""What a data folder holds, read without a broker and without changing it."""
