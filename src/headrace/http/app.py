@@ -21,9 +21,13 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.errors import DataCorrupt
+from headrace.http.groups import GroupOperations
 from headrace.http.metrics import Metrics
-from headrace.http.openapi import DOCUMENT
+from headrace.http.openapi import document
+from headrace.http.operations import routes
 from headrace.http.queues import Queues
+from headrace.http.records import RecordOperations
+from headrace.http.topics import TopicOperations
 
 CONNECTIONS_MAX = 128
 """From here on the oldest that waits for its client is closed for each new one: health checks come
@@ -95,12 +99,15 @@ class _App:
         self._rendering = asyncio.Lock()
         self._rest_until_s = 0.0
         self._asking = 0
+        parts = TopicOperations, RecordOperations, GroupOperations, Queues
+        operations = [one for part in parts for one in part(face.node).operations]
+        self._document = document(operations)
         self.routes = [
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/metrics", self._serve_metrics),
             Route("/openapi.json", self._openapi),
-            *Queues(face.node, is_local=face.is_local).routes,
+            *routes(face.node, operations, is_local=face.is_local),
         ]
 
     async def _healthz(self, _request: Request) -> Response:
@@ -137,7 +144,7 @@ class _App:
             return False
 
     async def _openapi(self, _request: Request) -> Response:
-        return JSONResponse(DOCUMENT)
+        return JSONResponse(self._document)
 
     async def _serve_metrics(self, _request: Request) -> Response:
         if self._asking >= ASKING_MAX:

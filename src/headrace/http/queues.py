@@ -2,22 +2,18 @@
 
 Invariants: the same engine as Kafka's share groups (`broker/shares`), so both can consume
 one group. Each receive is a member of its own; a receipt names it, so it alone settles what it got.
-Nothing here is served beyond loopback while HTTP clients are not authenticated. Every input is
-checked and bounded; errors are problem details (RFC 9457) with `retriable` and `next_step`.
+Bodies of `settle` are checked here, not by the schema that is published: thousands of receipts come
+in one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import logging
 from bisect import bisect_left, bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.shares.commands import (
@@ -32,29 +28,28 @@ from headrace.coordination.shares.commands import (
 from headrace.errors import (
     BatchCorrupt,
     DataCorrupt,
-    GroupIdInvalid,
     GroupUnknown,
     HeadraceError,
     NotOwner,
     RecordInvalid,
     RecordStateInvalid,
     RequestInvalid,
-    Retriable,
-    TopicUnknown,
     UnsupportedForMessageFormat,
 )
+from headrace.http.operations import GROUP, TOPIC, Call, Json, Operation, integer
+from headrace.http.problems import status_of
+from headrace.http.records import shown
 from headrace.records.batch import read_header
 from headrace.records.codec import iterate_records
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from starlette.requests import Request
+    from collections.abc import Iterator
 
     from headrace.broker.node import Node
     from headrace.broker.shares.share_partitions import Pause, Received
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import ShareDescription
+    from headrace.http.schemas import Schema
     from headrace.records.codec import Record
 
 log = logging.getLogger(__name__)
@@ -63,18 +58,47 @@ RECORDS_MAX: Final = 1_000
 WAIT_MS_MAX: Final = 60_000
 LOCK_MS_MAX: Final = 12 * 3_600_000
 BYTES_MAX: Final = 16 * 1024 * 1024
-BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 SETTLEMENTS_MAX: Final = 10_000
-GROUP_LENGTH_MAX: Final = 255
 REASON_LENGTH_MAX: Final = 1_000
 RETRY_S: Final = 1.0
 """Between two attempts while a partition returns an error and others have nothing."""
 SETTLED_ROUNDS_MAX: Final = 64
 """Of one receive after its time is up: each has finished offsets that hold no message."""
 UNDECODABLE: Final = "cannot be decoded"
-PROBLEM: Final = "application/problem+json"
-
-Json = dict[str, Any]
+DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
+_RECEIPTS: Final[Schema] = {
+    "type": "array",
+    "maxItems": SETTLEMENTS_MAX,
+    "items": {
+        "anyOf": [
+            {"type": "string"},
+            {
+                "type": "object",
+                "required": ["receipt"],
+                "properties": {
+                    "receipt": {"type": "string"},
+                    "delay_ms": {"type": "integer", "minimum": -1, "maximum": DELAY_MS_MAX},
+                    "lock_ms": {"type": "integer", "minimum": -1, "maximum": DELAY_MS_MAX},
+                    "reason": {"type": "string", "maxLength": REASON_LENGTH_MAX},
+                },
+            },
+        ]
+    },
+}
+_RECEIVE: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "max": integer(1, RECORDS_MAX),
+        "wait_ms": integer(0, WAIT_MS_MAX),
+        "lock_ms": integer(-1, LOCK_MS_MAX),
+    },
+}
+_SETTLE: Final[Schema] = {
+    "type": "object",
+    "minProperties": 1,
+    "additionalProperties": False,
+    "properties": dict.fromkeys(("ack", "nack", "extend", "dead_letter"), _RECEIPTS),
+}
 
 
 class Receipt(NamedTuple):
@@ -122,42 +146,29 @@ class _Round:
 class Queues:
     """The routes of queues."""
 
-    def __init__(self, node: Node, *, is_local: bool) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._is_local = is_local
         path = "/v1/queues/{topic}/{group}"
-        self.routes = [
-            Route(path, self._guarded(self._describe), methods=["GET"]),
-            Route(f"{path}/receive", self._guarded(self._receive), methods=["POST"]),
-            Route(f"{path}/settle", self._guarded(self._settle), methods=["POST"]),
-        ]
-
-    def _guarded(
-        self, handle: Callable[[Request], Awaitable[Json]]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            if not self._is_local:
-                return _problem(
-                    403,
-                    "queues are served on loopback alone, because HTTP clients are not"
-                    " authenticated",
-                    "use a Kafka client, or ask from the broker's own machine",
-                )
-            try:
-                return JSONResponse(await handle(request))
-            except HeadraceError as error:
-                return _refused(error)
-
-        return answer
+        named: dict[str, Schema] = {"topic": TOPIC, "group": GROUP}
+        self.operations = [
+            Operation("GET", path, "queue",
+                      "Where a group stands on the topic's partitions that are served here.",
+                      self._describe, named),
+            Operation("POST", f"{path}/receive", "receive",
+                      "Messages for this consumer alone, with receipts.",
+                      self._receive, named, _RECEIVE, is_body_required=False),
+            Operation("POST", f"{path}/settle", "settle",
+                      "Acknowledge, give back, extend or dead-letter messages, each by receipt.",
+                      self._settle, named, _SETTLE, is_checked=False),
+        ]  # fmt: skip
 
     # --- receive -----------------------------------------------------------------------------
 
-    async def _receive(self, request: Request) -> Json:
-        topic, group_id = self._names(request)
-        body = await _body(request)
-        records_max = _integer(body, "max", 10, 1, RECORDS_MAX)
-        wait_ms = _integer(body, "wait_ms", 0, 0, WAIT_MS_MAX)
-        lock_ms = _integer(body, "lock_ms", -1, -1, LOCK_MS_MAX)
+    async def _receive(self, call: Call) -> Json:
+        topic, group_id = self._names(call)
+        records_max = int(call.body.get("max", 10))
+        wait_ms = int(call.body.get("wait_ms", 0))
+        lock_ms = int(call.body.get("lock_ms", -1))
         member = self._node.randomness.uuid().hex[:16]
         asked = ReceiveRequest(group_id, f"http-{member}", records_max, BYTES_MAX, True, lock_ms)
         messages = await self._receive_all(topic, asked, member, wait_ms / 1000)
@@ -253,9 +264,9 @@ class Queues:
 
     # --- settle ------------------------------------------------------------------------------
 
-    async def _settle(self, request: Request) -> Json:
-        topic, group_id = self._names(request)
-        wanted = _settlements(await _body(request))
+    async def _settle(self, call: Call) -> Json:
+        topic, group_id = self._names(call)
+        wanted = _settlements(call.body)
         by_member: dict[tuple[int, str], list[tuple[str, Settlement]]] = {}
         for text, receipt, settlement in wanted:
             key = (receipt.partition, receipt.member)
@@ -278,8 +289,8 @@ class Queues:
 
     # --- describe ----------------------------------------------------------------------------
 
-    async def _describe(self, request: Request) -> Json:
-        topic, group_id = self._names(request)
+    async def _describe(self, call: Call) -> Json:
+        topic, group_id = self._names(call)
         partitions: list[Json] = []
         for number in sorted(self._served(topic)):
             log = topic.require_log(number)
@@ -287,38 +298,12 @@ class Queues:
             partitions += [_described(number, found, log.high_watermark) for found in described]
         return {"topic": topic.name, "group": group_id, "partitions": partitions}
 
-    def _names(self, request: Request) -> tuple[Topic, str]:
-        """Raises TopicUnknown, GroupIdInvalid."""
-        group_id = request.path_params["group"]
-        if not 0 < len(group_id) <= GROUP_LENGTH_MAX:
-            raise GroupIdInvalid(f"a group's id has 1 to {GROUP_LENGTH_MAX} characters")
-        return self._node.topics.get(request.path_params["topic"]), group_id
+    def _names(self, call: Call) -> tuple[Topic, str]:
+        """Raises TopicUnknown."""
+        return self._node.topics.get(call.path["topic"]), call.path["group"]
 
 
 # --- bodies ----------------------------------------------------------------------------------
-
-
-async def _body(request: Request) -> Json:
-    """The request's JSON object; none at all stands for an empty one. Raises RequestInvalid."""
-    parts = bytearray()
-    async for chunk in request.stream():
-        parts += chunk
-        if len(parts) > BODY_BYTES_MAX:
-            raise RequestInvalid(
-                f"a body has at most {BODY_BYTES_MAX} bytes: send several requests"
-            )
-    if not parts:
-        return {}
-    # A form of another site cannot send this type without the browser asking first.
-    if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
-        raise RequestInvalid("send JSON, with Content-Type: application/json")
-    try:
-        body = json.loads(parts)
-    except (ValueError, RecursionError) as error:
-        raise RequestInvalid(f"the body is no JSON ({error})"[:200]) from error
-    if not isinstance(body, dict):
-        raise RequestInvalid("the body is no JSON object")
-    return body
 
 
 def _integer(body: Json, name: str, default: int, low: int, high: int) -> int:
@@ -355,7 +340,7 @@ def _settlements(body: Json) -> list[tuple[str, Receipt, Settlement]]:
         for item in _items(body, name):
             receipt = Receipt.parse(item.get("receipt"))
             delay = "lock_ms" if kind == RENEW else "delay_ms"
-            delay_ms = _integer(item, delay, -1, -1, 365 * 24 * 3_600_000)
+            delay_ms = _integer(item, delay, -1, -1, DELAY_MS_MAX)
             reason = item.get("reason", "")
             if not isinstance(reason, str) or len(reason) > REASON_LENGTH_MAX:
                 raise RequestInvalid(f"'reason' is text of at most {REASON_LENGTH_MAX} characters")
@@ -418,26 +403,10 @@ def _message(record: Record, partition: int, member: str, deliveries: int) -> Js
     message: Json = {
         "receipt": Receipt(partition, record.offset, member).text(),
         "partition": partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
         "deliveries": deliveries,
-        "headers": [[name, _text(value)[0]] for name, value in record.headers],
     }
-    for name, data in (("key", record.key), ("value", record.value)):
-        message[name], is_text = _text(data)
-        if not is_text:
-            message[f"{name}_encoding"] = "base64"
+    message |= shown(record)
     return message
-
-
-def _text(data: bytes | None) -> tuple[str | None, bool]:
-    """(as text, True), or (in base64, False) where it is no UTF-8."""
-    if data is None:
-        return None, True
-    try:
-        return data.decode(), True
-    except UnicodeDecodeError:
-        return base64.b64encode(data).decode(), False
 
 
 def _described(number: int, found: ShareDescription, high_watermark: int) -> Json:
@@ -454,33 +423,11 @@ def _described(number: int, found: ShareDescription, high_watermark: int) -> Jso
 def _result(receipt: str, error: HeadraceError | None) -> Json:
     if error is None:
         return {"receipt": receipt, "ok": True}
+    status, next_step = status_of(error)
     return {
         "receipt": receipt,
         "ok": False,
         "error": str(error),
-        "retriable": isinstance(error, Retriable),
-    }
-
-
-def _refused(error: HeadraceError) -> Response:
-    status, next_step = 503, "try again"
-    if isinstance(error, TopicUnknown):
-        status, next_step = 404, "create the topic, or check its name"
-    elif isinstance(error, NotOwner):
-        status, next_step = 421, "ask the broker that serves the topic's partitions"
-    elif isinstance(error, RequestInvalid | GroupIdInvalid):
-        status, next_step = 400, "change the request: the same one gets the same answer"
-    elif not isinstance(error, Retriable):
-        status, next_step = 409, "change the request: the same one gets the same answer"
-    return _problem(status, str(error), next_step, is_retriable=status == 503)
-
-
-def _problem(status: int, detail: str, next_step: str, *, is_retriable: bool = False) -> Response:
-    body = {
-        "type": "about:blank",
-        "status": status,
-        "detail": detail,
-        "retriable": is_retriable,
+        "retriable": status == 503,
         "next_step": next_step,
     }
-    return JSONResponse(body, status, media_type=PROBLEM)

@@ -12,6 +12,7 @@ from tests.unit.kafka.face_rig import batch, broker
 
 from headrace.errors import DataCorrupt
 from headrace.http import queues
+from headrace.http.operations import routes
 from headrace.http.queues import Queues
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch, retain_records
@@ -25,7 +26,7 @@ class Queue:
     def __init__(self, rig, topic):
         self.topic = topic
         self.node = rig.node
-        self.app = Starlette(routes=Queues(rig.node, is_local=True).routes)
+        self.app = Starlette(routes=routes(rig.node, Queues(rig.node).operations, is_local=True))
 
     @classmethod
     async def make(cls, rig, partition_count=1):

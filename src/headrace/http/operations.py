@@ -1,0 +1,313 @@
+"""Operations of the HTTP interface: one definition makes the route, the checks and the document.
+
+Invariants: nothing reaches a handler that its operation's schemas do not allow. While HTTP clients
+are not authenticated, operations are served on loopback alone. Every input is bounded: the body in
+bytes, depth by the parser, lists and texts by the schemas.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headrace.errors import HeadraceError, NotCoordinator, NotOwner, RequestInvalid
+from headrace.http import schemas
+from headrace.http.problems import PROBLEM, Contradiction, problem, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from starlette.requests import Request
+
+    from headrace.broker.node import Node
+    from headrace.http.schemas import Schema
+    from headrace.metadata.facts import BrokerFact
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
+Json = dict[str, Any]
+INT64_MAX: Final = 2**63 - 1
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that its operation's schemas allow."""
+
+    request: Request
+    path: dict[str, Any]
+    query: dict[str, Any]
+    body: Json
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether to check only, and change nothing."""
+        return bool(self.query.get("dry_run"))
+
+
+Handler = Callable[[Call], Awaitable[Json | Response]]
+
+
+@dataclass(slots=True, frozen=True)
+class Operation:
+    """One method of one path. `body` None: it takes none."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    handle: Handler
+    parameters: dict[str, Schema] = field(default_factory=dict)
+    """By name: in the path where it is named there, else in the query."""
+    body: Schema | None = None
+    is_body_required: bool = True
+    answer: Schema = field(default_factory=lambda: {"type": "object"})
+    media_type: str = "application/json"
+    is_checked: bool = True
+    """False: its handler checks the body, for speed; the schema says the same."""
+
+
+def integer(low: int, high: int, **more: Any) -> Schema:
+    """An integer's schema."""
+    return {"type": "integer", "minimum": low, "maximum": high, **more}
+
+
+def text(length_max: int, low: int = 0, **more: Any) -> Schema:
+    """A text's schema."""
+    return {"type": "string", "minLength": low, "maxLength": length_max, **more}
+
+
+def listing(items: Schema, count_max: int, low: int = 0) -> Schema:
+    """A list's schema."""
+    return {"type": "array", "items": items, "minItems": low, "maxItems": count_max}
+
+
+def fields(required: Sequence[str] = (), **properties: Schema) -> Schema:
+    """The schema of an object that has these fields and no others."""
+    return {
+        "type": "object",
+        "required": [*required],
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+TOPIC: Final = text(249, 1, pattern="^[a-zA-Z0-9._-]{1,249}$")
+GROUP: Final = text(255, 1)
+PARTITION: Final = integer(0, 1_000_000)
+OFFSET: Final = integer(0, INT64_MAX)
+DRY_RUN: Final = {"type": "boolean", "description": "Check everything, change nothing."}
+PAGE: Final[dict[str, Schema]] = {
+    "limit": integer(1, LIMIT_MAX, default=LIMIT_DEFAULT),
+    "page_token": text(2_000, description="`next_page_token` of the page before."),
+}
+BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+# --- pages -----------------------------------------------------------------------------------
+
+
+def page(items: Sequence[Json], key: str, call: Call, name: str) -> Json:
+    """The part of `items`, which are sorted by `key`, that the request asks for."""
+    after = _parse_token(call.query.get("page_token", ""))
+    limit = call.query.get("limit", LIMIT_DEFAULT)
+    rest = [item for item in items if item[key] > after] if after else items
+    found: Json = {name: rest[:limit]}
+    if len(rest) > limit:
+        last = str(rest[limit - 1][key]).encode()
+        found["next_page_token"] = base64.urlsafe_b64encode(last).decode()
+    return found
+
+
+def _parse_token(token: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(token).decode()
+    except ValueError as error:
+        raise Contradiction(
+            "page_token is not one that this interface returned: begin without one"
+        ) from error
+
+
+# --- requests --------------------------------------------------------------------------------
+
+
+async def read_body(request: Request, *, is_required: bool) -> Json:
+    """The request's JSON object; none stands for an empty one, unless it `is_required`.
+
+    Raises RequestInvalid.
+    """
+    parts = bytearray()
+    async for chunk in request.stream():
+        parts += chunk
+        if len(parts) > BODY_BYTES_MAX:
+            raise RequestInvalid(
+                f"a body has at most {BODY_BYTES_MAX} bytes: send several requests"
+            )
+    if not parts and not is_required:
+        return {}
+    # A form of another site cannot send this type without the browser asking first.
+    if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+        raise RequestInvalid("send JSON, with Content-Type: application/json")
+    try:
+        body = json.loads(parts)
+    except (ValueError, RecursionError) as error:
+        raise RequestInvalid(f"the body is no JSON ({error})"[:200]) from error
+    if not isinstance(body, dict):
+        raise RequestInvalid("the body is no JSON object")
+    return body
+
+
+def _parsed(name: str, given: str, schema: Schema) -> Any:
+    """A parameter of a path or a query. Raises RequestInvalid."""
+    value: Any = given
+    if schema["type"] == "integer":
+        digits = given.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+            raise RequestInvalid(f"{name!r} is no integer")
+        value = int(given)
+    elif schema["type"] == "boolean":
+        if given not in BOOLEANS:
+            raise RequestInvalid(f"{name!r} is true or false")
+        value = BOOLEANS[given]
+    schemas.check(value, schema, repr(name))
+    return value
+
+
+async def _call(operation: Operation, request: Request) -> Call:
+    """Raises RequestInvalid."""
+    path = {
+        name: _parsed(name, value, operation.parameters[name])
+        for name, value in request.path_params.items()
+    }
+    query: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        schema = operation.parameters.get(name)
+        if schema is None or name in path:
+            raise RequestInvalid(f"unknown parameter {name[:50]!r}")
+        if name in query:
+            raise RequestInvalid(f"the parameter {name!r} is given twice")
+        query[name] = _parsed(name, value, schema)
+    body: Json = {}
+    if operation.body is not None:
+        body = await read_body(request, is_required=operation.is_body_required)
+        if operation.is_checked:
+            schemas.check(body, operation.body, "the body")
+    return Call(request, path, query, body)
+
+
+def _broker_to_ask(node: Node, error: HeadraceError, request: Request) -> BrokerFact | None:
+    """The one that serves what this broker does not, if that is known."""
+    try:
+        if isinstance(error, NotCoordinator) and "group" in request.path_params:
+            return node.coordinator_of(node.groups.shards, request.path_params["group"])
+        if isinstance(error, NotOwner) and "topic" in request.path_params:
+            topic = node.topics.get(request.path_params["topic"])
+            given = request.query_params.get("partition", "0")
+            number = int(given) if given.isdigit() else 0
+            topic.check_partition(number)
+            leader = node.ownership.leader(topic, number).broker
+            return next((broker for broker in node.brokers() if broker.id == leader), None)
+    except HeadraceError:
+        return None
+    return None
+
+
+def routes(node: Node, operations: Sequence[Operation], *, is_local: bool) -> list[Route]:
+    """The routes of `operations`, one for each path."""
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in operations:
+        for schema in operation.parameters.values():
+            schemas.verify(schema)
+        if operation.body is not None and operation.is_checked:
+            schemas.verify(operation.body)
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+    return [_route(node, path, found, is_local=is_local) for path, found in by_path.items()]
+
+
+def _route(node: Node, path: str, operations: Mapping[str, Operation], *, is_local: bool) -> Route:
+    async def answer(request: Request) -> Response:
+        operation = operations["GET" if request.method == "HEAD" else request.method]
+        if not is_local:
+            return problem(
+                403,
+                "this is served on loopback alone, because HTTP clients are not authenticated",
+                "use a Kafka client, or ask from the broker's own machine",
+            )
+        try:
+            found = await operation.handle(await _call(operation, request))
+        except HeadraceError as error:
+            return refused(error, _broker_to_ask(node, error, request))
+        return found if isinstance(found, Response) else JSONResponse(found)
+
+    return Route(path, answer, methods=[*operations])
+
+
+# --- the document ----------------------------------------------------------------------------
+
+_PROBLEM_SCHEMA: Final[Json] = {
+    "type": "object",
+    "required": ["type", "status", "detail", "retriable", "next_step"],
+    "properties": {
+        "type": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "retriable": {"type": "boolean"},
+        "next_step": {"type": "string"},
+        "broker": {"type": "object", "description": "The broker to ask instead."},
+    },
+}
+_ERRORS: Final = {
+    "400": "The request cannot be taken as it is.",
+    "403": "Served on loopback alone, or forbidden by the broker.",
+    "404": "There is no such topic or group.",
+    "409": "The request contradicts what there is.",
+    "503": "Not now: try again.",
+}
+
+
+def described(operations: Sequence[Operation]) -> dict[str, Json]:
+    """The paths of the OpenAPI document."""
+    paths: dict[str, Json] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation)
+    return paths
+
+
+def _described(operation: Operation) -> Json:
+    problem_content = {PROBLEM: {"schema": _PROBLEM_SCHEMA}}
+    answers: Json = {"200": {"description": "Done."}}
+    answers["200"]["content"] = {operation.media_type: {"schema": operation.answer}}
+    for status, meaning in _ERRORS.items():
+        answers[status] = {"description": meaning, "content": problem_content}
+    answers["405"] = {"description": "Not a method of this resource."}
+    answers["421"] = {"description": "Another broker serves this, or the host's name is wrong."}
+    found: Json = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "responses": answers,
+    }
+    if operation.parameters:
+        found["parameters"] = [
+            _parameter(operation, name, schema) for name, schema in operation.parameters.items()
+        ]
+    if operation.body is not None:
+        found["requestBody"] = {
+            "required": operation.is_body_required,
+            "content": {"application/json": {"schema": operation.body}},
+        }
+    return found
+
+
+def _parameter(operation: Operation, name: str, schema: Schema) -> Json:
+    is_in_path = f"{{{name}}}" in operation.path
+    return {
+        "name": name,
+        "in": "path" if is_in_path else "query",
+        "required": is_in_path,
+        "schema": schema,
+    }

@@ -1,0 +1,85 @@
+"""Errors over HTTP: problem details (RFC 9457) that say whether to retry, and what to do next.
+
+Invariants: the one table from errors to status codes. Where another broker has to be asked, the
+problem names it (`broker`), if this one knows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import JSONResponse
+
+from headrace import errors
+from headrace.errors import HeadraceError, Retriable
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from headrace.metadata.facts import BrokerFact
+
+
+class Contradiction(errors.Rejected):
+    """The request fits its schema, and contradicts itself."""
+
+
+PROBLEM: Final = "application/problem+json"
+_SAME: Final = "change the request: the same one gets the same answer"
+_STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
+    ((errors.TopicUnknown, errors.TopicIdUnknown), 404, "create the topic, or check its name"),
+    ((errors.GroupUnknown,), 404, "check the group's id"),
+    ((errors.NotOwner, errors.NotCoordinator), 421, "ask the broker that serves it"),
+    ((errors.RequestInvalid, errors.GroupIdInvalid), 400, _SAME),
+    ((errors.GroupNotEmpty,), 409, "stop the group's consumers, then try again"),
+    ((errors.PolicyViolation,), 403, "leave it as it is: the broker does not allow the change"),
+    ((errors.DiskFull,), 503, "make room on the broker's disk, then try again"),
+    ((Retriable,), 503, "try again"),
+)
+"""The first that fits; 409 for what else is refused."""
+_PATH: Final = re.compile(r"(?<![\w/:.])(?:/[\w.+@~-]+){2,}")
+
+
+def status_of(error: HeadraceError) -> tuple[int, str]:
+    """(the status code, what the client can do)."""
+    for kinds, status, next_step in _STATUS:
+        if isinstance(error, kinds):
+            return status, next_step
+    return 409, _SAME
+
+
+def details(error: HeadraceError, broker: BrokerFact | None = None) -> dict[str, Any]:
+    """The problem's members. Where files lie on the broker's machine is for its log alone."""
+    status, next_step = status_of(error)
+    found: dict[str, Any] = {
+        "type": "about:blank",
+        "status": status,
+        "detail": _PATH.sub("(a path)", str(error)),
+        "retriable": isinstance(error, Retriable) and status == 503,
+        "next_step": next_step,
+    }
+    if broker is not None:
+        found["broker"] = {
+            "id": broker.id,
+            "http": f"{broker.http_host}:{broker.http_port}",
+            "kafka": f"{broker.kafka_host}:{broker.kafka_port}",
+        }
+    return found
+
+
+def refused(error: HeadraceError, broker: BrokerFact | None = None) -> Response:
+    """The response for an error."""
+    body = details(error, broker)
+    return JSONResponse(body, body["status"], media_type=PROBLEM)
+
+
+def problem(status: int, detail: str, next_step: str) -> Response:
+    """A response for what is no error of the broker."""
+    body = {
+        "type": "about:blank",
+        "status": status,
+        "detail": detail,
+        "retriable": False,
+        "next_step": next_step,
+    }
+    return JSONResponse(body, status, media_type=PROBLEM)

@@ -1,0 +1,428 @@
+"""Records over HTTP: write them, read them by offset or time, follow a topic as it grows.
+
+Invariants: written through the same admission as Kafka's produce (`broker/services/appends`), read
+up to the same bounds; `read_committed` unless asked otherwise. A broker writes and reads the
+partitions that it serves. What one request reads, and how many follow at once, is bounded; a
+follower that reads slowly is sent less, never buffered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from starlette.responses import JSONResponse, StreamingResponse
+
+from headrace.broker.shares.share_reads import BatchesRead
+from headrace.errors import (
+    BatchCorrupt,
+    DataCorrupt,
+    HeadraceError,
+    NotOwner,
+    PolicyViolation,
+    RecordInvalid,
+    RequestInvalid,
+    StorageUnavailable,
+    UnsupportedForMessageFormat,
+)
+from headrace.http.operations import (
+    INT64_MAX,
+    OFFSET,
+    PARTITION,
+    TOPIC,
+    Call,
+    Json,
+    Operation,
+    fields,
+    integer,
+    listing,
+    text,
+)
+from headrace.http.problems import Contradiction, details
+from headrace.log.reading import check_offset, fetch, offset_of_time
+from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch, iterate_records
+from headrace.records.partitioner import partition_of_key
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from starlette.responses import Response
+
+    from headrace.broker.node import Node
+    from headrace.broker.services.appends import Placed
+    from headrace.broker.topics.topic import Topic
+    from headrace.http.schemas import Schema
+    from headrace.log.partition_log import PartitionLog
+
+RECORDS_MAX: Final = 1_000
+HEADERS_MAX: Final = 100
+TEXT_LENGTH_MAX: Final = 4 * 1024 * 1024
+READ_BYTES: Final = 1024 * 1024
+READ_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of batches that one request reads; at least one is read."""
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+WAIT_MS_MAX: Final = 60_000
+FOLLOWERS_MAX: Final = 64
+KEEP_ALIVE_S: Final = 15.0
+FOLLOWED_RECORDS: Final = 100
+"""Of one partition before the next one has its turn."""
+TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999."""
+OFFSET_LAST: Final = 2**63 - 1
+ISOLATION: Final = {"read_committed": READ_COMMITTED, "read_uncommitted": READ_UNCOMMITTED}
+
+
+class _Read(NamedTuple):
+    """What was read from one partition."""
+
+    records: list[Record]
+    next_offset: int
+
+
+class RecordOperations:
+    """The operations on records."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._followers = 0
+        path = "/v1/topics/{topic}"
+        named: dict[str, Schema] = {"topic": TOPIC}
+        isolation = {"type": "string", "enum": [*ISOLATION]}
+        reading = {
+            "partition": PARTITION,
+            "offset": OFFSET,
+            "timestamp_ms": integer(0, INT64_MAX),
+            "max": integer(1, RECORDS_MAX, default=100),
+            "wait_ms": integer(0, WAIT_MS_MAX, default=0),
+            "isolation": isolation,
+        }
+        following = {
+            "partition": PARTITION,
+            "from": {"type": "string", "enum": ["latest", "earliest"], "default": "latest"},
+            "isolation": isolation,
+        }
+        self.operations = [
+            Operation("POST", f"{path}/records", "produce",
+                      "Append records, with a result for each.",
+                      self._produce, named, fields(["records"], records=listing(
+                          _record_schema(), RECORDS_MAX, 1))),
+            Operation("GET", f"{path}/records", "readRecords",
+                      "Records of a partition from an offset or a time on; waits for the first.",
+                      self._read_records, named | reading),
+            Operation("GET", f"{path}/tail", "followTopic",
+                      "Records as they come, as server-sent events.", self._follow,
+                      named | following, media_type="text/event-stream"),
+        ]  # fmt: skip
+
+    # --- produce -----------------------------------------------------------------------------
+
+    async def _produce(self, call: Call) -> Response:
+        topic = self._node.topics.get(call.path["topic"])
+        if topic.is_internal:
+            raise PolicyViolation(f"{topic.name} is internal: only the broker writes to it")
+        now_ms = self._node.clock.now_ms()
+        spread = self._node.randomness.below(len(topic.partitions))
+        results: list[Json] = [{} for _ in call.body["records"]]
+        batches: dict[int, list[tuple[int, Record]]] = {}
+        for place, item in enumerate(call.body["records"]):
+            try:
+                record = _record(item, now_ms)
+                number = self._partition_for(topic, item, record, spread)
+                batches.setdefault(number, []).append((place, record))
+            except HeadraceError as error:
+                results[place] = {"ok": False, "error": details(error)}
+        outcomes = await asyncio.gather(
+            *(self._append(topic, number, [r for _, r in part]) for number, part in batches.items())
+        )
+        for (number, part), outcome in zip(batches.items(), outcomes, strict=True):
+            for index, (place, _) in enumerate(part):
+                if isinstance(outcome, HeadraceError):
+                    results[place] = {"ok": False, "error": details(outcome)}
+                else:
+                    offset = outcome.base_offset + index if outcome.base_offset >= 0 else None
+                    results[place] = {"ok": True, "partition": number, "offset": offset}
+        return JSONResponse({"topic": topic.name, "results": results})
+
+    def _partition_for(self, topic: Topic, item: Json, record: Record, spread: int) -> int:
+        """Raises TopicUnknown, NotOwner."""
+        if "partition" in item:
+            number = int(item["partition"])
+            topic.check_partition(number)
+            return number
+        count = len(topic.partitions)
+        if record.key is not None:
+            return partition_of_key(record.key, count)
+        turns = ((spread + turn) % count for turn in range(count))
+        number = next((n for n in turns if self._node.ownership.is_mine(topic, n)), -1)
+        if number < 0:
+            raise NotOwner(f"this broker serves no partition of {topic.name}: ask another one")
+        return number
+
+    async def _append(
+        self, topic: Topic, number: int, records: Sequence[Record]
+    ) -> Placed | HeadraceError:
+        """Append one batch; where it is once it is durable, or what went wrong."""
+        loop = asyncio.get_running_loop()
+        placed: asyncio.Future[Placed] = loop.create_future()
+
+        def then(outcome: Placed | BaseException) -> None:
+            if placed.done():
+                return
+            if isinstance(outcome, BaseException):
+                placed.set_exception(outcome)
+            else:
+                placed.set_result(outcome)
+
+        try:
+            log = self._served(topic, number)
+            await self._node.partition_ready(log)
+            batch = memoryview(encode_batch(records))
+            self._node.appends.append(log, batch, check_batch(batch), then)
+            return await placed
+        except HeadraceError as error:
+            return error
+
+    def _served(self, topic: Topic, number: int) -> PartitionLog:
+        """Raises TopicUnknown, NotOwner."""
+        topic.check_partition(number)
+        if not self._node.ownership.is_mine(topic, number):
+            raise NotOwner(
+                f"{topic.name}-{number} is not served by this broker: ask the one that serves it"
+            )
+        return topic.require_log(number)
+
+    # --- read --------------------------------------------------------------------------------
+
+    async def _read_records(self, call: Call) -> Json:
+        query = call.query
+        if "offset" in query and "timestamp_ms" in query:
+            raise Contradiction("give an offset or a time, not both")
+        topic = self._node.topics.get(call.path["topic"])
+        number = query.get("partition", 0)
+        log = self._served(topic, number)
+        await self._node.partition_ready(log)
+        isolation = ISOLATION[query.get("isolation", "read_committed")]
+        offset = await self._start(log, query, isolation)
+        check_offset(log, offset)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + query.get("wait_ms", 0) / 1000
+        while True:
+            found = await self._read(log, offset, query.get("max", 100), isolation)
+            left_s = deadline_s - loop.time()
+            offset = found.next_offset
+            if found.records or left_s <= 0:
+                break
+            await _wait([log], {log: offset}, isolation, left_s)
+        return {
+            "topic": topic.name,
+            "partition": number,
+            "records": [shown(record) for record in found.records],
+            "next_offset": offset,
+            "start_offset": log.log_start_offset,
+            "end_offset": log.visibility.bound(isolation).offset,
+        }
+
+    async def _start(self, log: PartitionLog, query: Json, isolation: int) -> int:
+        if "timestamp_ms" in query:
+            at = await offset_of_time(log, self._node.store, query["timestamp_ms"], isolation)
+            return at.offset if at.offset >= 0 else log.visibility.bound(isolation).offset
+        return int(query.get("offset", log.log_start_offset))
+
+    async def _read(
+        self, log: PartitionLog, offset: int, records_max: int, isolation: int
+    ) -> _Read:
+        """Records from `offset` on that are there now. Raises HeadraceError."""
+        records: list[Record] = []
+        bytes_left = READ_BYTES_MAX
+        while len(records) < records_max and bytes_left > 0:
+            offset = max(offset, log.log_start_offset)
+            data = await fetch(log, self._node.store, offset, READ_BYTES, isolation)
+            if not data.data:
+                break
+            bytes_left -= len(data.data)
+            read = BatchesRead()
+            reached = read.add(bytes(data.data), offset, OFFSET_LAST, data.aborted or ())
+            wanted = _decoded(log, read, offset)[: records_max - len(records)]
+            records += wanted
+            offset = wanted[-1].offset + 1 if len(records) == records_max else reached
+        return _Read(records, offset)
+
+    # --- follow ------------------------------------------------------------------------------
+
+    async def _follow(self, call: Call) -> Response:
+        topic = self._node.topics.get(call.path["topic"])
+        isolation = ISOLATION[call.query.get("isolation", "read_committed")]
+        numbers = [call.query["partition"]] if "partition" in call.query else []
+        if not numbers:
+            count = range(len(topic.partitions))
+            numbers = [n for n in count if self._node.ownership.is_mine(topic, n)]
+        logs = {self._served(topic, number): number for number in numbers}
+        if not logs:
+            raise NotOwner(f"this broker serves no partition of {topic.name}: ask another one")
+        if self._followers >= FOLLOWERS_MAX:
+            raise StorageUnavailable(f"{FOLLOWERS_MAX} clients follow topics already: try later")
+        offsets: dict[PartitionLog, int] = {}
+        for log in logs:
+            await self._node.partition_ready(log)
+            is_latest = call.query.get("from", "latest") == "latest"
+            end = log.visibility.bound(isolation).offset
+            offsets[log] = end if is_latest else log.log_start_offset
+        events = self._events(logs, offsets, isolation)
+        headers = {"cache-control": "no-store"}
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+    async def _events(
+        self, logs: dict[PartitionLog, int], offsets: dict[PartitionLog, int], isolation: int
+    ) -> AsyncIterator[bytes]:
+        self._followers += 1
+        try:
+            yield b": follows\n\n"
+            while True:
+                is_quiet = True
+                for log, number in logs.items():
+                    found = await self._read(log, offsets[log], FOLLOWED_RECORDS, isolation)
+                    offsets[log] = found.next_offset
+                    for record in found.records:
+                        is_quiet = False
+                        yield _event("record", {"partition": number, **shown(record)})
+                if is_quiet and not await _wait([*logs], offsets, isolation, KEEP_ALIVE_S):
+                    yield b": still there\n\n"
+        except HeadraceError as error:  # the head of the response was sent: say it in the stream
+            yield _event("problem", details(error))
+        finally:
+            self._followers -= 1
+
+
+async def _wait(
+    logs: Sequence[PartitionLog],
+    offsets: dict[PartitionLog, int],
+    isolation: int,
+    timeout_s: float,
+) -> bool:
+    """Whether one of the logs may have more than was read, before the time is over."""
+    waiter = _Waiter()
+    for log in logs:
+        log.waiters.add(waiter, isolation)
+    try:
+        if any(log.visibility.bound(isolation).offset > offsets[log] for log in logs):
+            return True
+        async with asyncio.timeout(timeout_s):
+            await waiter.event.wait()
+    except TimeoutError:
+        return False
+    finally:
+        for log in logs:
+            log.waiters.discard(waiter)
+    return True
+
+
+class _Waiter:
+    """See log.waiters.Waiter."""
+
+    __slots__ = ("event",)
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def notify(self) -> None:
+        """See Waiter."""
+        self.event.set()
+
+
+def _event(name: str, data: Json) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+def _decoded(log: PartitionLog, read: BatchesRead, offset: int) -> list[Record]:
+    """Raises DataCorrupt, naming the place."""
+    try:
+        return [
+            record
+            for batch in read.batches
+            for record in iterate_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+            if record.offset >= offset
+        ]
+    except (BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat) as error:
+        raise DataCorrupt(
+            f"{log.name}: a batch from offset {offset} on cannot be decoded ({error}): read from"
+            " a later offset"
+        ) from error
+
+
+# --- records as JSON -------------------------------------------------------------------------
+
+
+def _record_schema() -> Schema:
+    data = text(TEXT_LENGTH_MAX)
+    return fields(
+        key=data,
+        key_encoding={"type": "string", "enum": ["text", "base64"], "default": "text"},
+        value={"description": "Text, or with value_encoding json any JSON; absent: null."},
+        value_encoding={"type": "string", "enum": ["text", "base64", "json"], "default": "text"},
+        headers=listing(listing(text(32_000), 2, 2), HEADERS_MAX),
+        partition=PARTITION,
+        timestamp_ms=integer(0, TIMESTAMP_MS_MAX),
+    )
+
+
+def _record(item: Json, now_ms: int) -> Record:
+    """Raises RequestInvalid."""
+    key = item.get("key")
+    return Record(
+        0,
+        int(item.get("timestamp_ms", now_ms)),
+        None if key is None else _bytes(key, item.get("key_encoding", "text"), "key"),
+        _bytes(item["value"], item.get("value_encoding", "text"), "value")
+        if "value" in item
+        else None,
+        [(name, _bytes(value, "text", "header")) for name, value in item.get("headers", ())],
+    )
+
+
+def _bytes(value: Any, encoding: str, name: str) -> bytes:
+    if encoding == "json":
+        return _json_bytes(value)
+    if not isinstance(value, str):
+        raise RequestInvalid(f"a {name} is text: give {name}_encoding for another form")
+    try:
+        return value.encode() if encoding == "text" else base64.b64decode(value, validate=True)
+    except ValueError as error:
+        raise RequestInvalid(f"a {name} is no {encoding}: {error}"[:200]) from error
+
+
+def _json_bytes(value: Any) -> bytes:
+    """Compact JSON. Raises RequestInvalid where it is too deep."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape alone
+        return json.dumps(value, separators=(",", ":")).encode()
+    except RecursionError as error:
+        raise RequestInvalid("a value is nested too deeply to be stored as JSON") from error
+
+
+def shown(record: Record) -> Json:
+    """A record for a response: text where it is UTF-8, else base64, named in `*_encoding`."""
+    found: Json = {
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "headers": [[name, as_text(value)[0]] for name, value in record.headers],
+    }
+    for name, data in (("key", record.key), ("value", record.value)):
+        found[name], is_text = as_text(data)
+        if not is_text:
+            found[f"{name}_encoding"] = "base64"
+    return found
+
+
+def as_text(data: bytes | None) -> tuple[str | None, bool]:
+    """(as text, True), or (in base64, False) where it is no UTF-8."""
+    if data is None:
+        return None, True
+    try:
+        return data.decode(), True
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode(), False

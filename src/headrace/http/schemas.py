@@ -1,0 +1,112 @@
+"""JSON Schema as far as the interface uses it: the same schema is published and checked.
+
+Invariants: a schema here is data of the OpenAPI document; `check` knows every keyword that the
+schemas use, and refuses to load another one. Sizes of what clients send are bounded by the schemas.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from headrace.errors import RequestInvalid
+
+Schema = dict[str, Any]
+_KEYWORDS: Final = {
+    "additionalProperties", "default", "description", "enum", "items", "maximum", "maxItems",
+    "maxLength", "maxProperties", "minimum", "minItems", "minLength", "minProperties", "oneOf",
+    "pattern", "properties", "propertyNames", "required", "type",
+}  # fmt: skip
+_TYPES: Final[dict[str, type | tuple[type, ...]]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+}
+
+
+def verify(schema: Schema) -> None:
+    """Raises ValueError on a keyword that `check` does not know: a fault of ours."""
+    if unknown := set(schema) - _KEYWORDS:
+        raise ValueError(f"a schema uses {sorted(unknown)}, which is not checked")
+    parts = [*schema.get("properties", {}).values(), *schema.get("oneOf", ())]
+    parts += [schema[name] for name in ("items", "propertyNames") if name in schema]
+    if isinstance(schema.get("additionalProperties"), dict):
+        parts.append(schema["additionalProperties"])
+    for part in parts:
+        verify(part)
+
+
+def check(value: Any, schema: Schema, where: str) -> None:
+    """Raises RequestInvalid, naming the place and what is allowed there."""
+    kind = schema.get("type")
+    if kind is not None:
+        expected = _TYPES[kind]
+        is_integral = kind == "integer" and isinstance(value, float) and value.is_integer()
+        is_boolean = isinstance(value, bool) and kind != "boolean"
+        if (not isinstance(value, expected) and not is_integral) or is_boolean:
+            raise RequestInvalid(f"{where} is no {kind}")
+    if "enum" in schema and value not in schema["enum"]:
+        raise RequestInvalid(f"{where} is one of {', '.join(map(str, schema['enum'][:20]))}")
+    if "oneOf" in schema and not any(_fits(value, part, where) for part in schema["oneOf"]):
+        raise RequestInvalid(f"{where} has none of the allowed forms: see /openapi.json")
+    if kind == "integer":
+        _check_range(value, schema, where)
+    elif kind == "string":
+        _check_text(value, schema, where)
+    elif kind == "array":
+        _check_count(len(value), schema.get("minItems"), schema.get("maxItems"), where)
+        for place, item in enumerate(value):
+            check(item, schema["items"], f"{where}[{place}]")
+    elif kind == "object":
+        _check_object(value, schema, where)
+
+
+def _fits(value: Any, schema: Schema, where: str) -> bool:
+    try:
+        check(value, schema, where)
+    except RequestInvalid:
+        return False
+    return True
+
+
+def _check_range(value: float, schema: Schema, where: str) -> None:
+    low, high = schema["minimum"], schema["maximum"]
+    if not low <= value <= high:
+        raise RequestInvalid(f"{where} is an integer from {low} to {high}")
+
+
+def _check_text(value: str, schema: Schema, where: str) -> None:
+    _check_count(len(value), schema.get("minLength"), schema.get("maxLength"), where)
+    pattern = schema.get("pattern")
+    if pattern is not None and not re.search(pattern, value):
+        raise RequestInvalid(f"{where} does not match {pattern}")
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise RequestInvalid(f"{where} is no text that UTF-8 could hold")
+
+
+def _check_count(count: int, low: int | None, high: int | None, where: str) -> None:
+    if not (low or 0) <= count <= (count if high is None else high):
+        bounds = f"at most {high}" if not low else f"from {low} to {high}"
+        raise RequestInvalid(f"{where} has a size of {count}: {bounds} are allowed")
+
+
+def _check_object(value: dict[str, Any], schema: Schema, where: str) -> None:
+    _check_count(len(value), schema.get("minProperties"), schema.get("maxProperties"), where)
+    properties: dict[str, Schema] = schema.get("properties", {})
+    rest = schema.get("additionalProperties", True)
+    for name in schema.get("required", ()):
+        if name not in value:
+            raise RequestInvalid(f"{where} lacks {name!r}")
+    for name, item in value.items():
+        shown = f"{where}.{name[:50]}"
+        if "propertyNames" in schema:
+            check(name, schema["propertyNames"], f"the name {name[:50]!r} in {where}")
+        if name in properties:
+            check(item, properties[name], shown)
+        elif rest is False:
+            known = ", ".join(sorted(properties))
+            raise RequestInvalid(f"{where} has the unknown field {name[:50]!r}: known are {known}")
+        elif isinstance(rest, dict):
+            check(item, rest, shown)

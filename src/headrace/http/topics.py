@@ -1,0 +1,199 @@
+"""Topics and their settings over HTTP.
+
+Invariants: parses and encodes; the rules are in `broker/services`. Lists are sorted by name and
+come in pages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import JSONResponse
+
+from headrace.broker.services.configurations import DELETE, SET, ConfigChange, Setting
+from headrace.broker.services.topic_administration import NewTopic
+from headrace.broker.topics.topic_config import DEFINITIONS
+from headrace.http.operations import (
+    DRY_RUN,
+    PAGE,
+    TOPIC,
+    Call,
+    Json,
+    Operation,
+    fields,
+    integer,
+    listing,
+    page,
+    text,
+)
+from headrace.http.problems import Contradiction
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from starlette.responses import Response
+
+    from headrace.broker.node import Node
+    from headrace.broker.topics.topic import Topic
+    from headrace.http.schemas import Schema
+
+PARTITIONS_MAX: Final = 10_000
+"""Of one topic: what Kafka's tools take for a cluster's worth."""
+VALUE_LENGTH_MAX: Final = 10_000
+
+
+def config_change(names: Sequence[str]) -> Schema:
+    """The body that changes settings."""
+    found = fields(
+        set={
+            "type": "object",
+            "propertyNames": {"type": "string", "enum": [*names]},
+            "additionalProperties": text(VALUE_LENGTH_MAX),
+            "description": "Settings to set.",
+        },
+        reset=listing({"type": "string", "enum": [*names]}, 1_000),
+    )
+    return found | {"minProperties": 1}
+
+
+def config_changes(body: Json) -> list[ConfigChange]:
+    """What a body of `config_change` asks for. Raises Contradiction."""
+    both = sorted(set(body.get("set", ())) & set(body.get("reset", ())))
+    if both:
+        raise Contradiction(f"{both[0]} is both set and reset: do one of them")
+    changes = [ConfigChange(name, SET, value) for name, value in body.get("set", {}).items()]
+    return changes + [ConfigChange(name, DELETE) for name in dict.fromkeys(body.get("reset", ()))]
+
+
+def shown_settings(settings: Sequence[Setting]) -> list[Json]:
+    """Settings as they are, for a response."""
+    return [
+        {
+            "name": setting.definition.name,
+            "value": setting.value,
+            "default": setting.default,
+            "is_set": setting.is_override,
+            "documentation": setting.definition.documentation,
+        }
+        for setting in settings
+    ]
+
+
+class TopicOperations:
+    """The operations on topics."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        topics, topic = "/v1/topics", "/v1/topics/{topic}"
+        named: dict[str, Schema] = {"topic": TOPIC}
+        changing = named | {"dry_run": DRY_RUN}
+        new: Mapping[str, Schema] = {
+            "name": TOPIC,
+            "partitions": integer(1, PARTITIONS_MAX),
+            "replication_factor": integer(1, 32),
+            "config": config_change([*DEFINITIONS])["properties"]["set"],
+        }
+        prefix = text(249, description="Only names that begin with this.")
+        self.operations = [
+            Operation("GET", topics, "listTopics", "The topics.", self._list,
+                      {**PAGE, "prefix": prefix, "internal": {"type": "boolean"}}),
+            Operation("POST", topics, "createTopic", "Create a topic.", self._create,
+                      {"dry_run": DRY_RUN}, fields(["name"], **new)),
+            Operation("GET", topic, "getTopic", "A topic, its partitions and what is set.",
+                      self._get, named),
+            Operation("PATCH", topic, "growTopic", "Raise the number of partitions.", self._grow,
+                      changing, fields(["partitions"], partitions=integer(1, PARTITIONS_MAX))),
+            Operation("DELETE", topic, "deleteTopic", "Delete a topic with its records.",
+                      self._delete, changing),
+            Operation("GET", f"{topic}/config", "getTopicConfig", "All settings of a topic.",
+                      self._config, named),
+            Operation("PATCH", f"{topic}/config", "changeTopicConfig",
+                      "Set some settings of a topic, reset others, as one change.",
+                      self._change_config, changing, config_change([*DEFINITIONS])),
+        ]  # fmt: skip
+
+    async def _list(self, call: Call) -> Json:
+        prefix, internal = call.query.get("prefix", ""), call.query.get("internal", False)
+        by_name = self._node.topics.by_name
+        found = [
+            {
+                "name": name,
+                "id": str(by_name[name].id),
+                "partitions": len(by_name[name].partitions),
+                "internal": by_name[name].is_internal,
+            }
+            for name in self._node.topics.names()
+            if name.startswith(prefix) and (internal or not by_name[name].is_internal)
+        ]
+        return page(found, "name", call, "topics")
+
+    async def _create(self, call: Call) -> Response:
+        body = call.body
+        new = NewTopic(
+            body["name"],
+            int(body.get("partitions", -1)),
+            int(body.get("replication_factor", -1)),
+            body.get("config", {}),
+        )
+        fact = await self._node.topic_administration.create(new, is_dry_run=call.is_dry_run)
+        return JSONResponse(
+            {
+                "name": fact.name,
+                "id": None if call.is_dry_run else str(fact.id),
+                "partitions": fact.partition_count,
+                "replication_factor": fact.replication_factor,
+                "config": fact.configs,
+                "dry_run": call.is_dry_run,
+            }
+        )
+
+    async def _get(self, call: Call) -> Json:
+        topic = self._node.topics.get(call.path["topic"])
+        return {
+            "name": topic.name,
+            "id": str(topic.id),
+            "internal": topic.is_internal,
+            "replication_factor": topic.fact.replication_factor,
+            "config": topic.fact.configs,
+            "partitions": [
+                self._partition(topic, number) for number in range(len(topic.partitions))
+            ],
+        }
+
+    def _partition(self, topic: Topic, number: int) -> Json:
+        leader = self._node.ownership.leader(topic, number)
+        found: dict[str, Any] = {
+            "partition": number,
+            "leader": leader.broker,
+            "leader_epoch": leader.leader_epoch,
+        }
+        log = topic.log(number)
+        if log is not None and log.is_loaded and self._node.ownership.is_mine(topic, number):
+            found["start_offset"] = log.log_start_offset
+            found["end_offset"] = log.high_watermark
+        return found
+
+    async def _grow(self, call: Call) -> Json:
+        name, count = call.path["topic"], int(call.body["partitions"])
+        await self._node.topic_administration.add_partitions(
+            name, count, is_dry_run=call.is_dry_run
+        )
+        return {"name": name, "partitions": count, "dry_run": call.is_dry_run}
+
+    async def _delete(self, call: Call) -> Json:
+        name = call.path["topic"]
+        await self._node.topic_administration.delete(name, is_dry_run=call.is_dry_run)
+        return {"name": name, "deleted": not call.is_dry_run, "dry_run": call.is_dry_run}
+
+    async def _config(self, call: Call) -> Json:
+        name = call.path["topic"]
+        settings = self._node.configurations.of_topic(name)
+        return {"topic": name, "settings": shown_settings(settings)}
+
+    async def _change_config(self, call: Call) -> Json:
+        name = call.path["topic"]
+        changes = config_changes(call.body)
+        configurations = self._node.configurations
+        await configurations.change_topic(name, changes, is_dry_run=call.is_dry_run)
+        overrides = dict(self._node.topics.get(name).fact.configs)
+        return {"topic": name, "config": overrides, "dry_run": call.is_dry_run}

@@ -1,0 +1,76 @@
+"""HTTP on a broker in memory, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from tests.unit.kafka.face_rig import Rig, broker
+
+from headrace.http.groups import GroupOperations
+from headrace.http.operations import Operation, routes
+from headrace.http.queues import Queues
+from headrace.http.records import RecordOperations
+from headrace.http.topics import TopicOperations
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+PARTS = TopicOperations, RecordOperations, GroupOperations, Queues
+
+
+class Web:
+    """The interface of one broker."""
+
+    def __init__(self, rig: Rig, *, is_local: bool = True) -> None:
+        self.node = rig.node
+        self.rig = rig
+        self.operations: list[Operation] = [one for p in PARTS for one in p(rig.node).operations]
+        self.app = Starlette(routes=routes(rig.node, self.operations, is_local=is_local))
+
+    async def ask(
+        self, method: str, target: str, body: Any = None, content_type: str = "application/json"
+    ) -> tuple[int, Any]:
+        """(status, what the answer says)."""
+        status, data = await self.raw(method, target, json.dumps(body).encode(), content_type)
+        return status, json.loads(data) if data else None
+
+    async def raw(
+        self, method: str, target: str, body: bytes, content_type: str = "application/json"
+    ) -> tuple[int, bytes]:
+        """The same, of bytes."""
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await asyncio.wait_for(self.app(scope(method, target, content_type), receive, send), 30)
+        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def scope(method: str, target: str, content_type: str = "application/json") -> dict[str, Any]:
+    path, _, query = target.partition("?")
+    headers = [(b"host", b"localhost"), (b"content-type", content_type.encode())]
+    found = {"type": "http", "method": method, "path": path, "headers": headers}
+    return found | {"query_string": query.encode(), "http_version": "1.1", "root_path": ""}
+
+
+def on_the_web(test: Callable[[Web], Awaitable[None]]) -> Callable[[], None]:
+    """Run a test on a broker of its own."""
+
+    def run() -> None:
+        async def scenario() -> None:
+            async with broker() as rig:
+                await test(Web(rig))
+
+        asyncio.run(scenario())
+
+    functools.update_wrapper(run, test)
+    del run.__wrapped__  # type: ignore[attr-defined]  # pytest would look for its parameters
+    return run

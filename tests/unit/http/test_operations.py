@@ -1,0 +1,332 @@
+"""Topics, records and groups over HTTP, on a broker in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.http.http_rig import Web, on_the_web, scope
+from tests.unit.kafka.face_rig import broker
+
+from headrace.records.partitioner import partition_of_key
+
+GROUP = "workers"
+
+
+@on_the_web
+async def test_topics_are_created_listed_grown_and_deleted(web: Web) -> None:
+    status, made = await web.ask("POST", "/v1/topics", {"name": "a", "partitions": 2})
+    assert (status, made["partitions"]) == (200, 2)
+    await web.ask("POST", "/v1/topics", {"name": "b", "config": {"retention.ms": "5"}})
+    status, found = await web.ask("GET", "/v1/topics/b")
+    assert (status, found["config"]) == (200, {"retention.ms": "5"})
+    status, problem = await web.ask("POST", "/v1/topics", {"name": "a"})
+    assert (status, problem["retriable"]) == (409, False)
+    assert (await web.ask("PATCH", "/v1/topics/a", {"partitions": 3}))[0] == 200
+    assert len((await web.ask("GET", "/v1/topics/a"))[1]["partitions"]) == 3
+    assert (await web.ask("DELETE", "/v1/topics/a"))[1]["deleted"]
+    assert (await web.ask("GET", "/v1/topics/a"))[0] == 404
+
+
+@on_the_web
+async def test_a_dry_run_changes_nothing(web: Web) -> None:
+    for method, path, body in [
+        ("POST", "/v1/topics?dry_run=true", {"name": "new"}),
+        ("PATCH", "/v1/topics/t?dry_run=true", {"partitions": 9}),
+        ("PATCH", "/v1/topics/t/config?dry_run=true", {"set": {"retention.ms": "5"}}),
+        ("DELETE", "/v1/topics/t?dry_run=true", None),
+        ("PATCH", f"/v1/groups/{GROUP}/config?dry_run=true",
+         {"set": {"share.delivery.count.limit": "9"}}),
+    ]:  # fmt: skip
+        if "t" not in web.node.topics.by_name:
+            await web.ask("POST", "/v1/topics", {"name": "t"})
+        status, answer = await web.ask(method, path, body)
+        assert (status, answer["dry_run"]) == (200, True)
+    assert web.node.topics.names() == ["t"]
+    topic = web.node.topics.get("t")
+    assert (len(topic.partitions), topic.fact.configs) == (1, {})
+    assert not web.node.group_configs.overrides(GROUP)
+
+
+@on_the_web
+async def test_pages_show_every_topic_once(web: Web) -> None:
+    names = [f"t{number}" for number in range(7)]
+    for name in names:
+        await web.ask("POST", "/v1/topics", {"name": name})
+    seen, query = [], "limit=3"
+    for _ in range(3):
+        _status, found = await web.ask("GET", f"/v1/topics?{query}")
+        seen += [topic["name"] for topic in found["topics"]]
+        query = f"limit=3&page_token={found.get('next_page_token', '')}"
+    assert seen == names
+    assert "next_page_token" not in found
+    assert (await web.ask("GET", "/v1/topics?prefix=t6"))[1]["topics"][0]["name"] == "t6"
+
+
+@on_the_web
+async def test_settings_are_set_and_reset(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    change = {"set": {"retention.ms": "5", "cleanup.policy": "compact"}}
+    assert (await web.ask("PATCH", "/v1/topics/t/config", change))[0] == 200
+    _status, found = await web.ask("PATCH", "/v1/topics/t/config", {"reset": ["retention.ms"]})
+    assert found["config"] == {"cleanup.policy": "compact"}
+    _status, found = await web.ask("GET", "/v1/topics/t/config")
+    shown = {one["name"]: one for one in found["settings"]}
+    assert (shown["cleanup.policy"]["value"], shown["cleanup.policy"]["is_set"]) == (
+        "compact",
+        True,
+    )
+    status, problem = await web.ask("PATCH", "/v1/topics/t/config", {"set": {"retention.ms": "x"}})
+    assert (status, problem["retriable"]) == (409, False)
+    assert (await web.ask("PATCH", "/v1/topics/t/config", {"set": {"nonsense": "1"}}))[0] == 400
+
+
+@on_the_web
+async def test_records_are_written_in_three_encodings_and_read_by_offset(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    records = [
+        {"value": "plain", "key": "k", "headers": [["h", "v"]], "timestamp_ms": 5},
+        {"value": base64.b64encode(b"\xff\x00").decode(), "value_encoding": "base64"},
+        {"value": {"a": [1, None]}, "value_encoding": "json"},
+        {},
+    ]
+    status, answer = await web.ask("POST", "/v1/topics/t/records", {"records": records})
+    assert status == 200
+    assert [one["offset"] for one in answer["results"]] == [0, 1, 2, 3]
+    _status, found = await web.ask("GET", "/v1/topics/t/records?offset=0")
+    first, second, third, fourth = found["records"]
+    assert (first["value"], first["key"], first["timestamp_ms"]) == ("plain", "k", 5)
+    assert first["headers"] == [["h", "v"]]
+    assert base64.b64decode(second["value"]) == b"\xff\x00"
+    assert json.loads(third["value"]) == {"a": [1, None]}
+    assert fourth["value"] is None
+    assert (found["next_offset"], found["end_offset"]) == (4, 4)
+    _status, found = await web.ask("GET", "/v1/topics/t/records?offset=1&max=2")
+    assert [record["offset"] for record in found["records"]] == [1, 2]
+    assert found["next_offset"] == 3
+
+
+@on_the_web
+async def test_each_record_has_its_own_result(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t", "partitions": 4})
+    records = [{"value": "a", "partition": 9}, {"value": "b", "key": "k"}, {"value": 5}]
+    _status, answer = await web.ask("POST", "/v1/topics/t/records", {"records": records})
+    bad, good, no_text = answer["results"]
+    assert (bad["ok"], bad["error"]["status"]) == (False, 404)
+    assert (good["ok"], good["partition"]) == (True, partition_of_key(b"k", 4))
+    assert (no_text["ok"], no_text["error"]["status"]) == (False, 400)
+
+
+@on_the_web
+async def test_records_are_read_by_time(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    for number in range(5):
+        records = [{"value": str(number), "timestamp_ms": 1_000 * number}]
+        await web.ask("POST", "/v1/topics/t/records", {"records": records})
+    _status, found = await web.ask("GET", "/v1/topics/t/records?timestamp_ms=2500")
+    assert [record["value"] for record in found["records"]] == ["3", "4"]
+    _status, found = await web.ask("GET", "/v1/topics/t/records?timestamp_ms=9999")
+    assert (found["records"], found["next_offset"]) == ([], 5)
+
+
+@on_the_web
+async def test_a_read_waits_for_what_comes(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    waiting = asyncio.create_task(web.ask("GET", "/v1/topics/t/records?wait_ms=20000"))
+    await asyncio.sleep(0)
+    await web.ask("POST", "/v1/topics/t/records", {"records": [{"value": "late"}]})
+    _status, found = await asyncio.wait_for(waiting, 10)
+    assert [record["value"] for record in found["records"]] == ["late"]
+
+
+@on_the_web
+async def test_a_follower_sees_each_record_as_it_comes(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t", "partitions": 2})
+    await web.ask("POST", "/v1/topics/t/records", {"records": [{"value": "old", "partition": 1}]})
+    got: asyncio.Queue[bytes] = asyncio.Queue()
+    ended = asyncio.Event()
+
+    async def receive() -> dict:
+        await ended.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict) -> None:
+        got.put_nowait(message.get("body", b""))
+
+    request = web.app(scope("GET", "/v1/topics/t/tail?from=earliest"), receive, send)
+    following = asyncio.create_task(request)
+
+    async def next_value() -> str:
+        while True:
+            event = (await asyncio.wait_for(got.get(), 10)).decode()
+            if event.startswith("event: record"):
+                return json.loads(event.partition("data: ")[2])["value"]
+
+    assert await next_value() == "old"
+    for number in range(3):
+        records = [{"value": f"new {number}", "partition": number % 2}]
+        await web.ask("POST", "/v1/topics/t/records", {"records": records})
+        assert await next_value() == f"new {number}"
+    ended.set()
+    await asyncio.wait_for(following, 10)
+
+
+@on_the_web
+async def test_offsets_that_are_not_there_are_refused(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    status, problem = await web.ask("GET", "/v1/topics/t/records?offset=7")
+    assert (status, problem["retriable"]) == (409, False)
+    assert (await web.ask("GET", "/v1/topics/t/records?partition=3"))[0] == 404
+
+
+@on_the_web
+async def test_a_share_group_is_shown_moved_and_deleted(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    await web.ask("PATCH", f"/v1/groups/{GROUP}/config",
+                  {"set": {"share.auto.offset.reset": "earliest"}})  # fmt: skip
+    records = [{"value": str(n), "timestamp_ms": 1_000 * n} for n in range(5)]
+    await web.ask("POST", "/v1/topics/t/records", {"records": records})
+    _status, received = await web.ask("POST", f"/v1/queues/t/{GROUP}/receive", {"max": 3})
+    receipts = [message["receipt"] for message in received["messages"]]
+    await web.ask("POST", f"/v1/queues/t/{GROUP}/settle", {"ack": receipts})
+    _status, listed = await web.ask("GET", "/v1/groups")
+    assert listed["groups"] == [{"group": GROUP, "state": "Empty", "type": "share"}]
+    _status, offsets = await web.ask("GET", f"/v1/groups/{GROUP}/offsets")
+    assert offsets["offsets"] == [{"topic": "t", "partition": 0, "offset": 3, "lag": 2}]
+    place = {"topic": "t", "partition": 0}
+    for target, expected in [
+        ({"timestamp_ms": 1_500}, 2),
+        ({"position": "latest"}, 5),
+        ({"offset": 1}, 1),
+    ]:
+        move = {"offsets": [place | target]}
+        _status, dry = await web.ask("PUT", f"/v1/groups/{GROUP}/offsets?dry_run=true", move)
+        assert dry["results"] == [place | {"ok": True, "offset": expected}]
+        await web.ask("PUT", f"/v1/groups/{GROUP}/offsets", move)
+        _status, offsets = await web.ask("GET", f"/v1/groups/{GROUP}/offsets")
+        assert offsets["offsets"][0]["offset"] == expected
+    assert (await web.ask("DELETE", f"/v1/groups/{GROUP}"))[1]["deleted"]
+    assert (await web.ask("GET", f"/v1/groups/{GROUP}"))[0] == 404
+
+
+@on_the_web
+async def test_one_settle_mixes_four_ways_and_says_what_became_of_each(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    change = {"share.auto.offset.reset": "earliest", "errors.deadletterqueue.topic.name": "t.dead"}
+    await web.ask("PATCH", f"/v1/groups/{GROUP}/config", {"set": change})
+    records = [{"value": str(number)} for number in range(5)]
+    await web.ask("POST", "/v1/topics/t/records", {"records": records})
+    _status, received = await web.ask("POST", f"/v1/queues/t/{GROUP}/receive", {"max": 5})
+    a, b, c, d, _e = [message["receipt"] for message in received["messages"]]
+    wrong = base64.urlsafe_b64encode(b"0.99.nobody").decode().rstrip("=")
+    settle = {
+        "ack": [a, wrong],
+        "nack": [{"receipt": b, "delay_ms": 60_000, "reason": "later"}],
+        "extend": [{"receipt": c, "lock_ms": 60_000}],
+        "dead_letter": [{"receipt": d, "reason": "cannot be parsed"}],
+    }
+    status, answer = await web.ask("POST", f"/v1/queues/t/{GROUP}/settle", settle)
+    results = {one["receipt"]: one for one in answer["results"]}
+    assert status == 200
+    assert all(results[one]["ok"] for one in (a, b, c, d))
+    assert not results[wrong]["ok"]
+    assert results[wrong]["next_step"]
+    status, again = await web.ask("POST", f"/v1/queues/t/{GROUP}/settle", {"ack": [b]})
+    assert not again["results"][0]["ok"]
+
+
+@on_the_web
+async def test_what_contradicts_itself_is_refused(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    place = {"topic": "t", "partition": 0, "offset": 0}
+    for method, target, body in [
+        ("GET", "/v1/topics?page_token=%FF", None),
+        ("GET", "/v1/topics/t/records?offset=0&timestamp_ms=1", None),
+        ("PATCH", "/v1/topics/t/config", {"set": {"flush.ms": "0"}, "reset": ["flush.ms"]}),
+        ("PUT", f"/v1/groups/{GROUP}/offsets", {"offsets": [place, place]}),
+    ]:
+        status, problem = await web.ask(method, target, body)
+        assert (status, problem["retriable"]) == (409, False)
+
+
+def test_nothing_is_served_beyond_loopback() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            web = Web(rig, is_local=False)
+            for operation in web.operations:
+                path = operation.path.format(topic="t", group="g")
+                status, problem = await web.ask(operation.method, path)
+                assert status == 403
+                assert problem["next_step"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body"),
+    [
+        ("POST", "/v1/topics", b"{"),
+        ("POST", "/v1/topics", b"[]"),
+        ("POST", "/v1/topics", b"[" * 100_000),
+        ("POST", "/v1/topics", b'{"name": "\\ud800"}'),
+        ("POST", "/v1/topics", b'{"name": "t", "partitions": 1.5}'),
+        ("POST", "/v1/topics", b'{"name": "t", "partitions": 1e300}'),
+        ("POST", "/v1/topics", b'{"name": "t", "partitions": NaN}'),
+        ("POST", "/v1/topics", b'{"name": "t", "other": 1}'),
+        ("POST", "/v1/topics", b"x" * 5_000_000),
+        ("GET", "/v1/topics?limit=0", b""),
+        ("GET", "/v1/topics?limit=5&limit=6", b""),
+        ("GET", "/v1/topics?unknown=1", b""),
+        ("GET", "/v1/topics/t/records?offset=-1", b""),
+        ("GET", "/v1/topics/t/records?offset=99999999999999999999", b""),
+        ("GET", "/v1/topics/a%20b", b""),
+    ],
+)  # fmt: skip
+def test_malformed_requests_get_a_problem(method: str, target: str, body: bytes) -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            web = Web(rig)
+            status, data = await web.raw(method, target, body)
+            problem = json.loads(data)
+            assert status == 400, problem
+            assert problem["detail"]
+            assert problem["next_step"]
+            status, _data = await web.raw("POST", "/v1/topics", b'{"name": "t"}', "text/plain")
+            assert status == 400
+
+    asyncio.run(scenario())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner),
+    max_leaves=5,
+)
+NAMES = st.sampled_from(
+    ["name", "partitions", "config", "records", "value", "key", "headers", "ack", "nack", "receipt",
+     "max", "offsets", "topic", "partition", "offset", "set", "reset", "wait_ms"]
+)  # fmt: skip
+BODIES = st.dictionaries(NAMES, JSON | st.lists(st.dictionaries(NAMES, JSON), max_size=3))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(bodies=st.lists(BODIES, min_size=2, max_size=4), data=st.data())
+def test_no_body_meets_a_fault_of_the_broker(bodies: list[dict], data: st.DataObject) -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            web = Web(rig)
+            await web.ask("POST", "/v1/topics", {"name": "t"})
+            for body in bodies:
+                body.pop("wait_ms", None)
+                body.pop("partitions", None)  # each would be a log
+                taking = [one for one in web.operations if one.body is not None]
+                operation = data.draw(st.sampled_from(taking))
+                path = operation.path.format(topic="t", group=GROUP)
+                status, _answer = await web.ask(operation.method, path, body)
+                assert status in {200, 400, 403, 404, 409, 503}
+
+    asyncio.run(scenario())
