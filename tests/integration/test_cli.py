@@ -108,6 +108,41 @@ def test_info(user):
     assert "Produce" in text.out
 
 
+def test_settings_of_brokers_are_changed_while_they_run(user):
+    dry = user.types("config", "set", "num.partitions=4", "--dry-run", "--json").json()
+    assert dry == {"broker": None, "changes": {"num.partitions": "4"}, "dry_run": True}
+    assert user.types("config", "get", "num.partitions").lines() == ["1"]
+    user.types("config", "set", "num.partitions=4", "headrace.log.level=warning").lines()
+    try:
+        user.types("config", "set", "--broker", "0", "num.partitions=5").lines()
+        assert user.types("config", "get", "num.partitions").lines() == ["5"]
+        assert user.types("topic", "create", "by-default", "--json").code == 0
+        (topic,) = user.types("topic", "list", "by-default", "--json").json()
+        assert topic["partitions"] == 5
+        listed = user.types("config", "list", "--json").json()["settings"]
+        found = {row["name"]: row for row in listed}
+        assert found["num.partitions"]["source"] == "this broker"
+        assert found["headrace.log.level"]["source"] == "all brokers"
+        assert found["listeners"]["live"] is False
+        assert "log.retention.ms" not in found
+        assert "log.retention.ms" in user.types("config", "list", "--all").out
+        for change, message in (
+            ("num.partitions=0", "from 1 to 10000"),
+            ("listeners=127.0.0.1:1", "--kafka"),
+            ("none.such=1", "unknown configuration"),
+        ):
+            refused = user.types("config", "set", change)
+            assert refused.code == 1
+            assert message in refused.err
+        assert user.types("config", "set", "num.partitions").code == 2
+        assert user.types("config", "get", "none.such").code == 3
+        assert user.types("config", "list", "--broker", "77").code == 3
+    finally:
+        user.types("config", "unset", "num.partitions", "--broker", "0").lines()
+        user.types("config", "unset", "num.partitions", "headrace.log.level").lines()
+    assert user.types("config", "get", "num.partitions").lines() == ["1"]
+
+
 def test_the_life_of_a_topic(user):
     made = user.types(
         "topic", "create", "life", "--partitions", "3", "--set", "retention.ms=3600000", "--json"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from headrace.coordination.groups.config import GroupConfig
+from headrace.coordination.transactions.config import TransactionConfig
 
 
 @dataclass(slots=True)
@@ -25,6 +28,24 @@ class BrokerConfig:
     """transaction.max.timeout.ms"""
     transactional_id_expiration_ms: int = 7 * 24 * 3600 * 1000
     """transactional.id.expiration.ms"""
+    group_session_timeout_min_ms: int = 6_000
+    """group.min.session.timeout.ms"""
+    group_session_timeout_max_ms: int = 1_800_000
+    """group.max.session.timeout.ms"""
+    group_initial_rebalance_delay_ms: int = 100
+    """group.initial.rebalance.delay.ms (Kafka: 3,000; see `coordination.groups.config`)"""
+    group_size_max: int = 2_147_483_647
+    """group.max.size"""
+    group_consumer_size_max: int = 2_147_483_647
+    """group.consumer.max.size"""
+    group_consumer_assignment_interval_ms: int = 200
+    """group.consumer.assignment.interval.ms (Kafka: 1,000)"""
+    offset_metadata_size_max: int = 4_096
+    """offset.metadata.max.bytes"""
+    offsets_retention_minutes: int = 7 * 24 * 60
+    """offsets.retention.minutes"""
+    topic_defaults: dict[str, str] = field(default_factory=dict)
+    """Topic setting to its default on this broker, where that differs from the table of topics."""
     retention_check_interval_ms: int = 300_000
     """log.retention.check.interval.ms"""
     compaction_interval_ms: int = 15_000
@@ -74,3 +95,22 @@ class BrokerConfig:
     """How often one of the brokers that share their storage looks for what belongs to nothing."""
     sweep_grace_ms: int = 3_600_000
     """How long something must have belonged to nothing until it is deleted."""
+
+    def group_config(self) -> GroupConfig:
+        """The part that coordinators of groups read."""
+        return GroupConfig(
+            self.group_session_timeout_min_ms,
+            self.group_session_timeout_max_ms,
+            self.group_initial_rebalance_delay_ms,
+            self.group_size_max,
+            consumer_group_size_max=self.group_consumer_size_max,
+            assignment_interval_ms=self.group_consumer_assignment_interval_ms,
+            offset_metadata_size_max=self.offset_metadata_size_max,
+            offsets_retention_ms=self.offsets_retention_minutes * 60_000,
+        )
+
+    def transaction_config(self) -> TransactionConfig:
+        """The part that coordinators of transactions read."""
+        return TransactionConfig(
+            self.transaction_timeout_ms_max, self.transactional_id_expiration_ms
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
@@ -36,6 +37,7 @@ from headrace.broker.ownership.cluster_view import adopt_partitions
 from headrace.broker.ownership.follower import Follower
 from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.services.appends import Appends
+from headrace.broker.services.broker_settings import BrokerSettings
 from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
@@ -45,7 +47,6 @@ from headrace.broker.shares.share_groups import ShareGroups
 from headrace.broker.shares.share_partitions import GroupTerms, SharePartitions
 from headrace.broker.topics.ownership import Ownership, SoleOwnership
 from headrace.broker.topics.topics import Topics
-from headrace.coordination.transactions.config import TransactionConfig
 from headrace.errors import (
     CoordinatorUnavailable,
     HeadraceError,
@@ -54,6 +55,7 @@ from headrace.errors import (
 from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.retention import enforce
+from headrace.metadata.config_facts import BROKER_CONFIGS
 from headrace.metadata.facts import (
     GROUPS,
     TOPICS,
@@ -66,7 +68,7 @@ from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerStore, ReplicatesLedgers, ReportsSpace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
@@ -99,10 +101,14 @@ class Node:
         shared_ledgers: SharedLedgers | None = None,
         slots: Sequence[int] = (),
         tier: Tier | None = None,
+        given: Mapping[str, str] | None = None,
     ) -> None:
         """Alone, unless told otherwise. `shared_ledgers`: those of `store` that all brokers see.
-        `slots`: the ids of all brokers which share the metadata, each with ledgers of its own."""
-        self.config = config
+        `slots`: the ids of all brokers which share the metadata, each with ledgers of its own.
+        `given`: settings beside `config` that it was started with, to be shown."""
+        # A copy: what is changed while it runs is changed there.
+        self.config = config = replace(config, topic_defaults=dict(config.topic_defaults))
+        self.settings = BrokerSettings(config, metadata, given or {})
         self.store = store
         self.metadata = metadata
         self.clock = clock
@@ -154,6 +160,8 @@ class Node:
             self.topics, self.ownership, config.broker_id
         )
         self.configurations = Configurations(self.topics, self.group_configs, config)
+        self.settings.topic_defaults_changed = self.topics.defaults_changed
+        self.settings.advertised = lambda: "PLAINTEXT://{}:{}".format(*self.kafka_address)
         self.compactor = (
             Compactor(self.topics, environment, config) if shared_ledgers is None else None
         )
@@ -209,8 +217,11 @@ class Node:
         if self.evidence is not None:
             await self.evidence.check_ids()
         self._open_coordinators()
-        groups = Follower(self.metadata, GROUPS, self.group_configs.apply, lambda: None, self.tasks)
-        await groups.start()
+        for prefix, apply in (
+            (BROKER_CONFIGS, self.settings.apply),
+            (GROUPS, self.group_configs.apply),
+        ):
+            await Follower(self.metadata, prefix, apply, lambda: None, self.tasks).start()
         if self._is_alone:
             await self.topics.load()
             await self._collect_orphans()
@@ -265,6 +276,7 @@ class Node:
             self.clock,
             self.randomness,
             self.tasks,
+            config=config.group_config(),
             topics=self.topics,
             consumers=ConsumerSurroundings(
                 SubscribedTopics(self.topics, self._rack_of), self.group_configs.consumer_terms
@@ -277,9 +289,7 @@ class Node:
             self.marker_sender,
             self.clock,
             self.tasks,
-            TransactionConfig(
-                config.transaction_timeout_ms_max, config.transactional_id_expiration_ms
-            ),
+            config.transaction_config(),
         )
         self.group_administration = GroupAdministration(
             self.topics, self.groups, self.share_group_administration

@@ -9,129 +9,35 @@ import os
 import re
 from dataclasses import replace
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.settings.of_clusters import JOINING, TLS
 from headrace.cli.failures import CommandFailed
-from headrace.cli.parameters import QuorumType
+from headrace.cli.setting_options import CLUSTER_NAMES, setting_option, setting_options
 from headrace.errors import RequestInvalid
 from headrace.runtime.tls import TlsFiles, client_context
 from headrace.server.settings import ClusterSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from pathlib import Path
 
-    _Option = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-CREDENTIAL = click.option(
-    "--zookeeper-credential-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    default=None,
-    envvar="HEADRACE_ZOOKEEPER_CREDENTIAL_FILE",
-    help="A file with USER:PASSWORD for ZooKeeper (digest). The environment may hold that, as"
-    " HEADRACE_ZOOKEEPER_CREDENTIAL. What is made is then closed to others: bookies need the same.",
+__all__ = (
+    "CLUSTER_NAMES",
+    "CREDENTIAL",
+    "cluster_options",
+    "cluster_settings",
+    "tls_of",
+    "tls_options",
+    "with_tls",
 )
-"""Never the credential itself: everybody on the machine sees what a command was called with."""
+
+CREDENTIAL = setting_option("zookeeper-credential-file")
+"""Never the credential itself: every user of the machine sees the options of a process."""
 CREDENTIAL_VARIABLE = "HEADRACE_ZOOKEEPER_CREDENTIAL"
 
-_OPTIONS = (
-    click.option(
-        "--zookeeper",
-        metavar="HOST:PORT,...",
-        default=None,
-        envvar="HEADRACE_ZOOKEEPER",
-        help="Join the cluster that meets there. Records are kept in Apache BookKeeper, whose"
-        " bookies ZooKeeper knows, and nothing in --data-dir. See `headrace cluster dev`.",
-    ),
-    click.option(
-        "--zookeeper-root",
-        metavar="PATH",
-        default="/headrace",
-        show_default=True,
-        envvar="HEADRACE_ZOOKEEPER_ROOT",
-        help="With --zookeeper: where the cluster keeps its facts. Another path, another cluster.",
-    ),
-    CREDENTIAL,
-    click.option(
-        "--broker-id",
-        type=click.IntRange(0, 2**31 - 1),
-        default=0,
-        show_default=True,
-        envvar="HEADRACE_BROKER_ID",
-        help="With --zookeeper: which broker of the cluster this is; each has its own.",
-    ),
-    click.option(
-        "--rack",
-        default=None,
-        envvar="HEADRACE_RACK",
-        help="With --zookeeper: where this broker stands, for clients that ask.",
-    ),
-    click.option(
-        "--session-timeout-ms",
-        type=click.IntRange(500),
-        default=6_000,
-        show_default=True,
-        envvar="HEADRACE_SESSION_TIMEOUT_MS",
-        help="With --zookeeper: how long after its last sign of life others take this broker's"
-        " partitions over.",
-    ),
-    click.option(
-        "--quorum",
-        type=QuorumType(),
-        default="3,3,2",
-        show_default=True,
-        envvar="HEADRACE_QUORUM",
-        help="With --zookeeper: of a new ledger, the bookies it is spread over, those that get each"
-        " entry, and how many of these must have synced it.",
-    ),
-)
-
-_PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
-_TLS_OPTIONS = (
-    click.option(
-        "--zookeeper-tls",
-        is_flag=True,
-        envvar="HEADRACE_ZOOKEEPER_TLS",
-        help="Speak TLS to ZooKeeper: --zookeeper names its secure ports. Needs --cluster-ca.",
-    ),
-    click.option(
-        "--bookie-tls",
-        is_flag=True,
-        envvar="HEADRACE_BOOKIE_TLS",
-        help="Speak TLS to bookies, at the ports they have. Needs --cluster-ca.",
-    ),
-    click.option(
-        "--cluster-ca",
-        type=_PEM,
-        default=None,
-        envvar="HEADRACE_CLUSTER_CA",
-        help="A file with the authorities that sign the certificates of ZooKeeper and bookies.",
-    ),
-    click.option(
-        "--cluster-cert",
-        type=_PEM,
-        default=None,
-        envvar="HEADRACE_CLUSTER_CERT",
-        help="A file with the certificate that this process shows to ZooKeeper and bookies.",
-    ),
-    click.option(
-        "--cluster-key",
-        type=_PEM,
-        default=None,
-        envvar="HEADRACE_CLUSTER_KEY",
-        help="A file with its key, without a password. Default: in the file of --cluster-cert.",
-    ),
-)
-
-
-def _with(options: Sequence[_Option], command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the options; its help shows them in their order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
+_TLS_NAMES = tuple(setting.option for setting in TLS)
+_NAMES = tuple(setting.option for setting in JOINING)
 
 
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,25 +45,25 @@ def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
     `with_tls`."""
 
     @wraps(command)
-    def told(
-        zookeeper_tls: bool,
-        bookie_tls: bool,
-        cluster_ca: Path | None,
-        cluster_cert: Path | None,
-        cluster_key: Path | None,
-        **more: Any,
-    ) -> None:
-        files = None if cluster_ca is None else TlsFiles(cluster_ca, cluster_cert, cluster_key)
-        if files is None and (zookeeper_tls or bookie_tls):
-            raise CommandFailed(
-                "TLS to a server that anybody could be is of no use: name the authority that signs"
-                " the servers' certificates with --cluster-ca"
-            )
-        if cluster_key is not None and cluster_cert is None:
-            raise CommandFailed("--cluster-key goes with the certificate of --cluster-cert")
-        command(tls=(files, zookeeper_tls, bookie_tls), **more)
+    def given(**values: Any) -> None:
+        command(tls=tls_of(values), **values)
 
-    return _with(_TLS_OPTIONS, told)
+    return setting_options(_TLS_NAMES)(given)
+
+
+def tls_of(values: dict[str, Any]) -> tuple[TlsFiles | None, bool, bool]:
+    """Take the options about TLS out of the values of a command. Raises CommandFailed."""
+    ca, cert, key = (values.pop(name) for name in ("cluster_ca", "cluster_cert", "cluster_key"))
+    is_zookeeper, is_bookie = values.pop("zookeeper_tls"), values.pop("bookie_tls")
+    files = None if ca is None else TlsFiles(ca, cert, key)
+    if files is None and (is_zookeeper or is_bookie):
+        raise CommandFailed(
+            "TLS without a trusted CA would accept any server: name the CA certificates that the"
+            " servers' certificates are checked against with --cluster-ca"
+        )
+    if key is not None and cert is None:
+        raise CommandFailed("--cluster-key goes with the certificate of --cluster-cert")
+    return files, is_zookeeper, is_bookie
 
 
 def with_tls(
@@ -174,81 +80,9 @@ def with_tls(
     return replace(settings, tls=files, is_zookeeper_tls=is_zookeeper, is_bookie_tls=is_bookie)
 
 
-_DEFAULTS = BrokerConfig()
-_BALANCE_OPTIONS = (
-    click.option(
-        "--balance/--no-balance",
-        default=True,
-        show_default=True,
-        envvar="HEADRACE_BALANCE",
-        help="With --zookeeper: move partitions away from a broker that carries much more than the"
-        " others. Say the same to all brokers: whichever is to decide does as it was told.",
-    ),
-    click.option(
-        "--balance-cpu-percent",
-        type=click.IntRange(0),
-        default=_DEFAULTS.balance_cpu_percent_min,
-        show_default=True,
-        envvar="HEADRACE_BALANCE_CPU_PERCENT",
-        help="With --zookeeper: a broker that uses less of a core keeps what it has.",
-    ),
-    click.option(
-        "--balance-interval-ms",
-        type=click.IntRange(0),
-        default=_DEFAULTS.balance_interval_ms,
-        hidden=True,
-    ),
-    click.option(
-        "--sweep-interval-ms",
-        type=click.IntRange(100),
-        default=_DEFAULTS.sweep_interval_ms,
-        hidden=True,
-    ),
-    click.option(
-        "--sweep-grace-ms",
-        type=click.IntRange(100),
-        default=_DEFAULTS.sweep_grace_ms,
-        hidden=True,
-    ),
-)
-
-
-def balance_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options about what one broker does for all, moves by load and the sweep;
-    it gets `balance`, a part of BrokerConfig."""
-
-    @wraps(command)
-    def told(
-        balance: bool,
-        balance_cpu_percent: int,
-        balance_interval_ms: int,
-        sweep_interval_ms: int,
-        sweep_grace_ms: int,
-        **more: Any,
-    ) -> None:
-        config = {
-            "is_balancing": balance,
-            "balance_cpu_percent_min": balance_cpu_percent,
-            "balance_interval_ms": balance_interval_ms,
-            "sweep_interval_ms": sweep_interval_ms,
-            "sweep_grace_ms": sweep_grace_ms,
-        }
-        command(balance=config, **more)
-
-    return _with(_BALANCE_OPTIONS, told)
-
-
-CLUSTER_NAMES = (
-    "zookeeper", "zookeeper-root", "zookeeper-credential-file", "broker-id", "rack",
-    "session-timeout-ms", "quorum", "balance", "balance-cpu-percent",
-    "zookeeper-tls", "bookie-tls", "cluster-ca", "cluster-cert", "cluster-key",
-)  # fmt: skip
-"""What `[cluster]` in a file may hold (`config_file`): the names of the options above."""
-
-
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that join a cluster."""
-    return _with(_OPTIONS, command)
+    return setting_options(_NAMES)(command)
 
 
 def cluster_settings(

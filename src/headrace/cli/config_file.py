@@ -1,9 +1,9 @@
 """Options from a file: `--config FILE`, in TOML (docs/CONFIGURATION.md).
 
-Invariants: a file says nothing that an option could not say, under the option's own name. What
-counts is, in this order: the command line, the environment, the file, the default. A name that no
-option has and a value of the wrong type are errors, since they would be settings that have no
-effect.
+Invariants: a file says nothing that an option could not say, under the option's own name or the
+setting's (`num.partitions`). What counts is, in this order: the command line, the environment, the
+file, the default. A name that no option has and a value of the wrong type are errors, since they
+would be settings that have no effect.
 
     [serve]
     data-dir = "/var/lib/headrace"
@@ -24,14 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.broker.settings.kinds import QuorumSizes, Whole
+from headrace.broker.settings.setting import CLUSTER, SERVE
 from headrace.cli.failures import CommandFailed
-from headrace.cli.parameters import QuorumType
+from headrace.cli.setting_options import BY_OPTION, SettingOption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
-SERVE_TABLE = "serve"
-CLUSTER_TABLE = "cluster"
+SERVE_TABLE = SERVE
+CLUSTER_TABLE = CLUSTER
+_OPTION_OF = {setting.name: option for option, setting in BY_OPTION.items()}
 _FILE_META = "headrace.cli.config_file"
 
 
@@ -76,7 +79,8 @@ def read_file(
     options = {
         option.removeprefix("--"): parameter
         for parameter in ctx.command.params
-        if isinstance(parameter, click.Option) and not parameter.hidden and parameter.expose_value
+        if isinstance(parameter, SettingOption)
+        or (isinstance(parameter, click.Option) and not parameter.hidden and parameter.expose_value)
         for option in parameter.opts
     }
     own = [name for name in options if name not in cluster_names]
@@ -88,14 +92,29 @@ def read_file(
         if known is None:
             _check_name(path, f"[{name}]", name, [SERVE_TABLE, CLUSTER_TABLE])
             continue  # for other commands
-        for key, value in section.items():
-            _check_name(path, f"{key} in [{name}]", key, known)
+        for written, value in _settings_of(section, options):
+            key = _OPTION_OF.get(written, written)
+            _check_name(path, f"{written} in [{name}]", key, known)
             if key in options:
                 option = options[key]
+                if (option.name or "") in found:
+                    raise CommandFailed(f"{path}: {written} in [{name}] is set twice: remove one")
                 found[option.name or ""] = _checked(
-                    f"{path}: {key} in [{name}]", value, option, ctx
+                    f"{path}: {written} in [{name}]", value, option, ctx
                 )
     return found
+
+
+def _settings_of(
+    section: Mapping[str, Any], options: Container[str], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """(name, value) of each setting. TOML reads `num.partitions = 6` as a table in a table."""
+    for key, value in section.items():
+        name = prefix + key
+        if isinstance(value, dict) and name not in options:
+            yield from _settings_of(value, options, f"{name}.")
+        else:
+            yield name, value
 
 
 def _outside(path: Path, name: str, cluster_names: Sequence[str]) -> str:
@@ -107,7 +126,7 @@ def _outside(path: Path, name: str, cluster_names: Sequence[str]) -> str:
 
 def _check_name(path: Path, shown: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
+        near = difflib.get_close_matches(name, [*known, *_OPTION_OF], 1)
         step = f"is it {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
         raise CommandFailed(f"{path}: there is no {shown}; nothing was started: {step}")
 
@@ -134,10 +153,11 @@ def _expected(option: click.Option, value: object) -> tuple[str, bool]:
     is_bool = isinstance(value, bool)
     if option.is_flag:
         return "true or false", is_bool
-    if isinstance(option.type, QuorumType):
+    kind = option.setting.kind if isinstance(option, SettingOption) else None
+    if isinstance(kind, QuorumSizes):
         is_list = isinstance(value, list) and all(type(item) is int for item in value)
         return "three numbers, as in [3, 3, 2]", is_list or isinstance(value, str)
-    if isinstance(option.type, click.types.IntParamType):
+    if isinstance(kind, Whole) or isinstance(option.type, click.types.IntParamType):
         return "a whole number, without quotes", isinstance(value, int) and not is_bool
     if isinstance(option.type, click.types.FloatParamType):
         return "a number, without quotes", isinstance(value, int | float) and not is_bool

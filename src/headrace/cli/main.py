@@ -27,6 +27,7 @@ COMMANDS = {
     "group": ("headrace.cli.group", "List, describe, reset and delete consumer groups."),
     "dead": ("headrace.cli.dead", "List, show, send back and purge dead letters."),
     "txn": ("headrace.cli.txn", "List and describe transactions; abort one that hangs."),
+    "config": ("headrace.cli.config", "Show and change brokers' settings while they run."),
     "info": ("headrace.cli.info", "Show the cluster: id, brokers, topics, versions."),
     "cluster": ("headrace.cli.cluster", "Run a small cluster's ZooKeeper and bookies here."),
     "check": ("headrace.cli.check", "Check a data folder for damage, without changing it."),
@@ -41,7 +42,7 @@ COMMANDS = {
     "completion": ("headrace.cli.completion", "Print the completion script of your shell."),
 }
 
-OF_A_CLUSTER = {"topic", "produce", "consume", "group", "txn", "dead", "info", "pipeline"}
+OF_A_CLUSTER = {"topic", "produce", "consume", "group", "txn", "dead", "config", "info", "pipeline"}
 """Commands that talk to brokers: which ones may be said behind them, too."""
 
 

@@ -11,25 +11,6 @@ from headrace.errors import HeadraceError
 from headrace.server.settings import parse_address
 
 
-class QuorumType(click.ParamType[tuple[int, int, int]]):
-    """Ensemble, write quorum, ack quorum."""
-
-    name = "E,W,A"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int, int]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            ensemble, write, ack = map(int, str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no quorum: write three numbers, as in 3,3,2", param, ctx)
-        if not ensemble >= write >= ack >= 1:
-            self.fail(f"{value!r}: the numbers must not grow, and not be below 1", param, ctx)
-        return ensemble, write, ack
-
-
 class Address(click.ParamType[tuple[str, int]]):
     """Host and port."""
 

@@ -10,24 +10,19 @@ import os
 import resource
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.cli.cluster_options import (
-    CLUSTER_NAMES,
-    balance_options,
-    cluster_options,
-    cluster_settings,
-    tls_options,
-    with_tls,
-)
+from headrace.broker.settings.kinds import Switch
+from headrace.broker.settings.table import SETTINGS, topic_default_of
+from headrace.cli.cluster_options import CLUSTER_NAMES, cluster_settings, tls_of, with_tls
 from headrace.cli.config_file import config_option
 from headrace.cli.failures import CommandFailed
-from headrace.cli.parameters import Address, show_address
+from headrace.cli.parameters import show_address
 from headrace.cli.reload import Reload
+from headrace.cli.setting_options import given_settings, setting_options
 from headrace.cli.variables import misspelt, name_variables
 from headrace.errors import FolderInUse, HeadraceError
 from headrace.runtime import compiled
@@ -35,9 +30,6 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.log_limit import LogLimit
 from headrace.runtime.log_text import OneLine
 from headrace.server.settings import (
-    HTTP_PORT,
-    KAFKA_PORT,
-    LOOPBACK,
     Settings,
     check_exposure,
     is_loopback,
@@ -46,6 +38,7 @@ from headrace.server.settings import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from pathlib import Path
 
     from headrace.server.lifecycle import Broker
 
@@ -224,21 +217,33 @@ def _prepare(log_level: str) -> None:
         ) from error
 
 
+_OF_ONE_WORKER = {
+    "advertised.listeners",
+    "headrace.http",
+    "headrace.log.level",
+    "headrace.workers",
+    "listeners",
+    "log.dirs",
+    "node.id",
+}
+"""Settings that each worker has its own of, or that are passed on in any case."""
+
+
 def _worker_options(settings: Settings, log_level: str) -> list[str]:
-    """What `headrace serve` is told for a worker of these settings."""
-    config = settings.broker
-    offload_mib = (settings.offload_bytes_per_s or 0) >> 20
-    return [
-        *("--data-dir", str(settings.data_dir), "--workers", str(settings.worker_count)),
-        "--auto-create-topics" if config.auto_create_topics else "--no-auto-create-topics",
-        *("--partitions", str(config.partition_count_default), "--log-level", log_level),
-        *("--retention-check-interval-ms", str(config.retention_check_interval_ms)),
-        *("--compaction-interval-ms", str(config.compaction_interval_ms)),
-        *("--offload-mib-per-s", str(offload_mib)),
-        *("--tiering-interval-ms", str(config.tiering_interval_ms)),
-        *(("--objects", settings.objects_url) if settings.objects_url is not None else ()),
-        *(("--open-to-network",) if settings.is_open_to_network else ()),
-    ]
+    """The options of `headrace serve` for a worker of these settings."""
+    options = ["--data-dir", str(settings.data_dir), "--workers", str(settings.worker_count)]
+    options += ["--log-level", log_level]
+    for name, text in settings.given.items():
+        setting = SETTINGS[name]
+        if name in _OF_ONE_WORKER:
+            continue
+        if not isinstance(setting.kind, Switch):
+            options += [f"--{setting.option}", text]
+        elif text == "true":
+            options.append(f"--{setting.option}")
+        elif setting.negative is not None:
+            options.append(f"--{setting.negative}")
+    return options
 
 
 def _run(
@@ -274,180 +279,71 @@ def _run(
     epilog="Examples:\n\n  headrace serve\n\n  headrace serve --data-dir /var/lib/headrace"
     " --kafka 127.0.0.1:19092\n\n  headrace serve --kafka 127.0.0.1:0 --json   # a free port"
 )
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("headrace-data"),
-    show_default=True,
-    envvar="HEADRACE_DATA_DIR",
-    help="Where records and metadata are kept; made if it is not there.",
-)
-@click.option(
-    "--kafka",
-    type=Address(),
-    default=f"{LOOPBACK}:{KAFKA_PORT}",
-    show_default=True,
-    envvar="HEADRACE_KAFKA",
-    help="Where Kafka clients connect; port 0 takes a free one.",
-)
-@click.option(
-    "--http",
-    type=Address(),
-    default=f"{LOOPBACK}:{HTTP_PORT}",
-    show_default=True,
-    envvar="HEADRACE_HTTP",
-    help="Where /healthz, /readyz and /metrics are served.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 64),
-    default=None,
-    envvar="HEADRACE_WORKERS",
-    help="Brokers to run on this machine, one per core it may use: they share the partitions, and"
-    " listen on ports that follow each other. Default: as many as the data folder has had.",
-)
-@cluster_options
-@balance_options
-@tls_options
+@setting_options()
 @config_option("serve", CLUSTER_NAMES)
 @click.option("--worker", type=click.IntRange(0, 63), default=None, hidden=True)
-@click.option(
-    "--advertise",
-    type=Address(),
-    default=None,
-    help="What clients are told to connect to, if it is not what --kafka says.",
-)
-@click.option(
-    "--open-to-network",
-    is_flag=True,
-    envvar="HEADRACE_OPEN_TO_NETWORK",
-    help="Let --kafka and --http be addresses that other machines reach, although nobody has to say"
-    " who they are: there is no authentication yet.",
-)
-@click.option(
-    "--auto-create-topics/--no-auto-create-topics",
-    default=True,
-    show_default=True,
-    help="Make a topic when a client first names it.",
-)
-@click.option(
-    "--partitions",
-    type=click.IntRange(1, 10_000),
-    default=1,
-    show_default=True,
-    help="Partitions of a topic that does not say.",
-)
-@click.option(
-    "--retention-check-interval-ms",
-    type=click.IntRange(100),
-    default=300_000,
-    show_default=True,
-    help="How often records that are no longer kept are looked for.",
-)
-@click.option(
-    "--compaction-interval-ms",
-    type=click.IntRange(100),
-    default=15_000,
-    show_default=True,
-    help="How often topics with cleanup.policy=compact are looked at.",
-)
-@click.option(
-    "--objects",
-    metavar="URL",
-    default=None,
-    envvar="HEADRACE_OBJECTS",
-    help="Object storage for closed ledgers of topics with remote.storage.enable: s3://bucket/prefix,"
-    " gs://, az:// or file:///folder. Credentials come from the environment (docs/TIERING.md).",
-)
-@click.option(
-    "--offload-mib-per-s",
-    type=click.IntRange(0),
-    default=128,
-    show_default=True,
-    help="How fast ledgers are copied to object storage; 0: as fast as it goes.",
-)
-@click.option("--tiering-interval-ms", type=click.IntRange(100), default=30_000, hidden=True)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What is logged. In a file of --config, SIGHUP has it read again.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the line that says ready as JSON.")
 @click.pass_context
-def serve(
-    ctx: click.Context,
-    data_dir: Path,
-    kafka: tuple[str, int],
-    http: tuple[str, int],
-    workers: int | None,
-    zookeeper: str | None,
-    zookeeper_root: str,
-    zookeeper_credential_file: Path | None,
-    broker_id: int,
-    rack: str | None,
-    session_timeout_ms: int,
-    quorum: tuple[int, int, int],
-    balance: dict[str, Any],
-    tls: Any,
-    worker: int | None,
-    advertise: tuple[str, int] | None,
-    open_to_network: bool,
-    auto_create_topics: bool,
-    partitions: int,
-    retention_check_interval_ms: int,
-    compaction_interval_ms: int,
-    objects: str | None,
-    offload_mib_per_s: int,
-    tiering_interval_ms: int,
-    log_level: str,
-    as_json: bool,
-) -> None:
+def serve(ctx: click.Context, /, worker: int | None, as_json: bool, **values: Any) -> None:
     """Run a broker.
 
     It serves Kafka clients until it gets SIGINT or SIGTERM. What it has acknowledged is on disk,
     so it may be killed at any time. Each option has an environment variable, and a key in the file
-    that --config names. SIGHUP reads the file again.
+    that --config names. SIGHUP reads the file again. docs/reference/settings.md lists all options,
+    and says which can be changed while the broker runs (headrace config).
     """
-    _prepare(log_level)
+    _prepare(values["log_level"])
     for name, near in misspelt(ctx.command, os.environ).items():
         log.warning("%s is set, and no setting is called so: is it %s?", name, near)
+    settings = _settings(values, given_settings(ctx), worker)
+    _run(settings, worker, values["log_level"], Reload(ctx), as_json=as_json)
+
+
+def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None) -> Settings:
+    """The values of the options as the server takes them. Raises CommandFailed."""
+    workers = values["workers"]
     cluster = cluster_settings(
-        zookeeper, zookeeper_root, session_timeout_ms, quorum, zookeeper_credential_file
+        values["zookeeper"],
+        values["zookeeper_root"],
+        values["session_timeout_ms"],
+        values["quorum"],
+        values["zookeeper_credential_file"],
     )
-    cluster = with_tls(cluster, tls)
+    cluster = with_tls(cluster, tls_of(values))
     if cluster is not None and workers is not None and workers > 1:
         raise CommandFailed(
             "--workers shares a data folder: with --zookeeper, start several brokers, each with"
             " its own --broker-id and ports"
         )
-    worker_count = 1 if cluster else _worker_count(data_dir, workers)
-    if worker_count > 1 and worker is None and advertise is not None:
+    worker_count = 1 if cluster else _worker_count(values["data_dir"], workers)
+    if worker_count > 1 and worker is None and values["advertise"] is not None:
         raise CommandFailed("--advertise names one broker: it goes with --workers 1 only")
-    config = BrokerConfig(
-        broker_id=worker if worker is not None else broker_id,
-        rack=rack,
-        auto_create_topics=auto_create_topics,
-        partition_count_default=partitions,
-        retention_check_interval_ms=retention_check_interval_ms,
-        compaction_interval_ms=compaction_interval_ms,
-        tiering_interval_ms=tiering_interval_ms,
-        **balance,
-    )
-    settings = Settings(
-        data_dir,
-        kafka,
-        http,
-        advertise,
-        objects,
-        (offload_mib_per_s << 20) or None,
-        config,
+    return Settings(
+        values["data_dir"],
+        values["kafka"],
+        values["http"],
+        values["advertise"],
+        values["objects"],
+        (values["offload_mib_per_s"] << 20) or None,
+        _broker_config(values, worker),
         worker_count,
         cluster,
-        open_to_network,
+        given,
+        values["open_to_network"],
     )
-    _run(settings, worker, log_level, Reload(ctx), as_json=as_json)
+
+
+def _broker_config(values: dict[str, Any], worker: int | None) -> BrokerConfig:
+    config = BrokerConfig()
+    for setting in SETTINGS.values():
+        value = values.get(setting.option.replace("-", "_"))
+        if setting.field is not None:
+            setattr(config, setting.field, value)
+        elif (topic_setting := topic_default_of(setting)) and value not in {None, setting.default}:
+            config.topic_defaults[topic_setting] = str(value)
+    if worker is not None:
+        config.broker_id = worker
+    return config
 
 
 name_variables(serve)

@@ -20,8 +20,8 @@ from headrace.inspection.findings import (
 )
 from headrace.inspection.folder import METADATA
 from headrace.log.fencing import EPOCH_OF_DELETED
+from headrace.metadata.config_facts import BROKER_CONFIG, BROKER_CONFIGS, BrokerConfigFact
 from headrace.metadata.facts import (
-    BROKER_CONFIG,
     BROKERS,
     CLUSTER_ID,
     COMPANION_SHIFT,
@@ -30,7 +30,6 @@ from headrace.metadata.facts import (
     PARTITIONS,
     PINS,
     TOPICS,
-    BrokerConfigFact,
     BrokerFact,
     ClusterFact,
     CompanionKind,
@@ -59,6 +58,7 @@ _DECODERS: Final[tuple[tuple[str, Callable[[bytes], Any]], ...]] = (
     (BROKERS, BrokerFact.decode),
     (GROUPS, GroupFact.decode),
     (BROKER_CONFIG, BrokerConfigFact.decode),
+    (BROKER_CONFIGS, BrokerConfigFact.decode),
     (CLUSTER_ID, ClusterFact.decode),
     (LOADS, LoadFact.decode),
     (MOVES, MovesFact.decode),

@@ -11,7 +11,7 @@ a copy (`dataclasses.replace`), put it back with the version that was read. Do n
     /pins/<topic id, hex>/<n>          PinFact: which broker an operator wants to serve it
     /draining/<id>                     there (`{}`) while a broker is to own nothing
     /brokers/<id>                      BrokerFact (ephemeral: there while the broker lives)
-    /config/broker                     BrokerConfigFact (cluster-wide dynamic settings)
+    /broker-configs/all, .../<id>      settings changed while brokers run (`config_facts`)
     /cluster/id                        ClusterFact
     /producer-ids/next                 the first producer id that nobody has been given, and a copy
                                        of the cluster's id
@@ -46,7 +46,6 @@ DRAINING = "/draining/"
 BROKERS = "/brokers/"
 CLUSTER_ID = "/cluster/id"
 GROUPS = "/groups/"
-BROKER_CONFIG = "/config/broker"
 PRODUCER_IDS_NEXT = "/producer-ids/next"
 
 PartitionKey = tuple[UUID, int]
@@ -366,20 +365,6 @@ class BrokerFact(StoredFact):
             reader.integer_or_none("warm_version", 1),
             reader.rest(),
         )
-
-
-@dataclass(slots=True)
-class BrokerConfigFact(StoredFact):
-    """Settings of all brokers that were changed while they ran."""
-
-    configs: dict[str, str] = field(default_factory=dict)
-    unknown: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def decode(cls, value: bytes) -> BrokerConfigFact:
-        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
-        reader = FactReader.parse("broker configuration", value)
-        return cls(reader.texts("configs"), reader.rest())
 
 
 @dataclass(slots=True)

@@ -6,8 +6,9 @@ for.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.node import Node
 from headrace.errors import FactMissing, RequestInvalid
@@ -31,9 +32,16 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import LedgerStore
     from headrace.storage.objects.tiered_store import TieredLedgerStore
 
+LOG_LEVEL = "headrace.log.level"
 METADATA = "metadata.sqlite"
 WORKERS_POLL_MS = 50
 """How soon a worker sees what another wrote to the metadata; a look costs some 10 us."""
+
+
+def follow_log_level(name: str, value: Any) -> None:
+    """Apply a change of the log level, when it is one."""
+    if name == LOG_LEVEL:
+        logging.getLogger().setLevel(value.upper())
 
 
 async def start(settings: Settings) -> Broker:
@@ -64,7 +72,14 @@ async def start_embedded(settings: Settings) -> Broker:
         broker.on_stop(metadata.close)
         tier = await _tier(broker, settings, store, metadata, is_storage_shared=False)
         node = Node(
-            settings.broker, tier or store, metadata, clock, randomness, slots=slots, tier=tier
+            settings.broker,
+            tier or store,
+            metadata,
+            clock,
+            randomness,
+            slots=slots,
+            tier=tier,
+            given=settings.given,
         )
         node.space = store.room
         await _open(broker, node, settings, store.counters)
@@ -135,6 +150,7 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
             randomness,
             shared_ledgers=store,
             tier=tier,
+            given=settings.given,
         )
         if node.balance is not None:
             node.balance.meter.cpu_ns = process_cpu_ns
@@ -172,6 +188,7 @@ async def _tier(
 
 async def _open(broker: Broker, node: Node, settings: Settings, counters: Counters | None) -> None:
     """Open the node and its faces, and join the cluster."""
+    node.settings.on_change(follow_log_level)
     await node.open()
     broker.on_stop(node.close)
     if settings.advertised is not None:

@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.settings.kinds import LOOPBACK, HostAndPort
 from headrace.errors import RequestInvalid
 from headrace.runtime.tls import TlsFiles, client_context
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Mapping
     from pathlib import Path
 
 KAFKA_PORT = 9092
 HTTP_PORT = 9180
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class Settings:
     cluster: ClusterSettings | None = None
     """None: a broker of one machine, with files and SQLite in `data_dir`."""
 
+    given: Mapping[str, str] = field(default_factory=dict)
+    """What was set at the start, by the settings' names: for those who ask for the settings."""
     is_open_to_network: bool = False
     """Whether somebody has said that listeners may be reached from other machines, although nobody
     has to say who they are."""
@@ -122,7 +125,8 @@ def check_exposure(settings: Settings) -> None:
 
 def parse_address(text: str) -> tuple[str, int]:
     """`HOST:PORT`, `:PORT` or `[v6]:PORT`. Raises RequestInvalid."""
-    host, separator, port = text.rpartition(":")
-    if not separator or not port.isdigit() or int(port) > 65535:
-        raise RequestInvalid(f"{text!r} is no address: write HOST:PORT, as in 127.0.0.1:9092")
-    return host.strip("[]") or LOOPBACK, int(port)
+    kind = HostAndPort()
+    try:
+        return kind.parse(text)
+    except ValueError as error:
+        raise RequestInvalid(f"{text[:100]!r} is not an address: expected {error}") from error

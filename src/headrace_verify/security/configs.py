@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from headrace_verify.wire.abuse import Abuse
 
 SUBJECT = "configured"
+_STAY = {"listeners", "advertised.listeners", "headrace.open.to.network", "log.dirs", "node.id"}
+"""Settings of a broker that decide who reaches it, as what, and which files it writes."""
 APPEND, SUBTRACT = 2, 3
 ENTRIES = 10_000
 _NAMES_THAT_ACT = (
@@ -86,18 +88,28 @@ def settings_load_nothing_and_connect_nowhere(abuse: Abuse) -> None:
             abuse.checked += 1
 
 
-def a_brokers_settings_cannot_be_changed_by_clients(abuse: Abuse) -> None:
+def a_brokers_identity_and_exposure_cannot_be_changed_by_clients(abuse: Abuse) -> None:
     shown = settings_of(abuse, "0", BROKER)
     abuse.expect(bool(shown), "a broker's settings are not told")
-    for name in (*_NAMES_THAT_ACT, *sorted(shown)):
+    fixed = [name for name, one in shown.items() if one.read_only]
+    abuse.expect(len(fixed) > len(_STAY) and set(fixed) >= _STAY, f"only {fixed} cannot be changed")
+    for name in (*_NAMES_THAT_ACT, *sorted(fixed)):
         for resource in ("0", "", "1"):
             code = alter(abuse, name, "1", resource, BROKER)
             abuse.expect(code not in {0, None}, f"{name} of broker {resource!r}: code {code}")
+    for name in sorted(
+        name for name in shown if name not in fixed and _is_whole(shown[name].value)
+    ):
+        for text in (*_NO_NUMBERS, "-9", "x" * 30_000):
+            code = alter(abuse, name, text, "0", BROKER)
+            abuse.expect(code not in {0, None}, f"{name}={text[:20]!r}: code {code}")
     for kind in (-128, 0, 1, 3, 8, 16, 32, 127):
         code = alter(abuse, "segment.ms", "1", SUBJECT, kind)
         abuse.expect(code not in {0, None}, f"resource type {kind}: code {code}")
     told = [one.name for one in shown.values() if CANARY in str(one.value)]
     abuse.expect(not told, f"settings tell a secret: {told}")
+    paths = [one.name for one in shown.values() if str(one.value).startswith(("/", "file:"))]
+    abuse.expect(not paths, f"settings tell a path of the machine: {paths}")
     again = {name: one.value for name, one in settings_of(abuse, "0", BROKER).items()}
     same = again == {name: one.value for name, one in shown.items()}
     abuse.expect(same, "a broker's settings have changed")

@@ -18,7 +18,7 @@ from headrace.coordination.groups.commands import (
     SyncCommand,
 )
 from headrace.errors import Fatal
-from headrace.metadata.facts import BROKER_CONFIG, BrokerConfigFact
+from headrace.metadata.config_facts import BROKER_CONFIG, BrokerConfigFact
 from headrace.metadata.store import ABSENT
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from headrace.errors import HeadraceError
-from headrace.metadata import facts, load_facts
+from headrace.metadata import config_facts, facts, load_facts
 from headrace.metadata.fact_json import FactReader, encode_fact
 from headrace.storage.bookkeeper import entries
 from headrace.storage.bookkeeper.entry_builder import EntryBuilder
@@ -200,7 +200,7 @@ PARTS = (
     _fact(facts.OwnerFact, 2, "life", 5),
     _fact(facts.PinFact, 4),
     _fact(facts.BrokerFact, 1, "kafka.host", 9092, "http.host", 9180, 1_000, "rack", "life", 1),
-    _fact(facts.BrokerConfigFact, {"log.retention.ms": "1"}),
+    _fact(config_facts.BrokerConfigFact, {"log.retention.ms": "1"}),
     _fact(load_facts.LoadFact, "life", 1_000, 2_000, 350, _rates()),
     _fact(load_facts.MovesFact, _moves()),
     _fact(facts.ClusterFact, "AAAAAAAAAAAAAAAAAAAAAA"),

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli.cluster_options import CLUSTER_NAMES, cluster_options
-from headrace.cli.config_file import config_option
+from headrace.cli.config_file import config_option, read_file
 from headrace.cli.failures import CommandFailed
 from headrace.cli.serve import serve
 
@@ -105,3 +105,27 @@ def test_the_file_may_be_named_by_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_CONFIG", str(path))
     done = CliRunner().invoke(show, [], standalone_mode=False)
     assert eval(done.output)["rack"] == "r1"
+
+
+def test_settings_may_be_written_under_their_full_names(tmp_path):
+    path = tmp_path / "headrace.toml"
+    context = click.Context(serve)
+
+    def found(text):
+        path.write_text(text)
+        return read_file(path, context, "serve", CLUSTER_NAMES)
+
+    assert found("[serve]\nnum.partitions = 6\nlog.cleaner.backoff.ms = 500")["partitions"] == 6
+    assert found('[serve]\n"num.partitions" = 6')["partitions"] == 6
+    assert found("[serve]\nsocket-request-max-bytes = 70000") == {
+        "socket_request_max_bytes": 70_000
+    }
+    assert found('[cluster]\nbroker.rack = "r"')["rack"] == "r"
+    for text, message in (
+        ("[serve]\nnum.partitions = 6\npartitions = 7", "set twice"),
+        ("[serve]\nnum.partition = 6", "is it num.partitions"),
+        ("[serve]\nnum.partitions = 0", "num.partitions in .serve. is 0 .*from 1 to 10000"),
+        ('[serve]\nlog.retention.ms = "-2"', "log.retention.ms in .serve. is '-2'.*retention.ms"),
+    ):
+        with pytest.raises(CommandFailed, match=message):
+            found(text)

@@ -143,3 +143,89 @@ def test_a_place_in_the_log_is_known_from_the_version_on_that_brought_it(
                 assert is_known or found.offset == -1
 
     asyncio.run(scenario())
+
+
+BROKER_RESOURCE = 4
+
+
+def _broker_change(
+    name: str, value: str, broker: str = "", *, only: bool = False
+) -> dict[str, Any]:
+    change = {"name": name, "config_operation": 0, "value": value}
+    resource = {"resource_type": BROKER_RESOURCE, "resource_name": broker, "configs": [change]}
+    return {"resources": [resource], "validate_only": only}
+
+
+def test_settings_of_brokers_are_described_with_their_sources_and_changed() -> None:
+    async def scenario() -> None:
+        async with broker(BrokerConfig(offsets_partition_count=2)) as rig:
+            client = rig.client()
+
+            async def described(broker_id: str) -> dict[str, Any]:
+                resource = {
+                    "resource_type": BROKER_RESOURCE,
+                    "resource_name": broker_id,
+                    "configuration_keys": None,
+                }
+                request = {
+                    "resources": [resource],
+                    "include_synonyms": True,
+                    "include_documentation": True,
+                }
+                answer = await client.ask(apis.DESCRIBE_CONFIGS, 4, request)
+                return {config.name: config for config in answer.results[0].configs}
+
+            shown = await described("0")
+            assert (shown["transaction.max.timeout.ms"].value) == "900000"
+            assert shown["transaction.max.timeout.ms"].config_source == 5
+            assert shown["transaction.max.timeout.ms"].read_only
+            assert shown["offsets.topic.num.partitions"].config_source == 4
+            assert shown["log.dirs"].is_sensitive
+            assert shown["log.dirs"].value is None
+            assert not shown["num.partitions"].read_only
+            assert shown["num.partitions"].config_type == 3
+            assert shown["num.partitions"].documentation
+            for name, value, code in (
+                ("num.partitions", "3", 0),
+                ("num.partitions", "many", 40),
+                ("node.id", "3", 40),
+                ("no.such", "3", 40),
+            ):
+                for only in (True, False):
+                    request = _broker_change(name, value, only=only)
+                    answer = await client.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, request)
+                    assert int(answer.responses[0].error_code) == code
+            changed = (await described("0"))["num.partitions"]
+            assert (changed.value, changed.config_source) == ("3", 3)
+            assert [(s.value, s.source) for s in changed.synonyms] == [("3", 3), ("1", 5)]
+            assert list(await described("")) == ["num.partitions"]
+            created = await client.ask(apis.CREATE_TOPICS, 5, _new_topic())
+            assert created.topics[0].num_partitions == 3
+
+    asyncio.run(scenario())
+
+
+def _new_topic() -> dict[str, Any]:
+    topic = {"name": "t", "num_partitions": -1, "replication_factor": -1}
+    return {"topics": [topic], "timeout_ms": 1_000}
+
+
+def test_the_older_request_replaces_all_changes_of_a_broker() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            client = rig.client()
+            for name in ("num.partitions", "log.cleaner.backoff.ms"):
+                request = _broker_change(name, "500", "0")
+                await client.ask(apis.INCREMENTAL_ALTER_CONFIGS, 0, request)
+            assert len(rig.node.settings.overrides("0")) == 2
+            resource = {
+                "resource_type": BROKER_RESOURCE,
+                "resource_name": "0",
+                "configs": [{"name": "num.partitions", "value": "4"}],
+            }
+            request = {"resources": [resource], "validate_only": False}
+            await client.ask(apis.ALTER_CONFIGS, 1, request)
+            assert rig.node.settings.overrides("0") == {"num.partitions": "4"}
+            assert rig.node.config.compaction_interval_ms == 15_000
+
+    asyncio.run(scenario())

@@ -10,8 +10,8 @@ import pytest
 
 from headrace.errors import DataCorrupt, FormatUnsupported
 from headrace.metadata import facts
+from headrace.metadata.config_facts import BrokerConfigFact
 from headrace.metadata.facts import (
-    BrokerConfigFact,
     BrokerFact,
     ClusterFact,
     LedgerLink,

@@ -39,8 +39,8 @@ DELETE_DELAY_NS = 60 * 10**9
 class _RatePace:
     """Bounds a round's bytes per second, and its share of the broker's time to about a half."""
 
-    def __init__(self, bytes_per_s: int) -> None:
-        self._bytes_per_s = bytes_per_s
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
 
     async def pause(self) -> None:
         """See Pace."""
@@ -48,7 +48,8 @@ class _RatePace:
 
     async def spend(self, size: int) -> None:
         """See Pace."""
-        await asyncio.sleep(size / self._bytes_per_s if self._bytes_per_s else 0)
+        bytes_per_s = self._config.compaction_bytes_per_s
+        await asyncio.sleep(size / bytes_per_s if bytes_per_s else 0)
 
 
 class Compactor:
@@ -59,7 +60,7 @@ class Compactor:
         self._environment = environment
         self._clock = environment.clock
         self._config = config
-        self._pace = _RatePace(config.compaction_bytes_per_s)
+        self._pace = _RatePace(config)
         self._resting: dict[str, int] = {}
         self._replaced: dict[LedgerId, int] = {}
         """Ledgers to delete, and when (monotonic)."""

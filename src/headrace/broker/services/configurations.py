@@ -7,7 +7,7 @@ the topic or group, so none of two concurrent changes is lost; a dry run stops a
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.broker.coordinators.group_config import GROUP_DEFINITIONS, check_group_config
 from headrace.broker.topics.topic_config import (
@@ -37,6 +37,25 @@ class ConfigChange(NamedTuple):
     name: str
     operation: int
     value: str | None = None
+
+
+class Definition(Protocol):
+    """What a change needs to know about a setting."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def type(self) -> int:
+        """`ConfigDef.Type` of DescribeConfigs."""
+        ...
+
+    @property
+    def default(self) -> str | None:
+        """Its default."""
+        ...
 
 
 class Setting(NamedTuple):
@@ -70,7 +89,9 @@ class Configurations:
     def of_overrides(self, overrides: Mapping[str, str]) -> list[Setting]:
         """All settings of a topic with these overrides."""
         quorum = self._config.ledger_quorum
-        defaults = NO_DEFAULTS if quorum is None else {QUORUM: quorum}
+        defaults = dict(self._config.topic_defaults)
+        if quorum is not None:
+            defaults[QUORUM] = quorum
         return _settings(DEFINITIONS, overrides, defaults)
 
     async def change_topic(
@@ -145,7 +166,7 @@ def _settings(
 def changed(
     changes: Sequence[ConfigChange],
     overrides: Mapping[str, str],
-    definitions: Mapping[str, ConfigDefinition],
+    definitions: Mapping[str, Definition],
     check: Callable[[str, str | None], None],
 ) -> dict[str, str]:
     """The overrides after `changes`. Raises ConfigInvalid, RequestInvalid."""
@@ -172,12 +193,12 @@ def changed(
 
 
 def _edited_list(
-    definition: ConfigDefinition, overrides: Mapping[str, str], operation: int, value: str
+    definition: Definition, overrides: Mapping[str, str], operation: int, value: str
 ) -> str:
     name = definition.name
     if definition.type != LIST:
         raise ConfigInvalid(f"{name} is no list: nothing can be added or taken away")
-    current = [part for part in overrides.get(name, definition.default).split(",") if part]
+    current = [part for part in (overrides.get(name, definition.default) or "").split(",") if part]
     named = list(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     if operation == APPEND:
         return ",".join(current + [part for part in named if part not in current])

@@ -131,7 +131,7 @@ class Topics:
             known.fact, known.version = fact, entry.version
             self._extend(known)
             for _, partition in known.logs:
-                partition.config = self._log_config(fact.configs)
+                partition.config = self._log_config(fact.name, fact.configs)
             self.version += 1
         return gone
 
@@ -202,14 +202,24 @@ class Topics:
             f"{fact.name}-{number}",
             fact.id,
             number,
-            self._log_config(fact.configs),
+            self._log_config(fact.name, fact.configs),
             self._environment,
             leader_epoch,
         )
         made.upkeep.chain.is_expected = fact.has_chain(number)
         return made
 
-    def _log_config(self, configs: Mapping[str, str]) -> LogConfig:
+    def defaults_changed(self) -> None:
+        """Give all logs the new defaults of topic settings, which the config holds by now."""
+        for topic in self.by_id.values():
+            for _, partition in topic.logs:
+                partition.config = self._log_config(topic.name, topic.fact.configs)
+        self.version += 1
+
+    def _log_config(self, name: str, configs: Mapping[str, str]) -> LogConfig:
+        defaults = self._config.topic_defaults
+        if defaults and name not in INTERNAL_TOPICS:  # these have what coordinators need
+            configs = {**defaults, **configs}
         config = log_config(configs)
         if self._environment.is_shared:
             # Who takes over a ledger reads all that it holds.
@@ -432,7 +442,7 @@ class Topics:
                 return
             await self._put(topic, replace(topic.fact, configs=dict(configs)))
             for _, partition in topic.logs:
-                partition.config = self._log_config(configs)
+                partition.config = self._log_config(topic.name, configs)
             self.version += 1
 
     def _check_current(self, topic: Topic) -> None:

@@ -1,23 +1,16 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
 
-Invariants: topics and groups can be changed, brokers shown. What a request asks of one resource
-happens as a whole or not at all. The rules are in `broker/services/configurations`.
+Invariants: what a request asks of one resource happens as a whole or not at all. The rules are in
+`broker/services`: `configurations` for topics and groups, `broker_settings` for brokers.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.services.broker_settings import ShownSetting, Source
 from headrace.broker.services.configurations import ConfigChange, Setting
-from headrace.broker.topics.topic_config import (
-    BOOLEAN,
-    DEFINITIONS,
-    INT,
-    LIST,
-    LONG,
-    STRING,
-)
-from headrace.errors import HeadraceError, PolicyViolation, RequestInvalid
+from headrace.errors import HeadraceError, RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
 
@@ -65,64 +58,42 @@ def described_topic_configs(node: Node, overrides: Mapping[str, str]) -> list[di
     return [_described(setting, TOPIC_SOURCE) for setting in settings]
 
 
-def _broker_configs(node: Node) -> list[dict[str, Any]]:
-    config = node.config
-    host, port = node.kafka_address
-    values: list[tuple[str, object, int]] = [
-        ("node.id", config.broker_id, INT),
-        ("broker.id", config.broker_id, INT),
-        ("advertised.listeners", f"PLAINTEXT://{host}:{port}", STRING),
-        ("auto.create.topics.enable", str(config.auto_create_topics).lower(), BOOLEAN),
-        ("num.partitions", config.partition_count_default, INT),
-        ("default.replication.factor", 1, INT),
-        ("offsets.topic.num.partitions", config.offsets_partition_count, INT),
-        ("log.retention.check.interval.ms", config.retention_check_interval_ms, LONG),
-        ("log.cleaner.backoff.ms", config.compaction_interval_ms, LONG),
-        ("log.cleanup.policy", "delete", LIST),
-        ("socket.request.max.bytes", config.request_bytes_max, INT),
-        ("fetch.max.bytes", config.fetch_bytes_max, INT),
-        ("connections.max.idle.ms", config.connections_idle_max_ms, LONG),
-        ("message.max.bytes", DEFINITIONS["max.message.bytes"].default, INT),
-        ("max.incremental.fetch.session.cache.slots", config.fetch_sessions_max, INT),
+def _described_broker(
+    shown: ShownSetting, *, with_synonyms: bool, with_documentation: bool
+) -> dict[str, Any]:
+    setting = shown.setting
+    synonyms = [
+        {"name": setting.name, "value": value, "source": source} for value, source in shown.synonyms
     ]
-    return [
-        {
-            "name": name,
-            "value": str(value),
-            "read_only": True,
-            "is_default": False,
-            "config_source": STATIC_BROKER_SOURCE,
-            "is_sensitive": False,
-            "synonyms": [],
-            "config_type": kind,
-            "documentation": None,
-        }
-        for name, value, kind in values
-    ]
+    return {
+        "name": setting.name,
+        "value": shown.value,
+        "read_only": not setting.can_change,
+        "is_default": shown.source == Source.DEFAULT,
+        "config_source": shown.source,
+        "is_sensitive": setting.is_sensitive,
+        "synonyms": synonyms if with_synonyms else [],
+        "config_type": setting.type,
+        "documentation": setting.documentation if with_documentation else None,
+    }
 
 
 def _resource_configs(node: Node, resource: Any, request: Any) -> list[dict[str, Any]]:
     """Raises TopicUnknown, RequestInvalid."""
     name = resource.resource_name
+    details = {
+        "with_synonyms": request.include_synonyms,
+        "with_documentation": getattr(request, "include_documentation", False),
+    }
     if resource.resource_type == BROKER_RESOURCE:
-        if name not in {"", str(node.config.broker_id)}:
-            raise RequestInvalid(f"there is no broker {name[:50]!r}")
-        return _broker_configs(node) if name else []
+        return [_described_broker(shown, **details) for shown in node.settings.of_broker(name)]
     if resource.resource_type == TOPIC_RESOURCE:
         settings, source = node.configurations.of_topic(name), TOPIC_SOURCE
     elif resource.resource_type == GROUP_RESOURCE:
         settings, source = node.configurations.of_group(name), GROUP_SOURCE
     else:
         raise _not_configurable(resource)
-    return [
-        _described(
-            setting,
-            source,
-            with_synonyms=request.include_synonyms,
-            with_documentation=getattr(request, "include_documentation", False),
-        )
-        for setting in settings
-    ]
+    return [_described(setting, source, **details) for setting in settings]
 
 
 def _not_configurable(resource: Any) -> RequestInvalid:
@@ -155,34 +126,30 @@ def _result(resource: Any, error: HeadraceError | None) -> dict[str, Any]:
     }
 
 
-def _check_changeable(resource: Any) -> None:
-    """Raises PolicyViolation, RequestInvalid."""
-    if resource.resource_type == BROKER_RESOURCE:
-        raise PolicyViolation(
-            "a broker's settings cannot be changed while it runs: set them when it is started"
-        )
-    if resource.resource_type not in {TOPIC_RESOURCE, GROUP_RESOURCE}:
-        raise _not_configurable(resource)
-
-
 async def _replace(node: Node, resource: Any, *, is_dry_run: bool) -> None:
-    _check_changeable(resource)
     configs = {item.name: item.value for item in resource.configs}
-    is_topic = resource.resource_type == TOPIC_RESOURCE
-    service = node.configurations
-    replace = service.replace_topic if is_topic else service.replace_group
-    await replace(resource.resource_name, configs, is_dry_run=is_dry_run)
+    services = {
+        TOPIC_RESOURCE: node.configurations.replace_topic,
+        BROKER_RESOURCE: node.settings.replace,
+        GROUP_RESOURCE: node.configurations.replace_group,
+    }
+    if resource.resource_type not in services:
+        raise _not_configurable(resource)
+    await services[resource.resource_type](resource.resource_name, configs, is_dry_run=is_dry_run)
 
 
 async def _change(node: Node, resource: Any, *, is_dry_run: bool) -> None:
-    _check_changeable(resource)
     changes = [
         ConfigChange(item.name, item.config_operation, item.value) for item in resource.configs
     ]
-    is_topic = resource.resource_type == TOPIC_RESOURCE
-    service = node.configurations
-    change = service.change_topic if is_topic else service.change_group
-    await change(resource.resource_name, changes, is_dry_run=is_dry_run)
+    services = {
+        TOPIC_RESOURCE: node.configurations.change_topic,
+        BROKER_RESOURCE: node.settings.change,
+        GROUP_RESOURCE: node.configurations.change_group,
+    }
+    if resource.resource_type not in services:
+        raise _not_configurable(resource)
+    await services[resource.resource_type](resource.resource_name, changes, is_dry_run=is_dry_run)
 
 
 async def _alter(node: Node, request: Any, alter: Callable[..., Awaitable[None]]) -> Answer:

@@ -1,0 +1,1 @@
+"""The settings of a broker: kinds of values, and one table of all settings."""

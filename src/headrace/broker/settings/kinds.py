@@ -1,0 +1,236 @@
+"""The kinds of values that a setting may have: what is accepted, and how it is written.
+
+Invariants: text in, value out; no I/O. `parse` accepts what `format` writes, and raises ValueError
+on anything else; `expected` finishes the sentence "expected ..." of a message. Whole numbers are
+ASCII digits: what Python accepts beyond that (`1_000`, blanks) other tools cannot read back.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from headrace.broker.topics.topic_config import BOOLEAN, INT, INT32_MAX, LONG, STRING
+
+if TYPE_CHECKING:
+    from headrace.broker.topics.topic_config import ConfigDefinition
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+LOOPBACK: Final = "127.0.0.1"
+PORT_MAX: Final = 65_535
+TEXT_LENGTH_MAX: Final = 4_096
+"""Characters: a setting may be stored, and is shown with all others."""
+
+Address = tuple[str, int]
+"""Host and port."""
+
+
+class Kind(Protocol):
+    """What a setting accepts."""
+
+    @property
+    def wire_type(self) -> int:
+        """`ConfigDef.Type` of DescribeConfigs."""
+        ...
+
+    @property
+    def expected(self) -> str:
+        """The accepted values, in words."""
+        ...
+
+    def parse(self, text: str) -> Any:
+        """The value. Raises ValueError."""
+        ...
+
+    def format(self, value: Any) -> str:
+        """The text of a value."""
+        ...
+
+
+class Whole:
+    """A whole number within bounds, both included."""
+
+    __slots__ = ("high", "low")
+
+    def __init__(self, low: int, high: int = INT32_MAX) -> None:
+        self.low = low
+        self.high = high
+
+    @property
+    def wire_type(self) -> int:
+        """See Kind."""
+        return INT if self.high <= INT32_MAX else LONG
+
+    @property
+    def expected(self) -> str:
+        """See Kind."""
+        return f"a whole number from {self.low} to {self.high}"
+
+    def parse(self, text: str) -> int:
+        """See Kind."""
+        if not _WHOLE.fullmatch(text) or not self.low <= int(text) <= self.high:
+            raise ValueError(self.expected)
+        return int(text)
+
+    def format(self, value: int) -> str:
+        """See Kind."""
+        return str(value)
+
+
+class Switch:
+    """True or false."""
+
+    wire_type = BOOLEAN
+    expected = "true or false"
+
+    def parse(self, text: str) -> bool:
+        """See Kind."""
+        if text not in {"true", "false"}:
+            raise ValueError(self.expected)
+        return text == "true"
+
+    def format(self, value: bool) -> str:
+        """See Kind."""
+        return "true" if value else "false"
+
+
+class OneOf:
+    """One of a few words."""
+
+    __slots__ = ("words",)
+    wire_type = STRING
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self.words = words
+
+    @property
+    def expected(self) -> str:
+        """See Kind."""
+        return f"one of {', '.join(self.words)}" if len(self.words) > 1 else self.words[0]
+
+    def parse(self, text: str) -> str:
+        """See Kind."""
+        if text not in self.words:
+            raise ValueError(self.expected)
+        return text
+
+    def format(self, value: str) -> str:
+        """See Kind."""
+        return value
+
+
+class Text:
+    """Any text on one line."""
+
+    __slots__ = ("metavar",)
+    wire_type = STRING
+    expected = f"text on one line, at most {TEXT_LENGTH_MAX} characters"
+
+    def __init__(self, metavar: str = "TEXT") -> None:
+        self.metavar = metavar
+
+    def parse(self, text: str) -> str:
+        """See Kind."""
+        if not text.isprintable() or len(text) > TEXT_LENGTH_MAX:
+            raise ValueError(self.expected)
+        return text
+
+    def format(self, value: str | None) -> str:
+        """See Kind."""
+        return value or ""
+
+
+class PathName:
+    """The name of a file or folder on the broker's machine; never shown to clients."""
+
+    __slots__ = ("is_folder",)
+    wire_type = STRING
+
+    def __init__(self, *, is_folder: bool = False) -> None:
+        self.is_folder = is_folder
+
+    @property
+    def expected(self) -> str:
+        """See Kind."""
+        return "the path of a folder" if self.is_folder else "the path of a file"
+
+    def parse(self, text: str) -> str:
+        """See Kind."""
+        if not text or "\0" in text:
+            raise ValueError(self.expected)
+        return text
+
+    def format(self, value: object) -> str:
+        """See Kind."""
+        return str(value)
+
+
+class HostAndPort:
+    """Where to listen, or where clients connect."""
+
+    wire_type = STRING
+    expected = "HOST:PORT, as in 127.0.0.1:9092"
+
+    def parse(self, text: str) -> Address:
+        """See Kind. `:PORT` is loopback; IPv6 addresses may stand in brackets."""
+        host, colon, port = text.rpartition(":")
+        is_address = colon and _PORT.fullmatch(port) and int(port) <= PORT_MAX
+        if not is_address or not host.isprintable() or set(host) & set(" ,/@"):
+            raise ValueError(self.expected)
+        return host.strip("[]") or LOOPBACK, int(port)
+
+    def format(self, value: Address) -> str:
+        """See Kind."""
+        host, port = value
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class QuorumSizes:
+    """Ensemble, write quorum and ack quorum."""
+
+    wire_type = STRING
+    expected = "three numbers E,W,A with E >= W >= A >= 1, as in 3,3,2"
+
+    def parse(self, text: str) -> tuple[int, int, int]:
+        """See Kind."""
+        parts = text.split(",")
+        if len(parts) != 3 or not all(_WHOLE.fullmatch(part) for part in parts):
+            raise ValueError(self.expected)
+        ensemble, write, ack = map(int, parts)
+        if not ensemble >= write >= ack >= 1:
+            raise ValueError(f"{self.expected}: the numbers must not grow, and not be below 1")
+        return ensemble, write, ack
+
+    def format(self, value: tuple[int, int, int]) -> str:
+        """See Kind."""
+        return ",".join(map(str, value))
+
+
+class TopicDefault:
+    """The default of a topic setting, for topics that do not set it."""
+
+    __slots__ = ("definition",)
+
+    def __init__(self, definition: ConfigDefinition) -> None:
+        self.definition = definition
+
+    @property
+    def wire_type(self) -> int:
+        """See Kind."""
+        return self.definition.type
+
+    @property
+    def expected(self) -> str:
+        """See Kind."""
+        return f"a value of {self.definition.name} ({self.definition.documentation.rstrip('.')})"
+
+    def parse(self, text: str) -> str:
+        """See Kind."""
+        if not self.definition.check(text):
+            raise ValueError(self.expected)
+        return text
+
+    def format(self, value: str) -> str:
+        """See Kind."""
+        return value

@@ -1,0 +1,99 @@
+"""What the definition of one broker setting says.
+
+Invariants: a value; no I/O. The option, the environment variable and the key of the configuration
+file follow from it by one rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.settings.kinds import Whole
+from headrace.broker.topics.topic_config import INT64_MAX
+from headrace.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.broker.settings.kinds import Kind
+
+SERVE, CLUSTER = "serve", "cluster"
+"""The tables of the configuration file."""
+_HEADRACE: Final = "headrace."
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSetting:
+    """One row."""
+
+    name: str
+    kind: Kind
+    documentation: str
+    default: str | None = None
+    """None: not set."""
+    field: str | None = None
+    """The field of BrokerConfig that holds it; None: the server reads it at the start."""
+    spelling: str | None = None
+    """The option without its dashes, where that is not derived from the name."""
+    section: str = SERVE
+    can_change: bool = False
+    """Whether it may change while the broker runs."""
+    is_sensitive: bool = False
+    """Never shown to clients: secrets, and paths of the machine."""
+    is_common: bool = False
+    """Whether `headrace serve --help` lists it; the reference page lists all."""
+    negative: str | None = None
+    """Of a switch that is on by default: the option that turns it off."""
+
+    @property
+    def option(self) -> str:
+        """The option of `headrace serve` without its dashes, and the key in the file."""
+        return self.spelling or self.name.removeprefix(_HEADRACE).replace(".", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return "HEADRACE_" + self.option.replace("-", "_").upper()
+
+    @property
+    def type(self) -> int:
+        """`ConfigDef.Type` of DescribeConfigs."""
+        return self.kind.wire_type
+
+    def parse(self, text: str | None, source: str) -> Any:
+        """The value of `text`. Raises ConfigInvalid, which names `source`."""
+        try:
+            if text is None:
+                raise ValueError(self.kind.expected)
+            return self.kind.parse(text)
+        except ValueError as error:
+            shown = "null" if text is None else repr(text[:100])
+            raise ConfigInvalid(
+                f"{self.name}={shown} from {source} is not valid: expected {error}; nothing was"
+                f" changed. {self.next_step}"
+            ) from error
+
+    @property
+    def next_step(self) -> str:
+        """What to do about a value that is not accepted."""
+        if self.default is None:
+            return "Give such a value, or remove the setting"
+        return f"Give such a value, or remove it to use the default, {self.default or 'empty'}"
+
+
+_CONFIG = BrokerConfig()
+
+
+def of_config(name: str, field: str, kind: Kind, documentation: str, **more: Any) -> BrokerSetting:
+    """A setting whose default BrokerConfig states."""
+    value = getattr(_CONFIG, field)
+    default = None if value is None else kind.format(value)
+    return BrokerSetting(name, kind, documentation, default, field, **more)
+
+
+LIVE: Final[Mapping[str, Any]] = {"can_change": True}
+OF_CLUSTER: Final[Mapping[str, Any]] = {"section": CLUSTER, "is_common": True}
+INTERVAL: Final = Whole(100, INT64_MAX)
+DURATION: Final = Whole(0, INT64_MAX)

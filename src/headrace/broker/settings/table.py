@@ -1,0 +1,362 @@
+"""Every setting of a broker, defined once.
+
+Invariants: data only. A row gives the command-line option of `headrace serve`, its environment
+variable, the key of the configuration file, the type and range, what DescribeConfigs returns, the
+reference page, and whether the setting can change while the broker runs. Names are Kafka's where
+Kafka has the setting; others begin with `headrace.`. Options and variables are part of the public
+interface: do not rename.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.settings.kinds import (
+    HostAndPort,
+    OneOf,
+    PathName,
+    Switch,
+    Text,
+    TopicDefault,
+    Whole,
+)
+from headrace.broker.settings.of_clusters import BALANCE, JOINING, TLS
+from headrace.broker.settings.setting import DURATION, INTERVAL, LIVE, BrokerSetting, of_config
+from headrace.broker.topics.topic_config import DEFINITIONS, INT64_MAX
+from headrace.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PLACES = (
+    BrokerSetting(
+        "log.dirs",
+        PathName(is_folder=True),
+        "Folder of records and metadata; created if it does not exist.",
+        "headrace-data",
+        spelling="data-dir",
+        is_sensitive=True,
+        is_common=True,
+    ),
+    BrokerSetting(
+        "listeners",
+        HostAndPort(),
+        "Address where Kafka clients connect; port 0 takes a free one.",
+        "127.0.0.1:9092",
+        spelling="kafka",
+        is_common=True,
+    ),
+    BrokerSetting(
+        "advertised.listeners",
+        HostAndPort(),
+        "Address that clients are told to connect to, if it differs from --kafka.",
+        spelling="advertise",
+        is_common=True,
+    ),
+    BrokerSetting(
+        "headrace.http",
+        HostAndPort(),
+        "Address of the HTTP interface: /healthz, /readyz, /metrics; port 0 takes a free one.",
+        "127.0.0.1:9180",
+        is_common=True,
+    ),
+    BrokerSetting(
+        "headrace.open.to.network",
+        Switch(),
+        "Allow listeners on addresses that other machines reach, although clients are not"
+        " authenticated yet.",
+        "false",
+        is_common=True,
+    ),
+    BrokerSetting(
+        "headrace.workers",
+        Whole(1, 64),
+        "Brokers to run on this machine, one per core it may use: they share the partitions, and"
+        " listen on consecutive ports. Default: as many as the data folder has had.",
+        is_common=True,
+    ),
+    BrokerSetting(
+        "headrace.log.level",
+        OneOf(("debug", "info", "warning", "error")),
+        "The least severe messages that are logged. In a file of --config, SIGHUP applies a new"
+        " value.",
+        "info",
+        is_common=True,
+        **LIVE,
+    ),
+)
+
+_TOPICS = (
+    of_config(
+        "auto.create.topics.enable",
+        "auto_create_topics",
+        Switch(),
+        "Create a topic when a client first names it.",
+        spelling="auto-create-topics",
+        negative="no-auto-create-topics",
+        is_common=True,
+        **LIVE,
+    ),
+    of_config(
+        "num.partitions",
+        "partition_count_default",
+        Whole(1, 10_000),
+        "Partitions of a new topic that does not specify them.",
+        spelling="partitions",
+        is_common=True,
+        **LIVE,
+    ),
+    of_config(
+        "headrace.partitions.max",
+        "partition_count_max",
+        Whole(1, 100_000),
+        "The most partitions that one topic may have.",
+        **LIVE,
+    ),
+)
+
+_TOPIC_DEFAULTS: Final = {
+    "compression.type": "compression.type",
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
+    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
+    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "log.retention.bytes": "retention.bytes",
+    "log.retention.ms": "retention.ms",
+    "log.roll.ms": "segment.ms",
+    "log.segment.bytes": "segment.bytes",
+    "message.max.bytes": "max.message.bytes",
+}
+"""Kafka's names of the defaults of topic settings. `flush.ms` is deliberately absent: a topic
+gives up synced acknowledgements by its own name, never by default. So is `cleanup.policy`: what a
+topic of records may lose is for the topic to say."""
+
+_OF_TOPICS = tuple(
+    BrokerSetting(
+        name,
+        TopicDefault(DEFINITIONS[topic_name]),
+        f"Default of the topic setting `{topic_name}`: {DEFINITIONS[topic_name].documentation}",
+        DEFINITIONS[topic_name].default,
+        can_change=True,
+    )
+    for name, topic_name in _TOPIC_DEFAULTS.items()
+)
+
+_GROUPS = (
+    of_config(
+        "group.consumer.assignment.interval.ms",
+        "group_consumer_assignment_interval_ms",
+        Whole(0),
+        "With the new group protocol: a group's assignment is computed at most this often.",
+    ),
+    of_config(
+        "group.consumer.max.size",
+        "group_consumer_size_max",
+        Whole(1),
+        "With the new group protocol: the most members that a group may have.",
+    ),
+    of_config(
+        "group.initial.rebalance.delay.ms",
+        "group_initial_rebalance_delay_ms",
+        Whole(0),
+        "How long a new group waits for further members before its first rebalance; each arrival"
+        " extends it.",
+    ),
+    of_config(
+        "group.max.session.timeout.ms",
+        "group_session_timeout_max_ms",
+        Whole(1),
+        "The longest session timeout that a consumer may ask for.",
+    ),
+    of_config(
+        "group.max.size",
+        "group_size_max",
+        Whole(1),
+        "The most members that a group may have.",
+    ),
+    of_config(
+        "group.min.session.timeout.ms",
+        "group_session_timeout_min_ms",
+        Whole(1),
+        "The shortest session timeout that a consumer may ask for.",
+    ),
+    of_config(
+        "offset.metadata.max.bytes",
+        "offset_metadata_size_max",
+        Whole(0),
+        "The longest text, in characters, that may be stored with a committed offset.",
+    ),
+    of_config(
+        "offsets.retention.minutes",
+        "offsets_retention_minutes",
+        Whole(1),
+        "How long the committed offsets of a group without members are kept.",
+    ),
+    of_config(
+        "offsets.topic.num.partitions",
+        "offsets_partition_count",
+        Whole(1, 10_000),
+        "Partitions of `__consumer_offsets` when it is created.",
+    ),
+)
+
+_TRANSACTIONS = (
+    of_config(
+        "transaction.max.timeout.ms",
+        "transaction_timeout_ms_max",
+        Whole(1),
+        "The longest transaction timeout that a producer may ask for.",
+    ),
+    of_config(
+        "transaction.state.log.num.partitions",
+        "transactions_partition_count",
+        Whole(1, 10_000),
+        "Partitions of `__transaction_state` when it is created.",
+    ),
+    of_config(
+        "transactional.id.expiration.ms",
+        "transactional_id_expiration_ms",
+        Whole(1),
+        "How long a transactional id without transactions is kept.",
+    ),
+)
+
+_HOUSEKEEPING = (
+    of_config(
+        "log.retention.check.interval.ms",
+        "retention_check_interval_ms",
+        INTERVAL,
+        "How often records that exceed their topic's retention are looked for.",
+        spelling="retention-check-interval-ms",
+        is_common=True,
+        **LIVE,
+    ),
+    of_config(
+        "log.cleaner.backoff.ms",
+        "compaction_interval_ms",
+        INTERVAL,
+        "How often topics with cleanup.policy=compact are looked at.",
+        spelling="compaction-interval-ms",
+        is_common=True,
+        **LIVE,
+    ),
+    of_config(
+        "log.cleaner.io.max.bytes.per.second",
+        "compaction_bytes_per_s",
+        DURATION,
+        "The most bytes that compaction reads and writes in a second; 0: no limit.",
+        **LIVE,
+    ),
+    of_config(
+        "headrace.log.cleaner.keys.max",
+        "compaction_keys_max",
+        Whole(1_000, 100_000_000),
+        "Keys that one round of compaction tells apart, some 180 bytes of memory each.",
+        **LIVE,
+    ),
+)
+
+_TIERS = (
+    BrokerSetting(
+        "headrace.objects",
+        Text("URL"),
+        "Object storage for closed ledgers of topics with remote.storage.enable: s3://bucket/prefix,"
+        " gs://, az:// or file:///folder. Credentials come from the environment (docs/TIERING.md).",
+        is_sensitive=True,
+        is_common=True,
+    ),
+    BrokerSetting(
+        "headrace.offload.mib.per.s",
+        Whole(0, 1_000_000),
+        "How fast ledgers are copied to object storage, in MiB per second; 0: no limit.",
+        "128",
+        is_common=True,
+    ),
+    of_config(
+        "remote.log.manager.task.interval.ms",
+        "tiering_interval_ms",
+        INTERVAL,
+        "How often ledgers to offload are looked for.",
+        spelling="tiering-interval-ms",
+        **LIVE,
+    ),
+    of_config(
+        "remote.log.manager.copier.thread.pool.size",
+        "offloads_at_once",
+        Whole(1, 64),
+        "Ledgers that are offloaded at the same time, some 30 MiB of memory each.",
+        **LIVE,
+    ),
+    of_config(
+        "headrace.orphan.grace.ms",
+        "orphan_grace_ms",
+        Whole(60_000, INT64_MAX),
+        "An object that no partition names is deleted at this age.",
+        **LIVE,
+    ),
+)
+
+_CONNECTIONS = (
+    of_config(
+        "connections.max.idle.ms",
+        "connections_idle_max_ms",
+        Whole(1_000, INT64_MAX),
+        "A connection without requests for so long is closed.",
+        **LIVE,
+    ),
+    of_config(
+        "fetch.max.bytes",
+        "fetch_bytes_max",
+        Whole(1_024),
+        "The most bytes of records in one answer to a fetch.",
+    ),
+    of_config(
+        "max.incremental.fetch.session.cache.slots",
+        "fetch_sessions_max",
+        Whole(0, 1_000_000),
+        "Incremental fetch sessions that the broker keeps.",
+    ),
+    of_config(
+        "socket.request.max.bytes",
+        "request_bytes_max",
+        Whole(65_536),
+        "The largest request that is read.",
+    ),
+)
+
+SECTIONS: Mapping[str, tuple[BrokerSetting, ...]] = {
+    "Listeners and files": _PLACES,
+    "Topics": _TOPICS,
+    "Defaults of topic settings": _OF_TOPICS,
+    "Groups": _GROUPS,
+    "Transactions": _TRANSACTIONS,
+    "Retention and compaction": _HOUSEKEEPING,
+    "Object storage": _TIERS,
+    "Connections and requests": _CONNECTIONS,
+    "Cluster": JOINING,
+    "TLS within a cluster": TLS,
+    "Balance and housekeeping of a cluster": BALANCE,
+}
+"""In the order of the reference page."""
+SETTINGS: Mapping[str, BrokerSetting] = {
+    setting.name: setting for section in SECTIONS.values() for setting in section
+}
+
+
+def setting_named(name: str) -> BrokerSetting:
+    """The setting. Raises ConfigInvalid."""
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise ConfigInvalid(
+            f"there is no broker setting {name[:100]!r}; nothing was changed. `headrace config"
+            " list --all` shows those that exist"
+        )
+    return setting
+
+
+def topic_default_of(setting: BrokerSetting) -> str | None:
+    """The topic setting whose default this is; None for other settings."""
+    return _TOPIC_DEFAULTS.get(setting.name)

@@ -1,0 +1,168 @@
+"""`headrace config`: the settings of brokers, while they run.
+
+Invariants: settings of topics belong to `headrace topic alter`. A change is validated by a broker
+and stored in the cluster's metadata; every broker follows it at once, and after a restart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.failures import NOT_FOUND, CommandFailed
+from headrace.cli.output import print_json, print_table
+from headrace.cli.pairs import name_and_value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.cli.config_requests import Shown
+    from headrace.cli.session import Session
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Only check the change.")
+_ID = click.IntRange(0, 2**31 - 1)
+ONE_BROKER = click.option(
+    "--broker", type=_ID, default=None, help="Only this broker. Default: all brokers."
+)
+
+
+@click.group()
+def config() -> None:
+    """Show and change the settings of brokers while they run.
+
+    \b
+    Examples:
+      headrace config list
+      headrace config list --broker 2 --all --json
+      headrace config get num.partitions
+      headrace config set log.retention.ms=604800000 num.partitions=6 --dry-run
+      headrace config set headrace.log.level=debug --broker 2
+      headrace config unset log.retention.ms
+
+    Settings of topics: headrace topic alter. All settings: docs/reference/settings.md.
+    """
+
+
+def _described(session: Session, broker: int | None) -> tuple[str, list[Shown]]:
+    from headrace.cli.config_requests import broker_addresses, describe
+
+    number = str(next(iter(broker_addresses(session))) if broker is None else broker)
+    return number, describe(session, number)
+
+
+def _row(shown: Shown) -> dict[str, Any]:
+    return {
+        "name": shown.name,
+        "value": shown.value,
+        "source": shown.source,
+        "live": shown.is_live,
+        "sensitive": shown.is_sensitive,
+    }
+
+
+@config.command("list")
+@click.option("--broker", type=_ID, default=None, help="Default: the one with the lowest id.")
+@click.option("--all", "is_all", is_flag=True, help="Also settings that are the default.")
+@AS_JSON
+@click.pass_obj
+def list_(session: Session, /, broker: int | None, is_all: bool, as_json: bool) -> None:
+    """List the settings of a broker, and where each value comes from."""
+    number, shown = _described(session, broker)
+    rows = [_row(one) for one in shown if is_all or one.source != "default"]
+    if as_json:
+        print_json({"broker": int(number), "settings": rows})
+        return
+    print_table(
+        ["setting", "value", "from", "change"],
+        [
+            [
+                row["name"],
+                "(not shown)" if row["sensitive"] else row["value"],
+                row["source"],
+                "live" if row["live"] else "restart",
+            ]
+            for row in rows
+        ],
+        f"Broker {number}",
+    )
+
+
+@config.command()
+@click.argument("name")
+@click.option("--broker", type=_ID, default=None, help="Default: the one with the lowest id.")
+@AS_JSON
+@click.pass_obj
+def get(session: Session, /, name: str, broker: int | None, as_json: bool) -> None:
+    """Print the value of one setting of a broker."""
+    _, shown = _described(session, broker)
+    found = next((one for one in shown if one.name == name), None)
+    if found is None:
+        raise CommandFailed(
+            f"there is no broker setting {name[:100]!r}",
+            "See what there is: headrace config list --all",
+            NOT_FOUND,
+        )
+    if as_json:
+        print_json(_row(found) | {"documentation": found.documentation})
+    elif found.is_sensitive:
+        raise CommandFailed(
+            f"{name} is not shown: it is a secret, or a path of the broker's machine"
+        )
+    else:
+        click.echo(found.value or "")
+
+
+@config.command("set")
+@click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...")
+@ONE_BROKER
+@DRY_RUN
+@AS_JSON
+@click.pass_obj
+def set_(
+    session: Session, /, changes: tuple[str, ...], broker: int | None, dry_run: bool, as_json: bool
+) -> None:
+    """Change settings, all of them or none."""
+    from headrace.cli.config_requests import SET
+
+    pairs = [name_and_value(change, "num.partitions=6") for change in changes]
+    operations = [(name, SET, value) for name, value in pairs]
+    _alter(session, broker, operations, dry_run=dry_run, as_json=as_json)
+
+
+@config.command()
+@click.argument("names", nargs=-1, required=True)
+@ONE_BROKER
+@DRY_RUN
+@AS_JSON
+@click.pass_obj
+def unset(
+    session: Session, /, names: tuple[str, ...], broker: int | None, dry_run: bool, as_json: bool
+) -> None:
+    """Drop changes: what a broker was started with, or the default, counts again."""
+    from headrace.cli.config_requests import DELETE
+
+    operations = [(name, DELETE, None) for name in names]
+    _alter(session, broker, operations, dry_run=dry_run, as_json=as_json)
+
+
+def _alter(
+    session: Session,
+    broker: int | None,
+    operations: Sequence[tuple[str, int, str | None]],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    from headrace.cli.config_requests import ALL_BROKERS, SET, alter
+
+    alter(session, ALL_BROKERS if broker is None else str(broker), operations, is_dry_run=dry_run)
+    if as_json:
+        done = {name: value for name, _, value in operations}
+        print_json({"broker": broker, "changes": done, "dry_run": dry_run})
+        return
+    whom = "all brokers" if broker is None else f"broker {broker}"
+    for name, operation, value in operations:
+        change = f"{name}={value}" if operation == SET else f"{name} unset"
+        click.echo(f"{'valid' if dry_run else 'changed'} for {whom}: {change}")

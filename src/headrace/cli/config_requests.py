@@ -1,0 +1,141 @@
+"""DescribeConfigs and IncrementalAlterConfigs of brokers, by hand.
+
+Invariants: the client library has no resource for all brokers (an empty name), so both requests are
+written here, in versions that every Kafka since 2.3 serves. Do not change: on the wire.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.cli.failures import FAILED, NOT_FOUND, UNREACHABLE, CommandFailed
+from headrace.cli.raw_request import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.cli.session import Session
+
+BROKER = 4
+SET, DELETE = 0, 1
+ALL_BROKERS = ""
+_DESCRIBE, _DESCRIBE_VERSION = 32, 3
+_ALTER, _ALTER_VERSION = 44, 0
+_SOURCES = {2: "this broker", 3: "all brokers", 4: "start", 5: "default"}
+
+
+class Shown(NamedTuple):
+    """One setting as a broker tells it."""
+
+    name: str
+    value: str | None
+    source: str
+    is_live: bool
+    is_sensitive: bool
+    documentation: str | None
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, layout: str) -> int:
+        value: int
+        (value,) = struct.unpack_from(layout, self._data, self._at)
+        self._at += struct.calcsize(layout)
+        return value
+
+    def text(self) -> str | None:
+        size = self.take(">h")
+        if size < 0:
+            return None
+        found = self._data[self._at : self._at + size]
+        self._at += size
+        return found.decode()
+
+
+def _text(value: str | None) -> bytes:
+    if value is None:
+        return b"\xff\xff"
+    data = value.encode()
+    if len(data) > 0x7FFF:
+        raise CommandFailed("a name or value of more than 32,767 bytes; nothing was changed")
+    return struct.pack(">h", len(data)) + data
+
+
+def broker_addresses(session: Session) -> dict[int, str]:
+    """Where each live broker is reached, in the order of their ids."""
+    session.check_reachable()
+    brokers = session.cluster_metadata().brokers
+    return {number: f"{brokers[number].host}:{brokers[number].port}" for number in sorted(brokers)}
+
+
+def address_of(session: Session, broker: str) -> str:
+    """The broker to ask about `broker`: itself, or any about all. Raises CommandFailed."""
+    addresses = broker_addresses(session)
+    if broker == ALL_BROKERS:
+        return next(iter(addresses.values()))
+    if int(broker) not in addresses:
+        known = ", ".join(map(str, addresses))
+        raise CommandFailed(
+            f"no live broker has the id {broker}; nothing was changed",
+            f"The live brokers are {known}",
+            NOT_FOUND,
+        )
+    return addresses[int(broker)]
+
+
+def describe(session: Session, broker: str) -> list[Shown]:
+    """The settings of a broker, or those changed for all. Raises CommandFailed."""
+    body = struct.pack(">ib", 1, BROKER) + _text(broker) + struct.pack(">i??", -1, False, True)
+    reader = _ask(session, broker, _DESCRIBE, _DESCRIBE_VERSION, body)
+    shown: list[Shown] = []
+    for _ in range(reader.take(">i")):
+        name, value = reader.text() or "", reader.text()
+        is_read_only, source = bool(reader.take(">b")), reader.take(">b")
+        is_sensitive = bool(reader.take(">b"))
+        for _ in range(reader.take(">i")):
+            reader.text(), reader.text(), reader.take(">b")
+        reader.take(">b")
+        documentation = reader.text()
+        told = _SOURCES.get(source, str(source))
+        shown.append(Shown(name, value, told, not is_read_only, is_sensitive, documentation))
+    return sorted(shown)
+
+
+def alter(
+    session: Session,
+    broker: str,
+    changes: Sequence[tuple[str, int, str | None]],
+    *,
+    is_dry_run: bool,
+) -> None:
+    """Change settings of a broker, or of all; all of them or none. Raises CommandFailed."""
+    body = struct.pack(">ib", 1, BROKER) + _text(broker) + struct.pack(">i", len(changes))
+    for name, operation, value in changes:
+        body += _text(name) + struct.pack(">b", operation) + _text(value)
+    body += struct.pack(">?", is_dry_run)
+    # Any broker takes a change for any other, which may be down at the moment.
+    _ask(session, ALL_BROKERS, _ALTER, _ALTER_VERSION, body)
+
+
+def _ask(session: Session, broker: str, api_key: int, version: int, body: bytes) -> _Reader:
+    """The answer after its one resource's error. Raises CommandFailed."""
+    address = address_of(session, broker)
+    try:
+        answer = ask(address, api_key, version, body, session.timeout_s, is_flexible=False)
+        reader = _Reader(answer[4:])
+        reader.take(">i"), reader.take(">i")  # throttle time, one result
+        error, message = reader.take(">h"), reader.text()
+        reader.take(">b"), reader.text()
+    except (OSError, struct.error, UnicodeDecodeError) as failure:
+        raise CommandFailed(
+            f"{address} gave no answer that can be read ({failure})",
+            "Is the broker running? See `headrace info`",
+            UNREACHABLE,
+        ) from None
+    if error:
+        raise CommandFailed((message or f"error {error}").rstrip("."), "", FAILED)
+    return reader
