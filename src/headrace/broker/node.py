@@ -45,6 +45,7 @@ from headrace.broker.services.topic_administration import TopicAdministration
 from headrace.broker.shares.dead_letters import DeadLetters
 from headrace.broker.shares.share_groups import ShareGroups
 from headrace.broker.shares.share_partitions import GroupTerms, SharePartitions
+from headrace.broker.timers.timer_partitions import TimerPartitions
 from headrace.broker.topics.ownership import Ownership, SoleOwnership
 from headrace.broker.topics.topics import Topics
 from headrace.errors import (
@@ -168,6 +169,10 @@ class Node:
         """None where brokers share the ledgers."""
 
     def _prepare_shares(self, environment: Environment) -> None:
+        self.timers = TimerPartitions(
+            environment, self.topics, self.producer_ids, is_alone=self._is_alone
+        )
+        self.appends.delays = self.timers
         self.group_configs = ConfiguredGroups(self.metadata)
         self.dead_letters = DeadLetters(
             environment, self.topics, self.ownership, self.appends.append_own
@@ -237,6 +242,7 @@ class Node:
         await self._copy_cluster_id()
         self.tasks.spawn(self.topics.finish_deletions(), "deletions that were cut short")
         self.tasks.spawn(self._keep_house(), "housekeeping")
+        self.tasks.spawn(self.timers.run(), "delayed delivery")
         if self.evidence is not None:
             self.tasks.spawn(self.evidence.look_at_start(), "ledgers and facts")
         if self.compactor is not None:
@@ -323,6 +329,7 @@ class Node:
         """Stop the coordinators and all background work. Storage is closed by its owner."""
         self.coordinators.close()
         self.shares.close()
+        self.timers.close()
         self.appends.close()
         await self.tasks.close()
 
@@ -347,6 +354,7 @@ class Node:
         gone = self.topics.apply(key, entry)
         if gone is not None:
             self.shares.forget_topic(gone.id)
+            self.timers.forget_topic(gone.id)
         if gone is not None and entry is None and self.evidence is not None:
             self.tasks.spawn(self._forget_if_deleted(gone), f"look after {gone.name}")
         elif gone is not None:
@@ -383,6 +391,7 @@ class Node:
 
     async def _forget_progress(self, name: str, topic_id: UUID) -> None:
         self.shares.forget_topic(topic_id)
+        self.timers.forget_topic(topic_id)
         self.tasks.spawn(self._forget_share_topic(topic_id), "a deleted topic's share groups")
         await self.groups.topic_deleted(name, topic_id)
 
@@ -409,6 +418,7 @@ class Node:
     def _resigned(self, topic: Topic, partition: int) -> None:
         """This broker is about to serve a partition no longer."""
         self.shares.resign(topic, partition)
+        self.timers.resign(topic, partition)
         self.coordinators.resign(topic.name, partition)
 
     def _terms(self, group_id: str) -> GroupTerms:

@@ -112,6 +112,7 @@ class Metrics(Collector):
         yield from self._storage()
         yield from self._logs()
         yield from self._groups()
+        yield from self._timers()
         yield from self._tiering()
         yield from self._compaction()
         yield from self._cluster()
@@ -345,3 +346,31 @@ class Metrics(Collector):
             ("given_up", "Records that cannot be copied there.", letters.given_up_total),
         ):
             yield _counter(f"headrace_dead_letters_{name}", text, value)
+
+    def _timers(self) -> Iterable[Metric]:
+        timers = self._node.timers
+        states = [(hosted, state) for hosted in timers.hosted() if (state := hosted.state)]
+        due_ms = [ms for _, state in states if (ms := state.schedule.first_ms()) is not None]
+        wait_s = (min(due_ms) - self._node.clock.now_ms()) / 1000 if due_ms else -1.0
+        pending = sum(state.schedule.count for _, state in states)
+        yield _gauge("headrace_delayed_pending", "Records that are due later.", pending)
+        yield _gauge(
+            "headrace_delayed_next_due_seconds",
+            "Until the first of them is due, -1 without any; below 0: it is late.",
+            wait_s,
+        )
+        taken = sum(state.outstanding_count for _, state in states)
+        yield _gauge("headrace_delayed_delivering", "Records that are due and appended now.", taken)
+        halves = sum(len(state.halves) for _, state in states)
+        yield _gauge("headrace_half_pending", "Half messages that are not settled.", halves)
+        stored = sum(hosted.companion.size_bytes for hosted, _ in states)
+        yield _gauge("headrace_timer_log_bytes", "Bytes of timer companion logs.", stored)
+        yield _counter(
+            "headrace_delayed_delivered", "Delayed records delivered.", timers.delivered_total
+        )
+        yield HistogramMetricFamily(
+            "headrace_delayed_lateness_seconds",
+            "From the time at which a record was due to its append.",
+            buckets=timers.lateness.cumulative(),
+            sum_value=timers.lateness.sum_s,
+        )

@@ -39,11 +39,9 @@ DUPLICATES_KEPT: Final = 5
 """Java's producer has at most five requests in flight when it is idempotent. Do not change."""
 SEQUENCE_END: Final = 2**31
 RETRIES_MS: Final = 15_000
-"""How long batches that failed are awaited before those behind them, from when they can come: by
-then clients have an answer to what was under way, or have given it up."""
+"""How long batches that failed are awaited before later ones, from when they can come."""
 EXPIRY_GRACE_NS: Final = 3600 * 10**9
-"""A producer is forgotten when it was found silent for so long by this process's own time, too: a
-calendar that was set, or another broker's, makes anybody's silence a long one."""
+"""A producer must also be silent for so long by this process's time: the calendar may be set."""
 _COUNT: Final = Struct(">I")
 _PRODUCER: Final = Struct(">qhqB")
 _BATCH: Final = Struct(">iiqq")
@@ -132,6 +130,11 @@ class ProducerState:
 
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._producers
+
+    def last_sequence(self, producer_id: int) -> int | None:
+        """The sequence of the producer's last record here, None where there is none."""
+        producer = self._producers.get(producer_id)
+        return producer.batches[-1].last_sequence if producer and producer.batches else None
 
     def open_transaction(self, producer_id: int) -> int | None:
         """The first offset of the producer's open transaction, None if none is open."""
@@ -387,8 +390,7 @@ class ProducerState:
         """The reverse of `encode`. Raises DataCorrupt."""
         state = cls()
         try:
-            (count,) = _COUNT.unpack_from(data)
-            at = _COUNT.size
+            count, at = _COUNT.unpack_from(data)[0], _COUNT.size
             for _ in range(count):
                 producer_id, epoch, seen_ms, batch_count = _PRODUCER.unpack_from(data, at)
                 at += _PRODUCER.size
@@ -446,19 +448,17 @@ def _entries(layout: Struct, data: bytes) -> Iterator[tuple[int, int]]:
     if not 0 <= count * layout.size <= len(data) - _COUNT.size:
         raise DataCorrupt("a section of a ledger footer is cut short")
     for at in range(count):
-        one, other = layout.unpack_from(data, _COUNT.size + at * layout.size)
-        yield one, other
+        yield layout.unpack_from(data, _COUNT.size + at * layout.size)
 
 
 class Retries:
     """What comes behind a batch that failed, and was told to come again, is told so, too.
 
-    To a client that hears of a sequence out of order nothing was lost that it could send again as
-    it is: librdkafka takes a new epoch then, and sends all under it whose answer it has not got, in
-    every partition, stored or not. And a producer that is unknown, because its first batch is the
-    one that failed, could begin with the second, which is taken for an answer to both.
-    A partition that has changed hands has failed so, too: the first batch is told so by the former
-    owner, while the second is under way to the new one.
+    A sequence out of order makes librdkafka take a new epoch, under which it sends all again whose
+    answer it has not got, in every partition, stored or not. And a producer that is unknown,
+    because its first batch failed, could begin with the second, which is taken for an answer to
+    both. A partition that has changed hands has failed so, too: the first batch gets its error from
+    the former owner, while the second is under way to the new one.
     """
 
     __slots__ = ("_until_ms", "are_due")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from face_rig import Rig, broker
 
+from headrace.broker.coordinators.delays import NoDelays
 from headrace.errors import StorageUnavailable
 from headrace.kafka import apis
 from headrace.kafka.error_codes import INVALID_RECORD, NONE, NOT_LEADER_OR_FOLLOWER
@@ -75,6 +76,7 @@ def _kept(rig: Rig) -> _KeptDelays:
 def test_delayed_records_are_refused_where_nothing_delivers_them():
     async def scenario() -> None:
         async with broker() as rig:
+            rig.node.appends.delays = NoDelays()
             await rig.node.topics.create("t", 1, configs=ON)
             refused = await _ask(rig, _batch({b"a": [], b"b": LATER}))
             assert refused.error_code == INVALID_RECORD

@@ -33,7 +33,7 @@ class DelayedRecord(NamedTuple):
     """A record that is due later."""
 
     due_ms: int
-    """Later than the time at which it was received."""
+    """Later than the time at which it was received; of an idempotent producer, perhaps not."""
     batch_index: int
     """In the producer's batch, from 0. Its producer sequence is `base_sequence` plus this."""
     record: Record

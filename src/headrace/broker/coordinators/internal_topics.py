@@ -141,6 +141,12 @@ class InternalPartition:
 
     async def replay(self) -> AsyncIterator[Replayed]:
         """See ShardLog."""
+        await self.wait_settled()
+        async for replayed in self.replay_from(self._partition.log_start_offset):
+            yield replayed
+
+    async def wait_settled(self) -> None:
+        """Wait until it is known what the partition holds. Raises why that cannot be."""
         partition = self._partition
         await partition.wait_loaded()
         if partition.upkeep.to_resume is not None and partition.ready is not None:
@@ -148,7 +154,10 @@ class InternalPartition:
             # finds it: it belongs to the state here as well.
             partition.upkeep.require_active()
             await partition.ready.wait()
-        offset = partition.log_start_offset
+
+    async def replay_from(self, start: int) -> AsyncIterator[Replayed]:
+        """What the partition holds from `start` on."""
+        partition, offset = self._partition, start
         while offset < partition.high_watermark:
             data = await read(partition, self._store, offset, REPLAY_BYTES)
             for position, header in iterate_headers(data):

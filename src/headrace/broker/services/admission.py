@@ -141,11 +141,17 @@ def _check_keys(payload: bytes, header: BatchHeader) -> None:
 def _attributes(
     found: Sequence[RecordAttributes], header: BatchHeader, now_ms: int
 ) -> tuple[dict[int, int], Named]:
-    """(index -> due time of the records that are not due yet, named ones). Raises RecordInvalid."""
+    """(index -> due time of the records that are not due yet, named ones). Raises RecordInvalid.
+
+    Of an idempotent producer's batch, those that are due already, too: were they due later when it
+    came for the first time, they are kept already, and must not be appended beside that.
+    """
+    is_repeatable = header.producer_id != NO_PRODUCER_ID
     later = {
         item.batch_index: item.due_ms
         for item in found
-        if item.due_ms is not None and item.due_ms > now_ms
+        if item.due_ms is not None
+        and (item.due_ms > now_ms or (is_repeatable and not header.attributes & TRANSACTIONAL))
     }
     if later and header.attributes & TRANSACTIONAL:
         raise _refused(

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.group_config import duration_ms
 from headrace.broker.coordinators.internal_topics import InternalPartition
-from headrace.broker.shares.companions import open_companion
 from headrace.broker.shares.dead_letters import DeadLetters, Origin
 from headrace.broker.shares.share_reads import BatchesRead, rows_of
+from headrace.broker.topics.companions import open_companion
 from headrace.coordination.shares.commands import (
     AcquireCommand,
     Acquired,

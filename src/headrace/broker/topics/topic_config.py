@@ -11,9 +11,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.coordination.timers.config import DAY_MS, HalfConfig
 from headrace.errors import ConfigInvalid
 from headrace.log.log_config import MIB, LogConfig
 from headrace.log.tiering import SAME_AS_RETENTION
+from headrace.records.attributes import DELAY_MS_MAX
 from headrace.records.compression import CODEC_NAMES
 from headrace.storage.ledger import Copies
 
@@ -141,6 +143,42 @@ _USED = (
         " and how many of these must have synced it before it is acknowledged; E >= W >= A >= 1."
         " It counts from the next ledger on. By default the broker's --quorum.",
         _quorum,
+    ),
+    ConfigDefinition(
+        "headrace.delay.max.ms",
+        LONG,
+        str(10 * 366 * DAY_MS),
+        "How far ahead a record may be due (headrace-deliver-at, headrace-delay); a later one is"
+        " refused.",
+        _integer(0, DELAY_MS_MAX),
+    ),
+    ConfigDefinition(
+        "headrace.half.audit.ms",
+        LONG,
+        str(HalfConfig().audit_ms),
+        "How long the outcome of a half message can be listed.",
+        _integer(0, DELAY_MS_MAX),
+    ),
+    ConfigDefinition(
+        "headrace.half.check.first.ms",
+        LONG,
+        str(HalfConfig().first_check_ms),
+        "How long after its arrival a half message's producer group is first asked about it.",
+        _integer(1, DELAY_MS_MAX),
+    ),
+    ConfigDefinition(
+        "headrace.half.check.interval.ms",
+        LONG,
+        str(HalfConfig().check_interval_ms),
+        "The time between two checks of a half message.",
+        _integer(1, DELAY_MS_MAX),
+    ),
+    ConfigDefinition(
+        "headrace.half.check.max",
+        INT,
+        str(HalfConfig().checks_max),
+        "After so many checks without an answer a half message is rolled back.",
+        _integer(1, 10_000),
     ),
     ConfigDefinition(
         "local.retention.bytes",
@@ -335,6 +373,21 @@ def copies_of(configs: Mapping[str, str]) -> Copies | None:
 
 def _is_remote(configs: Mapping[str, str]) -> bool:
     return configs.get("remote.storage.enable") == "true"
+
+
+def delay_max_ms(configs: Mapping[str, str]) -> int:
+    """How far ahead a record of the topic may be due."""
+    return int(configs.get("headrace.delay.max.ms", DEFINITIONS["headrace.delay.max.ms"].default))
+
+
+def half_config(configs: Mapping[str, str]) -> HalfConfig:
+    """How the topic keeps half messages."""
+    names = ("check.first.ms", "check.interval.ms", "check.max", "audit.ms")
+    values = [configs.get(f"headrace.half.{name}") for name in names]
+    return HalfConfig._make(
+        default if value is None else int(value)
+        for value, default in zip(values, HalfConfig(), strict=True)
+    )
 
 
 def log_config(configs: Mapping[str, str]) -> LogConfig:

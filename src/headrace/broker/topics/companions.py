@@ -1,8 +1,8 @@
-"""Logs beside a partition's own: the journal of its share groups today, timers and half messages.
+"""Logs beside a partition's own: the journal of its share groups, its timers.
 
 Invariants: a companion belongs to the broker that owns its partition, under the same leader epoch;
-whoever takes the partition over fences the companion by loading it. It has a chain of ledgers like
-any log, under the partition's number with its kind in the high bits, so it is found, swept and
+a broker that takes the partition over fences the companion by loading it. It has a chain of ledgers
+like any log, under the partition's number with its kind in the high bits, so it is found, swept and
 deleted with the topic. That it exists is noted in the partition's own chain before its first
 record, so that a companion's chain which is missing later was lost. None exists until it is used.
 """

@@ -1,0 +1,1 @@
+"""Delayed records and half messages of the partitions that a broker serves."""

@@ -1,0 +1,188 @@
+"""Records that were taken, appended to their partition's log in order, each once.
+
+Invariants: one task appends for one partition, so sequences come in order. Before it appends, it
+asks the log which sequences that has: what is there already is not appended again, whether it came
+before a crash, a takeover or a failed append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import Fenced, HeadraceError, NotOwner, StorageUnavailable, TopicUnknown
+from headrace.log.producer_state import SEQUENCE_END
+from headrace.records.batch import read_header
+from headrace.records.bodies import decode_body
+from headrace.records.codec import Record, encode_batch
+from headrace.records.compression import codec_of_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.broker.timers.timer_bodies import StoredTimer, TimerBodies
+    from headrace.coordination.timers.commands import Deliver
+    from headrace.log.log_config import LogConfig
+    from headrace.log.partition_log import PartitionLog
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.completion import Completion
+    from headrace.runtime.histogram import Histogram
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+BATCH_BYTES: Final = 256 * 1024
+"""Of one batch; a record that is larger gets a batch of its own."""
+CHUNK_RECORDS: Final = 500
+RETRY_S: Final = 0.05
+RETRY_S_MAX: Final = 2.0
+PRODUCER_EPOCH: Final = 0
+
+
+class Deliveries:
+    """Of one partition. `delivered_total`: records; `lateness`: in ns, of each."""
+
+    def __init__(
+        self,
+        data: PartitionLog,
+        bodies: TimerBodies,
+        clock: Clock,
+        tasks: Tasks,
+        lateness: Histogram,
+    ) -> None:
+        self._data = data
+        self._bodies = bodies
+        self._clock = clock
+        self._tasks = tasks
+        self._lateness = lateness
+        self._queue: deque[tuple[Deliver, Callable[[int], None]]] = deque()
+        self._is_running = False
+        self._is_closed = False
+        self.delivered_total = 0
+
+    def add(self, effect: Deliver, done: Callable[[int], None]) -> None:
+        """Append the records of `effect`; `done(upto)` when they are durable."""
+        self._queue.append((effect, done))
+        if not self._is_running and not self._is_closed:
+            self._is_running = True
+            self._tasks.spawn(self._run(), f"{self._data.name} delayed records")
+
+    def close(self) -> None:
+        """Append nothing any more."""
+        self._is_closed = True
+        self._queue.clear()
+
+    async def _run(self) -> None:
+        retry_s = RETRY_S
+        try:
+            while self._queue and not self._is_closed:
+                round_ = list(self._queue)
+                try:
+                    await self._deliver([effect for effect, _ in round_])
+                except (NotOwner, Fenced, TopicUnknown) as error:
+                    log.info("%s: delayed records are another broker's: %s", self._data.name, error)
+                    self.close()
+                    return
+                except HeadraceError as error:
+                    log.warning(
+                        "%s: %d delayed records that are due wait: %s",
+                        self._data.name,
+                        sum(len(effect.offsets) for effect, _ in self._queue),
+                        error,
+                    )
+                    await asyncio.sleep(retry_s)
+                    retry_s = min(retry_s * 2, RETRY_S_MAX)
+                    continue
+                retry_s = RETRY_S
+                for _ in round_:
+                    self._queue.popleft()
+                for effect, done in round_:
+                    self._bodies.forget(effect.offsets)
+                    self.delivered_total += len(effect.offsets)
+                    done(effect.first + len(effect.offsets))
+        finally:
+            self._is_running = False
+
+    async def _deliver(self, effects: Sequence[Deliver]) -> None:
+        """Append what the log lacks of `effects`, and wait until it is durable."""
+        completions: list[Completion] = []
+        await self._data.wait_loaded()
+        for effect in effects:
+            done = self._count_there(effect)
+            for at in range(done, len(effect.offsets), CHUNK_RECORDS):
+                offsets = effect.offsets[at : at + CHUNK_RECORDS]
+                found = await self._bodies.get(offsets)
+                timers = [found[offset] for offset in offsets]
+                completions += await self._append(effect.producer_id, effect.first + at, timers)
+        for completion in completions:
+            await completion.wait()
+        if not completions:
+            await self._data.settled()  # appended before, perhaps a moment ago
+
+    def _count_there(self, effect: Deliver) -> int:
+        """How many records of `effect` the log has already."""
+        last = self._data.producers.last_sequence(effect.producer_id)
+        if last is None:
+            return 0
+        count = (last - effect.first) % SEQUENCE_END + 1
+        return count if count <= len(effect.offsets) else self._count_far(count)
+
+    @staticmethod
+    def _count_far(count: int) -> int:
+        """Of a last sequence outside the effect: it lies before it, or all of it is there."""
+        return 0 if count > SEQUENCE_END // 2 else 2**62
+
+    async def _append(
+        self, producer_id: int, first: int, timers: Sequence[StoredTimer]
+    ) -> list[Completion]:
+        completions: list[Completion] = []
+        at = 0
+        while at < len(timers):
+            size, upto = 0, at
+            while upto < len(timers) and (upto == at or size < BATCH_BYTES):
+                size += len(timers[upto].body)
+                upto += 1
+            if upto > at + 1 and size > BATCH_BYTES:
+                upto -= 1
+            batch = self._encode(producer_id, first + at, timers[at:upto])
+            completions.append(await self._append_batch(batch))
+            at = upto
+        return completions
+
+    def _encode(self, producer_id: int, first: int, timers: Sequence[StoredTimer]) -> bytes:
+        config = self._data.config
+        now_ms = self._clock.now_ms()
+        least_ms = max(now_ms - config.timestamp_before_max_ms, 0)
+        records = []
+        for index, timer in enumerate(timers):
+            key, value, headers = decode_body(timer.body)
+            due_ms = timer.due_ms or now_ms
+            time_ms = now_ms if config.is_log_append_time else max(min(due_ms, now_ms), least_ms)
+            records.append(Record(index, time_ms, key, value, headers))
+            self._lateness.add(max(now_ms - due_ms, 0) * 1_000_000)
+        return encode_batch(
+            records,
+            codec=_codec(config),
+            producer_id=producer_id,
+            producer_epoch=PRODUCER_EPOCH,
+            base_sequence=first % SEQUENCE_END,
+            log_append=config.is_log_append_time,
+        )
+
+    async def _append_batch(self, batch: bytes) -> Completion:
+        header = read_header(batch)
+        while True:
+            appended = self._data.append(batch, header)
+            if appended is not None:
+                return appended.completion
+            ready = self._data.ready
+            if ready is None or self._is_closed:
+                raise StorageUnavailable(f"{self._data.name} cannot be written now")
+            await ready.wait()
+
+
+def _codec(config: LogConfig) -> int:
+    name = "none" if config.compression in {"producer", "uncompressed"} else config.compression
+    return codec_of_name(name) or 0

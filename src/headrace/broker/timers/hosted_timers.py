@@ -1,0 +1,156 @@
+"""The timers of one partition that this broker serves, for one tenure.
+
+Invariants: the machine's shard, the companion log it is journaled to, the records in it, and what
+delivers them belong together and end together.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
+from headrace.broker.coordinators.internal_topics import InternalPartition
+from headrace.broker.timers.deliveries import Deliveries
+from headrace.broker.timers.timer_bodies import TimerBodies
+from headrace.broker.timers.timer_log import TimerLog
+from headrace.coordination.timers.commands import (
+    AnyTimerReply,
+    Deliver,
+    DeliveredCommand,
+    Effect,
+    LoadedCommand,
+    TickCommand,
+    TimerCommand,
+)
+from headrace.coordination.timers.schedule import Entry
+from headrace.coordination.timers.timer_machine import TimerMachine
+from headrace.coordination.timers.timer_state import TimerRecord
+from headrace.errors import (
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    HeadraceError,
+    NotCoordinator,
+    NotOwner,
+    StorageUnavailable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.topics.topic import Topic
+    from headrace.coordination.timers.timer_state import TimerState
+    from headrace.log.environment import Environment
+    from headrace.log.partition_log import PartitionLog
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.histogram import Histogram
+
+READ_AHEAD_MS: Final = 3_000
+READ_AHEAD_MAX: Final = 20_000
+TimerShard = CoordinatorShard[TimerCommand, TimerRecord, AnyTimerReply]
+
+
+class CalendarClock:
+    """The calendar for both readings: what is due is due by the calendar, also where it is set."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def now_ms(self) -> int:
+        """See Clock."""
+        return self._clock.now_ms()
+
+    def now_ns(self) -> int:
+        """See Clock; unlike there, it goes back with the calendar."""
+        return self._clock.now_ms() * 1_000_000
+
+
+class HostedTimers:
+    """See the module."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        number: int,
+        companion: PartitionLog,
+        environment: Environment,
+        lateness: Histogram,
+        checks_due: Callable[[tuple[str, ...]], None],
+    ) -> None:
+        self.topic = topic
+        self.number = number
+        self.data = data = topic.require_log(number)
+        self.companion = companion
+        self.store = environment.store
+        self.bodies = TimerBodies(companion, environment.store)
+        clock, tasks = environment.clock, environment.tasks
+        self.deliveries = Deliveries(data, self.bodies, clock, tasks, lateness)
+        inner = InternalPartition(companion, environment.store, clock, tasks)
+        self._clock = clock
+        self._looked_at = Entry(-1, -1)
+
+        def perform(effect: Effect, report: Callable[[TimerCommand], None]) -> None:
+            if isinstance(effect, Deliver):
+                self.deliveries.add(effect, lambda upto: report(DeliveredCommand(upto)))
+            else:
+                checks_due(effect.groups)
+
+        self.shard: TimerShard = CoordinatorShard(
+            f"timers of {self.data.name}",
+            TimerLog(companion, inner, environment.store),
+            TimerMachine,
+            (LoadedCommand(), TickCommand()),
+            CalendarClock(clock),
+            tasks,
+            perform,
+        )
+        self.shard.snapshot_bytes_min = sys.maxsize  # checkpoints take the place of snapshots
+
+    @property
+    def state(self) -> TimerState | None:
+        """What the machine knows; None while it is loaded."""
+        machine = self.shard.machine
+        return machine.state if isinstance(machine, TimerMachine) else None
+
+    async def ask(self, command: TimerCommand) -> Any:
+        """The reply to a command. Raises its error, as one that a producer's client knows."""
+        reply = await self.shard.submit(command)
+        if reply.error is not None:
+            raise translated(reply.error)
+        return reply
+
+    async def look_ahead(self) -> None:
+        """Read what is due soon. Raises HeadraceError."""
+        state = self.state
+        if state is None:
+            return
+        until_ms = self._clock.now_ms() + READ_AHEAD_MS
+        offsets: list[int] = []
+        for entry in state.schedule.after(self._looked_at):
+            if entry.due_ms > until_ms or len(offsets) >= READ_AHEAD_MAX:
+                break
+            offsets.append(entry.offset)
+            self._looked_at = entry
+        await self.bodies.read_ahead(offsets)
+
+    async def look_at_clock(self) -> None:
+        """Tick where the calendar was set back: the deadline lies in what is the future again."""
+        state = self.state
+        if state is not None and self._clock.now_ms() < state.last_tick_ms:
+            self._looked_at = Entry(-1, -1)
+            await self.ask(TickCommand())
+
+    def close(self, error: HeadraceError) -> None:
+        """End the tenure; what waits gets `error`."""
+        self.deliveries.close()
+        self.shard.close(error)
+        self.companion.upkeep.abandon(NotOwner(str(error)))
+
+
+def translated(error: HeadraceError) -> HeadraceError:
+    """The error in terms of partitions: producers know no coordinator of timers."""
+    if isinstance(error, CoordinatorLoading | CoordinatorUnavailable):
+        return StorageUnavailable(f"the partition's delayed records cannot be reached: {error}")
+    if isinstance(error, NotCoordinator):
+        return NotOwner("the partition is served by another broker: refresh the metadata")
+    return error

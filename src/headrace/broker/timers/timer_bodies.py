@@ -1,0 +1,135 @@
+"""The records that wait in a timer companion: found by their offsets, a few of them in memory.
+
+Invariants: reads the companion log, never writes it. What is kept in memory is bounded by bytes.
+How it works: records that are added with a short delay stay in memory, and those that are due soon
+are read ahead in the order in which they lie, so that what is due is seldom read one by one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.coordination.timers import state_records
+from headrace.coordination.timers.state_records import HalfKept, Moved, Scheduled
+from headrace.errors import DataCorrupt, RecordInvalid
+from headrace.log.reading import read
+from headrace.records.batch import iterate_headers
+from headrace.records.codec import decode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.log.partition_log import PartitionLog
+    from headrace.storage.ledger import LedgerStore
+
+CACHE_BYTES: Final = 16 * 1024 * 1024
+"""Of one partition."""
+READ_BYTES: Final = 256 * 1024
+OVERHEAD_BYTES: Final = 200
+"""Of an entry in memory, besides its body."""
+
+
+class StoredTimer(NamedTuple):
+    """A record as it lies in the companion."""
+
+    due_ms: int
+    """0 of a half message that is due as soon as it is committed."""
+    timestamp_ms: int
+    tag: int
+    number: int
+    """The offset under which it was first stored."""
+    body: bytes
+
+
+class TimerBodies:
+    """The stored records of one companion."""
+
+    def __init__(self, companion: PartitionLog, store: LedgerStore) -> None:
+        self._companion = companion
+        self._store = store
+        self._cached: dict[int, StoredTimer] = {}
+        self._cached_bytes = 0
+
+    def keep(self, offset: int, timer: StoredTimer) -> bool:
+        """Keep a record in memory, where there is room; whether it is kept."""
+        size = len(timer.body) + OVERHEAD_BYTES
+        if offset in self._cached:
+            return True
+        if self._cached_bytes + size > CACHE_BYTES:
+            return False
+        self._cached[offset] = timer
+        self._cached_bytes += size
+        return True
+
+    def forget(self, offsets: Sequence[int]) -> None:
+        """These records are needed no more."""
+        for offset in offsets:
+            timer = self._cached.pop(offset, None)
+            if timer is not None:
+                self._cached_bytes -= len(timer.body) + OVERHEAD_BYTES
+
+    async def read_ahead(self, offsets: Sequence[int]) -> None:
+        """Keep in memory as many of these records as there is room for."""
+        wanted = sorted(offset for offset in offsets if offset not in self._cached)
+        if wanted and self._cached_bytes < CACHE_BYTES // 2:
+            found = await self._read(wanted, CACHE_BYTES // 2)
+            for offset, timer in found.items():
+                self.keep(offset, timer)
+
+    async def get(self, offsets: Sequence[int]) -> dict[int, StoredTimer]:
+        """The records at these offsets. Raises DataCorrupt, and what reading raises."""
+        cached = self._cached
+        found = {offset: cached[offset] for offset in offsets if offset in cached}
+        wanted = sorted(offset for offset in offsets if offset not in found)
+        if wanted:
+            found |= await self._read(wanted)
+            missing = [offset for offset in wanted if offset not in found]
+            if missing:
+                raise DataCorrupt(
+                    f"{self._companion.name} holds no delayed record at offset {missing[0]}",
+                    offset=missing[0],
+                )
+        return found
+
+    async def _read(self, wanted: Sequence[int], bytes_max: int = 2**62) -> dict[int, StoredTimer]:
+        """Those of the records at `wanted`, ascending, that take up to `bytes_max`."""
+        found: dict[int, StoredTimer] = {}
+        at = size = 0
+        while at < len(wanted) and size < bytes_max:
+            data = await read(self._companion, self._store, wanted[at], READ_BYTES)
+            reached = at
+            for position, header in iterate_headers(data):
+                upto = bisect_right(wanted, header.last_offset, at)
+                if upto > at:
+                    inside = set(wanted[at:upto])
+                    for record in decode_batch(data, position):
+                        if record.offset in inside:
+                            timer = stored_timer(record.offset, record.key, record.value)
+                            if timer is not None:
+                                found[record.offset] = timer
+                                size += len(timer.body) + OVERHEAD_BYTES
+                    at = upto
+                if at == len(wanted):
+                    break
+            if at == reached:
+                raise DataCorrupt(
+                    f"{self._companion.name} has no record at offset {wanted[at]}",
+                    offset=wanted[at],
+                )
+        return found
+
+
+def stored_timer(offset: int, key: bytes | None, value: bytes | None) -> StoredTimer | None:
+    """What a record of the companion keeps; None where it keeps none. Raises RecordInvalid."""
+    if not key:
+        raise RecordInvalid("a record of a timer companion has no key")
+    if key[0] not in {state_records.SCHEDULED, state_records.HALF, state_records.MOVED}:
+        return None
+    record = state_records.decode(key, value or b"")
+    if isinstance(record, Moved):
+        where = record.due_ms, record.timestamp_ms, record.tag, record.number
+        return StoredTimer(*where, record.body)
+    if isinstance(record, Scheduled | HalfKept):
+        return StoredTimer(record.due_ms, record.timestamp_ms, record.tag, offset, record.body)
+    return None

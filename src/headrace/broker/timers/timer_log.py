@@ -1,0 +1,72 @@
+"""The timer companion of a partition, as the shard of its machine needs it.
+
+Invariants: a replay begins at the newest complete checkpoint, which the last record of the log
+names, and first says at which offset that is. There are no snapshots: checkpoints take their place,
+and `timer_space` trims the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.coordination.timers.state_records import checkpoint_of
+from headrace.log.reading import read
+from headrace.records.codec import decode_batch
+from headrace.runtime.completion import completed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headrace.broker.coordinators.internal_topics import InternalPartition, KeyValue
+    from headrace.broker.coordinators.shard_log import Replayed
+    from headrace.coordination.machine import EndsTransaction, InTransaction
+    from headrace.log.partition_log import PartitionLog
+    from headrace.runtime.completion import Completion
+    from headrace.storage.ledger import LedgerStore
+
+
+class TimerLog:
+    """Implements `coordinator_shard.ShardLog`."""
+
+    def __init__(
+        self, companion: PartitionLog, inner: InternalPartition, store: LedgerStore
+    ) -> None:
+        self._companion = companion
+        self._inner = inner
+        self._store = store
+
+    @property
+    def leader_epoch(self) -> int:
+        """See ShardLog."""
+        return self._inner.leader_epoch
+
+    def append(
+        self, records: list[KeyValue], transaction: InTransaction | None = None
+    ) -> Completion:
+        """See ShardLog."""
+        return self._inner.append(records, transaction)
+
+    def append_marker(self, marker: EndsTransaction) -> Completion:
+        """See ShardLog."""
+        return self._inner.append_marker(marker)
+
+    async def replay(self) -> AsyncIterator[Replayed]:
+        """See ShardLog."""
+        await self._inner.wait_settled()
+        start = max(await self._checkpoint(), self._companion.log_start_offset)
+        yield None, start.to_bytes(8)
+        async for replayed in self._inner.replay_from(start):
+            yield replayed
+
+    async def _checkpoint(self) -> int:
+        companion = self._companion
+        last = companion.high_watermark - 1
+        if last < companion.log_start_offset:
+            return 0
+        record = decode_batch(await read(companion, self._store, last, 1))[-1]
+        return checkpoint_of(record.key or b"")
+
+    def snapshot(self, records: list[KeyValue]) -> Completion:
+        """See ShardLog."""
+        assert not records, "timers have checkpoints"
+        return completed()

@@ -1,0 +1,464 @@
+"""Delayed records and half messages of the partitions that this broker serves.
+
+Invariants: what waits, and what is due, is decided by the machine of the partition
+(`coordination.timers`), whose journal is a companion log. A partition that has such a log is hosted
+as soon as this broker serves it, since what is due is delivered without a request. Nothing here
+knows a protocol. Errors are raised as HeadraceErrors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
+
+from headrace.broker.timers.hosted_timers import HostedTimers, translated
+from headrace.broker.timers.timer_bodies import StoredTimer
+from headrace.broker.timers.timer_space import keep_small
+from headrace.broker.topics.companions import open_companion
+from headrace.broker.topics.topic_config import delay_max_ms, half_config
+from headrace.coordination.timers.commands import (
+    AddCommand,
+    CancelCommand,
+    ConfigureCommand,
+    Half,
+    NewTimer,
+    OpenCommand,
+    PollCommand,
+    SettleCommand,
+)
+from headrace.coordination.timers.schedule import TAG_MASK, Entry
+from headrace.coordination.timers.state_records import Origin, Settled
+from headrace.errors import (
+    HeadraceError,
+    NotOwner,
+    RecordInvalid,
+    RecordStateInvalid,
+    StorageUnavailable,
+    TopicUnknown,
+)
+from headrace.metadata.facts import (
+    PARTITIONS,
+    CompanionKind,
+    PartitionFact,
+    partition_of_key,
+)
+from headrace.records.attributes import MESSAGE_ID, find_header
+from headrace.records.bodies import Body, decode_body, encode_body
+from headrace.runtime.completion import Completion
+from headrace.runtime.histogram import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from headrace.broker.coordinators.delays import DelayedBatch, DelayedRecord
+    from headrace.broker.coordinators.producer_ids import ProducerIds
+    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
+    from headrace.log.environment import Environment
+    from headrace.log.partition_log import PartitionLog
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+"""Between two looks for partitions that are served here since, and for records due soon."""
+SPACE_LOOKS: Final = 10
+"""Looks between two of them at the space."""
+SOON_MS: Final = 60_000
+"""A record that is due within this time stays in memory, where there is room."""
+SCAN_PARTS: Final = 20
+"""Parts of a schedule that are searched before others have their turn: 10 ms."""
+
+
+class Delayed(NamedTuple):
+    """A delayed record."""
+
+    partition: int
+    due_ms: int
+    offset: int
+    """In the companion."""
+    number: int
+    timestamp_ms: int
+    body: Body
+
+
+class HalfShown(NamedTuple):
+    """A half message with its record."""
+
+    topic: str
+    partition: int
+    half: Half
+    body: Body
+
+
+class TimerPartitions:
+    """All timers of one broker; implements `broker.coordinators.delays.Delays`."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        topics: Topics,
+        producer_ids: ProducerIds,
+        *,
+        is_alone: bool,
+    ) -> None:
+        self._environment = environment
+        self._topics = topics
+        self._producer_ids = producer_ids
+        self._is_alone = is_alone
+        self._hosted: dict[tuple[UUID, int], HostedTimers] = {}
+        self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
+        self._polls: dict[str, list[asyncio.Event]] = {}
+        self.lateness = Histogram()
+        self._delivered_before = 0
+        """By partitions that are served here no longer."""
+
+    # --- hosting -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Host the partitions that have timers, and tend to them, for ever."""
+        if self._is_alone:
+            await self._load_all()
+        looks = 0
+        while True:
+            self._look()
+            looks += 1
+            for hosted in list(self._hosted.values()):
+                try:
+                    await hosted.look_at_clock()
+                    await hosted.look_ahead()
+                    if looks % SPACE_LOOKS == 0:
+                        await self._configure(hosted)
+                        await keep_small(hosted)
+                except HeadraceError as error:
+                    log.info("%s: its timers are tended to later: %s", hosted.data.name, error)
+            await asyncio.sleep(LOOK_S)
+
+    async def _load_all(self) -> None:
+        """Load the partitions that have timers: no client may ask for them before they are due."""
+        for entry in await self._environment.metadata.list(PARTITIONS):
+            topic_id, number = partition_of_key(entry.key)
+            topic = self._topics.by_id.get(topic_id)
+            data = None if topic is None else topic.log(number)
+            if data is not None and PartitionFact.decode(entry.value).has_companion(
+                CompanionKind.TIMERS
+            ):
+                data.load()
+
+    def _look(self) -> None:
+        ownership = self._topics.ownership
+        for topic in list(self._topics.by_name.values()):
+            for number, data in topic.logs:
+                if (
+                    data.is_loaded
+                    and data.upkeep.chain.fact.has_companion(CompanionKind.TIMERS)
+                    and (topic.id, number) not in self._hosted
+                    and ownership.is_mine(topic, number)
+                ):
+                    self._environment.tasks.spawn(self._open(topic, number), f"timers {data.name}")
+
+    async def _open(self, topic: Topic, number: int) -> None:
+        try:
+            await self._host(topic, number)
+        except HeadraceError as error:
+            log.info("the timers of %s-%d are opened later: %s", topic.name, number, error)
+
+    async def _host(self, topic: Topic, number: int) -> HostedTimers:
+        data = topic.require_log(number)
+        if data.is_deleted:
+            raise TopicUnknown(f"topic {topic.name!r} was deleted")
+        key = (topic.id, number)
+        hosted = self._hosted.get(key)
+        if hosted is not None and hosted.data is data and not hosted.shard.is_closed:
+            return hosted
+        if not self._topics.ownership.is_mine(topic, number):
+            raise NotOwner(f"{data.name} is not served by this broker: refresh the metadata")
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            hosted = self._hosted.get(key)
+            if hosted is not None and hosted.data is data and not hosted.shard.is_closed:
+                return hosted
+            self.resign(topic, number)
+            kind = CompanionKind.TIMERS
+            companion = await open_companion(
+                self._environment, topic, number, kind, is_owned=not self._is_alone
+            )
+            if topic.log(number) is not data:
+                raise NotOwner(f"{data.name} has changed hands: refresh the metadata")
+            hosted = HostedTimers(
+                topic, number, companion, self._environment, self.lateness, self._wake
+            )
+            self._hosted[key] = hosted
+            await self._begin(hosted)
+        self._opening.pop(key, None)
+        return hosted
+
+    async def _begin(self, hosted: HostedTimers) -> None:
+        await self._configure(hosted)
+        state = hosted.state
+        if state is not None and state.producer_id < 0:
+            await hosted.ask(OpenCommand(await self._producer_ids.take()))
+
+    @staticmethod
+    async def _configure(hosted: HostedTimers) -> None:
+        config = half_config(hosted.topic.fact.configs)
+        state = hosted.state
+        if state is None or state.halves.config != config:
+            await hosted.ask(ConfigureCommand(config))
+
+    def resign(self, topic: Topic, number: int) -> None:
+        """This broker serves the partition no longer."""
+        hosted = self._hosted.pop((topic.id, number), None)
+        if hosted is not None:
+            self._delivered_before += hosted.deliveries.delivered_total
+            hosted.close(NotOwner(f"{hosted.data.name} is served by another broker now"))
+
+    def forget_topic(self, topic_id: UUID) -> None:
+        """The topic was deleted, and what waited with it."""
+        for key in [key for key in self._hosted if key[0] == topic_id]:
+            hosted = self._hosted.pop(key)
+            self._delivered_before += hosted.deliveries.delivered_total
+            hosted.close(TopicUnknown("the topic was deleted"))
+
+    def close(self) -> None:
+        """Refuse what waits, stop the timers."""
+        for hosted in self._hosted.values():
+            hosted.deliveries.close()
+            hosted.shard.close(NotOwner("the broker is stopping"))
+
+    @property
+    def delivered_total(self) -> int:
+        """Records that were appended when they were due."""
+        return self._delivered_before + sum(
+            hosted.deliveries.delivered_total for hosted in self._hosted.values()
+        )
+
+    def hosted(self) -> Iterator[HostedTimers]:
+        """For metrics."""
+        yield from self._hosted.values()
+
+    # --- adding ------------------------------------------------------------------------------
+
+    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Completion:
+        """See Delays."""
+        topic = self._topics.by_id.get(partition.upkeep.chain.topic_id)
+        if topic is None:
+            raise TopicUnknown(f"the topic of {partition.name} was deleted")
+        number = int(partition.name.rpartition("-")[2])
+        self._check(topic, batch)
+        completion = Completion()
+        adding = self._add(topic, number, batch, completion)
+        self._environment.tasks.spawn(adding, f"delay records of {partition.name}")
+        return completion
+
+    def _check(self, topic: Topic, batch: DelayedBatch) -> None:
+        """Raises RecordInvalid where a record is due too late."""
+        bound_ms = delay_max_ms(topic.fact.configs)
+        latest_ms = self._environment.clock.now_ms() + bound_ms
+        reason = (
+            f"it is due more than headrace.delay.max.ms={bound_ms} from now: send an earlier time,"
+            " or raise the limit of the topic"
+        )
+        late = [one.batch_index for one in batch.records if one.due_ms > latest_ms]
+        if late:
+            raise RecordInvalid(
+                f"record {late[0]} of the batch: {reason}; nothing of the batch is stored",
+                record_errors=[(index, reason) for index in late],
+            )
+
+    async def _add(
+        self, topic: Topic, number: int, batch: DelayedBatch, completion: Completion
+    ) -> None:
+        try:
+            hosted = await self._host(topic, number)
+            await self._add_to(hosted, batch)
+        except HeadraceError as error:
+            completion.fail(translated(error))
+        except asyncio.CancelledError:
+            completion.fail(StorageUnavailable("the broker is stopping"))
+            raise
+        except Exception as fault:
+            log.exception("delayed records of %s-%d met a fault of the broker", topic.name, number)
+            completion.fail(fault)
+        else:
+            completion.succeed()
+
+    async def _add_to(self, hosted: HostedTimers, batch: DelayedBatch) -> None:
+        now_ms = self._environment.clock.now_ms()
+        timers = [_new_timer(delayed) for delayed in batch.records]
+        origin = None if batch.origin is None else Origin(*batch.origin, now_ms)
+        reply = await hosted.ask(AddCommand(timers, origin))
+        for offset, timer in zip(reply.offsets or (), timers, strict=False):
+            if timer.due_ms <= now_ms + SOON_MS:
+                where = timer.due_ms, timer.timestamp_ms, timer.tag, offset
+                hosted.bodies.keep(offset, StoredTimer(*where, timer.body))
+
+    # --- delayed records ---------------------------------------------------------------------
+
+    async def list_delayed(
+        self, topic: Topic, number: int, after: Entry, count_max: int
+    ) -> list[Delayed]:
+        """Records that wait, by due time, after `after`; without those that are due right now."""
+        hosted = await self._hosted_or_none(topic, number)
+        state = None if hosted is None else hosted.state
+        if hosted is None or state is None:
+            return []
+        entries = list(islice(state.schedule.after(after), count_max))
+        return await self._shown(hosted, entries)
+
+    @staticmethod
+    async def _shown(hosted: HostedTimers, entries: list[Entry]) -> list[Delayed]:
+        found = await hosted.bodies.get([entry.offset for entry in entries])
+        shown = []
+        for due_ms, offset in entries:
+            _, timestamp_ms, _, number, body = found[offset]
+            shown.append(
+                Delayed(hosted.number, due_ms, offset, number, timestamp_ms, decode_body(body))
+            )
+        return shown
+
+    async def cancel(self, topic: Topic, number: int, due_ms: int, timer_number: int) -> bool:
+        """Do not deliver the record with this due time and number; False if it does not wait."""
+        hosted = await self._hosted_or_none(topic, number)
+        state = None if hosted is None else hosted.state
+        if hosted is None or state is None:
+            return False
+        entries = [Entry(due_ms, timer_number)]
+        if not state.schedule.has(due_ms, timer_number):  # it may have been written again
+            same = []
+            for entry in state.schedule.after(Entry(due_ms, timer_number)):
+                if entry.due_ms != due_ms:
+                    break
+                same.append(entry)
+            shown = await self._shown(hosted, same)
+            entries = [Entry(due_ms, one.offset) for one in shown if one.number == timer_number]
+        return await self._cancel(hosted, entries) > 0
+
+    async def cancel_by_id(self, topic: Topic, number: int, message_id: str) -> int:
+        """Cancel the waiting records that carry this message id; how many."""
+        hosted = await self._hosted_or_none(topic, number)
+        state = None if hosted is None else hosted.state
+        if hosted is None or state is None:
+            return 0
+        tag, candidates = tag_of(message_id), list[Entry]()
+        for at, (bucket, part) in enumerate(state.schedule.parts()):
+            candidates += state.schedule.tagged(bucket, part, tag)
+            if at % SCAN_PARTS == SCAN_PARTS - 1:
+                await asyncio.sleep(0)
+        candidates = [entry for entry in candidates if state.schedule.has(*entry)]
+        wanted = message_id.encode()
+        shown = await self._shown(hosted, candidates)
+        entries = [
+            Entry(one.due_ms, one.offset)
+            for one in shown
+            if find_header(one.body.headers, MESSAGE_ID) == wanted
+        ]
+        return await self._cancel(hosted, entries)
+
+    @staticmethod
+    async def _cancel(hosted: HostedTimers, entries: list[Entry]) -> int:
+        cancelled = 0
+        for entry in entries:
+            reply = await hosted.ask(CancelCommand(*entry))
+            cancelled += reply.is_done
+        return cancelled
+
+    async def _hosted_or_none(self, topic: Topic, number: int) -> HostedTimers | None:
+        """The timers of a partition, None if it never had any. Raises HeadraceError."""
+        data = topic.require_log(number)
+        if not self._topics.ownership.is_mine(topic, number):
+            raise NotOwner(f"{data.name} is not served by this broker: refresh the metadata")
+        await data.wait_loaded()
+        if not data.upkeep.chain.fact.has_companion(CompanionKind.TIMERS):
+            return None
+        hosted = await self._host(topic, number)
+        if hosted.state is None:
+            await self._configure(hosted)  # waits until it is loaded, or raises
+        return hosted
+
+    # --- half messages -----------------------------------------------------------------------
+
+    async def list_halves(self, topic: Topic, number: int) -> tuple[list[Half], list[Settled]]:
+        """(pending half messages, outcomes that are kept) of a partition, the oldest first."""
+        hosted = await self._hosted_or_none(topic, number)
+        state = None if hosted is None else hosted.state
+        if state is None:
+            return [], []
+        return list(state.halves.saved()), list(state.halves.outcomes)
+
+    async def settle(self, topic: Topic, number: int, command: SettleCommand) -> Settled | None:
+        """Commit or roll back a half message; its outcome, None where it is not of this partition.
+
+        Raises RecordStateInvalid where it has the other outcome already.
+        """
+        hosted = await self._hosted_or_none(topic, number)
+        if hosted is None:
+            return None
+        reply = await hosted.shard.submit(command)
+        if isinstance(reply.error, RecordStateInvalid) and reply.outcome is None:
+            return None
+        if reply.error is not None:
+            raise translated(reply.error)
+        outcome: Settled = reply.outcome
+        return outcome
+
+    async def poll_checks(self, group: str, count_max: int, wait_s: float) -> list[HalfShown]:
+        """Half messages whose producer group is asked what became of them.
+
+        Waits up to `wait_s` for the first one. Each check is given to one caller.
+        """
+        event = asyncio.Event()
+        self._polls.setdefault(group, []).append(event)
+        try:
+            async with asyncio.timeout(wait_s):
+                while True:
+                    event.clear()
+                    found = await self._poll(group, count_max)
+                    if found:
+                        return found
+                    await event.wait()
+        except TimeoutError:
+            return []
+        finally:
+            waiting = self._polls[group]
+            waiting.remove(event)
+            if not waiting:
+                del self._polls[group]
+
+    async def _poll(self, group: str, count_max: int) -> list[HalfShown]:
+        shown: list[HalfShown] = []
+        for hosted in list(self._hosted.values()):
+            if hosted.state is None or len(shown) >= count_max:
+                continue
+            reply = await hosted.ask(PollCommand(group, count_max - len(shown)))
+            if reply.halves:
+                found = await hosted.bodies.get([half.offset for half in reply.halves])
+                shown += [
+                    HalfShown(
+                        hosted.topic.name,
+                        hosted.number,
+                        half,
+                        decode_body(found[half.offset].body),
+                    )
+                    for half in reply.halves
+                ]
+        return shown
+
+    def _wake(self, groups: tuple[str, ...]) -> None:
+        for group in groups:
+            for event in self._polls.get(group, ()):
+                event.set()
+
+
+def tag_of(message_id: str) -> int:
+    """By which a message is found by its id. Do not change: stored."""
+    return crc32(message_id.encode()) & TAG_MASK if message_id else 0
+
+
+def _new_timer(delayed: DelayedRecord) -> NewTimer:
+    record = delayed.record
+    message_id = (find_header(record.headers, MESSAGE_ID) or b"").decode()
+    body = encode_body(record.key, record.value, record.headers)
+    return NewTimer(delayed.due_ms, record.timestamp_ms, tag_of(message_id), body)

@@ -1,0 +1,115 @@
+"""Checkpoints of a timer companion, and the space of records that are needed no more.
+
+Invariants: the log is trimmed only before the newest complete checkpoint, and only of what is
+neither scheduled, nor a pending half message, nor on its way to the partition's log. What is still
+needed there is written again first. Both are done in small steps, between which others have their
+turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.timers.timer_bodies import stored_timer
+from headrace.coordination.timers.commands import (
+    BeginCheckpointCommand,
+    Copy,
+    EndCheckpointCommand,
+    MoveCommand,
+    SavePartsCommand,
+)
+from headrace.log.reading import read
+from headrace.records.batch import iterate_headers
+from headrace.records.codec import decode_batch
+
+if TYPE_CHECKING:
+    from headrace.broker.timers.hosted_timers import HostedTimers
+    from headrace.coordination.timers.timer_state import TimerState
+
+CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
+"""Of the log since the last checkpoint, at least; a replay reads about as much."""
+ENTRY_BYTES: Final = 8
+PARTS_AT_ONCE: Final = 4
+STEP_BYTES: Final = 256 * 1024
+SPACE_BYTES: Final = 32 * 1024 * 1024
+"""A log that is smaller is left as it is."""
+TRIM_RECORDS: Final = 50_000
+"""Between two trims, each of which is a write of metadata."""
+
+
+async def keep_small(hosted: HostedTimers) -> None:
+    """Write a checkpoint and free space, where either is due. Raises HeadraceError."""
+    state = hosted.state
+    if state is None:
+        return
+    index_bytes = state.schedule.count * ENTRY_BYTES
+    is_wasteful = _is_wasteful(hosted, state)
+    if state.tail_bytes >= max(CHECKPOINT_BYTES, index_bytes) or (
+        is_wasteful and _is_checkpoint_old(hosted, state)
+    ):
+        await write_checkpoint(hosted)
+    if is_wasteful:
+        await free_space(hosted)
+
+
+def _live(state: TimerState) -> int:
+    return state.schedule.count + len(state.halves) + state.outstanding_count
+
+
+def _span(hosted: HostedTimers, state: TimerState) -> int:
+    return state.next_offset - hosted.companion.log_start_offset
+
+
+def _is_wasteful(hosted: HostedTimers, state: TimerState) -> bool:
+    """Whether more than half of what the log holds is needed no more."""
+    if hosted.companion.size_bytes < SPACE_BYTES:
+        return False
+    return 2 * _live(state) < _span(hosted, state)
+
+
+def _is_checkpoint_old(hosted: HostedTimers, state: TimerState) -> bool:
+    return 2 * (state.checkpoint - hosted.companion.log_start_offset) < _span(hosted, state)
+
+
+async def write_checkpoint(hosted: HostedTimers) -> None:
+    """Write the state anew, so that a replay begins here. Raises HeadraceError."""
+    reply = await hosted.ask(BeginCheckpointCommand())
+    while reply.is_done:
+        reply = await hosted.ask(SavePartsCommand(PARTS_AT_ONCE))
+    await hosted.ask(EndCheckpointCommand())
+
+
+async def free_space(hosted: HostedTimers) -> None:
+    """Trim the log's oldest part, as long as most of it is needed no more. Raises HeadraceError."""
+    companion, state = hosted.companion, hosted.state
+    if state is None:
+        return
+    offset, limit = companion.log_start_offset, state.checkpoint
+    while offset < limit and hosted.state is state and 2 * _live(state) < _span(hosted, state):
+        trim_at = min(offset + TRIM_RECORDS, limit)
+        while offset < trim_at:
+            offset = await _move(hosted, offset)
+            await asyncio.sleep(0)
+        outstanding = [at for offsets in state.outstanding.values() for at in offsets]
+        start = min(offset, limit, *outstanding)
+        await companion.upkeep.trim(max(start, companion.log_start_offset))
+        if start < offset:
+            return  # later: these are on their way to the partition's log
+
+
+async def _move(hosted: HostedTimers, offset: int) -> int:
+    """Write again what is needed of a stretch of the log; where the next one begins."""
+    data = await read(hosted.companion, hosted.store, offset, STEP_BYTES)
+    copies: list[Copy] = []
+    end = offset
+    for position, header in iterate_headers(data):
+        for record in decode_batch(data, position):
+            timer = stored_timer(record.offset, record.key, record.value)
+            if timer is not None and record.offset >= offset:
+                due_ms, timestamp_ms, tag, number, body = timer
+                copies.append(Copy(due_ms, timestamp_ms, tag, record.offset, number, body))
+        end = header.last_offset + 1
+    if copies:
+        await hosted.ask(MoveCommand(copies))
+    return end

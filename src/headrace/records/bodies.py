@@ -1,0 +1,61 @@
+"""A record without its place in a batch: key, value and headers, as companion logs keep it.
+
+Invariants: pure; the bytes are those of a batch's record from its key on. Do not change: stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import BatchCorrupt
+from headrace.records.codec import read_varint, write_varint
+
+if TYPE_CHECKING:
+    from headrace.records.codec import Headers
+
+
+class Body(NamedTuple):
+    """What a producer sent."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def encode_body(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
+    """The bytes of a body."""
+    parts = [_sized(key), _sized(value), write_varint(len(headers))]
+    for name, content in headers:
+        parts += (_sized(name.encode()), _sized(content))
+    return b"".join(parts)
+
+
+def _sized(data: bytes | None) -> bytes:
+    return write_varint(-1) if data is None else write_varint(len(data)) + data
+
+
+def decode_body(data: bytes) -> Body:
+    """The reverse of `encode_body`. Raises BatchCorrupt."""
+    try:
+        key, at = _read(data, 0)
+        value, at = _read(data, at)
+        count, at = read_varint(data, at)
+        headers: Headers = []
+        for _ in range(count):
+            name, at = _read(data, at)
+            content, at = _read(data, at)
+            headers.append(((name or b"").decode(errors="replace"), content))
+    except IndexError:
+        raise BatchCorrupt("a stored record ends too early") from None
+    if at != len(data):
+        raise BatchCorrupt(f"{len(data) - at} bytes follow a stored record")
+    return Body(key, value, headers)
+
+
+def _read(data: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = read_varint(data, at)
+    if size < 0:
+        return None, at
+    if at + size > len(data):
+        raise BatchCorrupt(f"a key or value of {size} bytes, {len(data) - at} are left")
+    return data[at : at + size], at + size
