@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 from tests.cluster.fixtures import cluster
 from tests.cluster.oracle import Oracle, oracle, stream
 
+from headrace.dev_cluster.parts import find_parts
 from headrace.runtime import compiled
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
-from headrace.server.dev_cluster.parts import find_parts
 
 if TYPE_CHECKING:
     from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore

@@ -26,8 +26,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster.fixtures import cluster
 from tests.integration.broker import Broker
 
+from headrace.dev_cluster.parts import find_parts
 from headrace.records.codec import Record, encode_batch
-from headrace.server.dev_cluster.parts import find_parts
 from headrace_bench.raw_client import produce_request
 
 TOPIC = "t"

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster.brokers import SESSION_MS, Brokers, Load
 
-from headrace.server.dev_cluster.cluster import ClusterOptions, DevCluster
-from headrace.server.dev_cluster.parts import find_parts
+from headrace.dev_cluster.cluster import ClusterOptions, DevCluster
+from headrace.dev_cluster.parts import find_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

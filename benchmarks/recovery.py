@@ -19,9 +19,9 @@ from statistics import median
 from tests.cluster.fixtures import cluster
 from tests.cluster.writer_process import WriterProcess
 
+from headrace.dev_cluster.parts import find_parts
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
-from headrace.server.dev_cluster.parts import find_parts
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.ledger import LedgerId

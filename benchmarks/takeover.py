@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tests.cluster.fixtures import cluster
 
+from headrace.dev_cluster.parts import find_parts
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import PartitionLog
@@ -25,7 +26,6 @@ from headrace.records.codec import Record, encode_batch
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
-from headrace.server.dev_cluster.parts import find_parts
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 

@@ -105,7 +105,7 @@ def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **optio
 
 
 def _data_folder(asked: Path | None) -> Path:
-    from headrace.runtime.jars import cache_folder
+    from headrace.java.jars import cache_folder
     from headrace_bench.peers import disk_under
 
     folder = asked or cache_folder() / "bench-data"

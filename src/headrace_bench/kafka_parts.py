@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from headrace.runtime.jars import cache_folder
+from headrace.java.jars import cache_folder
 
 KAFKA_VERSION = "4.3.0"
 COORDINATES = (("org.apache.kafka", "kafka_2.13"), ("org.apache.kafka", "kafka-tools"))

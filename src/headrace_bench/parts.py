@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import Retriable
-from headrace.runtime.jars import cache_folder
+from headrace.java.jars import cache_folder
 from headrace_bench.kafka_parts import fetch_with_ivy
 
 if TYPE_CHECKING:

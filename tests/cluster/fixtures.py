@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.dev_cluster.cluster import DevCluster
+from headrace.dev_cluster.parts import Parts, find_parts
+from headrace.dev_cluster.settings import ClusterOptions
 from headrace.errors import HeadraceError
-from headrace.server.dev_cluster.cluster import DevCluster
-from headrace.server.dev_cluster.parts import Parts, find_parts
-from headrace.server.dev_cluster.settings import ClusterOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

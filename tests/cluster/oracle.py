@@ -20,7 +20,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.server.dev_cluster.parts import Parts
+    from headrace.dev_cluster.parts import Parts
 
 SOURCE = Path(__file__).with_name("java") / "BookKeeperOracle.java"
 _LENGTH = Struct(">I")

@@ -12,11 +12,11 @@ import time
 import psutil
 import pytest
 
+from headrace.dev_cluster.cluster import DevCluster
+from headrace.dev_cluster.parts import Parts
+from headrace.dev_cluster.processes import Family, ProcessNotReady, ServerProcess
+from headrace.dev_cluster.settings import ClusterOptions
 from headrace.errors import FolderInUse
-from headrace.server.dev_cluster.cluster import DevCluster
-from headrace.server.dev_cluster.parts import Parts
-from headrace.server.dev_cluster.processes import Family, ProcessNotReady, ServerProcess
-from headrace.server.dev_cluster.settings import ClusterOptions
 
 
 def wait_until(condition, timeout_s=60.0):
@@ -59,7 +59,7 @@ def test_a_cluster_serves_and_its_servers_may_be_killed_suspended_and_restarted(
 def test_processes_die_with_their_owner_even_when_both_are_stopped_by_force(tmp_path):
     owner = (
         "import sys, signal, os; from pathlib import Path\n"
-        "from headrace.server.dev_cluster.processes import Family\n"
+        "from headrace.dev_cluster.processes import Family\n"
         "family = Family()\n"
         "pids = [family.start(['sleep', '1000'], Path(sys.argv[1])).pid for _ in range(2)]\n"
         "os.kill(pids[0], signal.SIGSTOP)\n"

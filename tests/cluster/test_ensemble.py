@@ -11,8 +11,8 @@ from tests.cluster.bookkeeper_rig import opened
 from tests.cluster.brokers import Brokers, Load
 from tests.integration.clients import create_topic
 
-from headrace.server.dev_cluster.cluster import DevCluster, OtherEnsemble
-from headrace.server.dev_cluster.settings import ClusterOptions
+from headrace.dev_cluster.cluster import DevCluster, OtherEnsemble
+from headrace.dev_cluster.settings import ClusterOptions
 
 PARTITIONS = 3
 RECOVERY_S_MAX = 240

@@ -15,12 +15,12 @@ from tests.cluster.fixtures import cluster
 from tests.integration.broker import Broker
 from tests.integration.clients import Confluent, Rec, create_topic
 
+from headrace.dev_cluster.parts import Parts
 from headrace.errors import HeadraceError, MetadataUnavailable
+from headrace.java.jars import Jar, JarUnavailable, ensure_jars
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.jars import Jar, JarUnavailable, ensure_jars
 from headrace.runtime.tls import TlsFiles, client_context
 from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
-from headrace.server.dev_cluster.parts import Parts
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.settings import BookKeeperSettings

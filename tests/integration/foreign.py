@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.runtime.jars import cache_folder
+from headrace.java.jars import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,7 @@ from tests.integration.clients import create_topic
 from tests.integration.java import _classpath
 from tests.integration.test_transactions import fresh, read_all
 
-from headrace.runtime.jars import Jar, ensure_jars
+from headrace.java.jars import Jar, ensure_jars
 from headrace_bench.kafka_parts import java
 
 SOURCES = Path(__file__).with_name("java_apps")

@@ -1,7 +1,7 @@
 """`headrace cluster`: the commands, and `dev`, which runs what brokers of a cluster stand on.
 
 Rules of the room: `dev` starts and stops servers, and says what to type next; what they are made of
-is `headrace.server.dev_cluster`'s business. The other commands are in `cluster_admin`.
+is `headrace.dev_cluster`'s business. The other commands are in `cluster_admin`.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def dev(
       headrace cluster dev
       headrace cluster dev --bookies 4 --zookeepers 3 --folder ./cluster
     """
-    from headrace.server.dev_cluster.cluster import DevCluster
-    from headrace.server.dev_cluster.settings import ClusterOptions
+    from headrace.dev_cluster.cluster import DevCluster
+    from headrace.dev_cluster.settings import ClusterOptions
 
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,11 +1,11 @@
 """The two jars that Spark does not bring: Iceberg's runtime and SQLite's JDBC driver.
 
-Rules of the room: coordinates and hashes only; `headrace.runtime.jars` fetches and checks.
+Rules of the room: coordinates and hashes only; `headrace.java.jars` fetches and checks.
 """
 
 from __future__ import annotations
 
-from headrace.runtime.jars import Jar
+from headrace.java.jars import Jar
 
 ICEBERG = Jar(
     "org.apache.iceberg",

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.java.installation import find_java_home
+from headrace.java.jars import cache_folder, ensure_jars
 from headrace.pipeline.jars import PINNED
-from headrace.runtime.jars import cache_folder, ensure_jars
-from headrace.runtime.java import find_java_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

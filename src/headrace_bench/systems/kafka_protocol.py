@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from headrace.runtime.jars import cache_folder
+from headrace.java.jars import cache_folder
 from headrace_bench import java_tools, latency, parts
 from headrace_bench.hdr import HdrHistogram
 from headrace_bench.kafka_parts import KAFKA_VERSION, java, kafka_classpath

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from headrace.server.dev_cluster.processes import ServerProcess
+    from headrace.dev_cluster.processes import ServerProcess
     from headrace_verify.blackbox.fake_clock import FakeClock
     from headrace_verify.real_broker import RealBroker
 

@@ -14,8 +14,8 @@ import subprocess
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.server.dev_cluster.cluster import DevCluster
-from headrace.server.dev_cluster.settings import ClusterOptions, Place
+from headrace.dev_cluster.cluster import DevCluster
+from headrace.dev_cluster.settings import ClusterOptions, Place
 from headrace_verify.blackbox.fabric import CLIENTS, Edge
 from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 from headrace_verify.blackbox.nodes import BrokerNode, Node, ServerNode, SlowAnswers, SmallDisk

@@ -119,14 +119,14 @@ def _make_ready(plan: Any) -> None:
 
     line = StatusLine()
     if plan.target == CLUSTER:
-        from headrace.server.dev_cluster.parts import find_parts
+        from headrace.dev_cluster.parts import find_parts
 
         line.show(0, "BookKeeper and ZooKeeper are made ready")
         find_parts()
     if plan.with_archive:
+        from headrace.java.installation import find_java_home
+        from headrace.java.jars import cache_folder, ensure_jars
         from headrace.pipeline.jars import PINNED
-        from headrace.runtime.jars import cache_folder, ensure_jars
-        from headrace.runtime.java import find_java_home
 
         line.show(0, "Spark's jars are made ready")
         find_java_home(cache_folder())

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from headrace.dev_cluster.cluster import DevCluster
+from headrace.dev_cluster.settings import ClusterOptions
 from headrace.runtime.clock import SystemClock
 from headrace.server.cluster_admin import open_admin
-from headrace.server.dev_cluster.cluster import DevCluster
-from headrace.server.dev_cluster.settings import ClusterOptions
 from headrace.server.settings import ClusterSettings
 from headrace_verify.real_broker import RealBroker
 from headrace_verify.self_proof import spoiled_launch

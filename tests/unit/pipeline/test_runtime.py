@@ -1,7 +1,7 @@
 """Quiet settings of a Spark session."""
 
+from headrace.java.jars import CACHE_VARIABLE
 from headrace.pipeline.session import SessionConfig, Warehouse, settings_of, with_retries
-from headrace.runtime.jars import CACHE_VARIABLE
 
 
 def test_settings_stay_on_this_machine_and_say_nothing(tmp_path, monkeypatch):

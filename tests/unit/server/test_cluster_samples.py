@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.server.dev_cluster.settings import (
+from headrace.dev_cluster.settings import (
     ClusterOptions,
     Member,
     of_bookie,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import Rejected, Retriable
-from headrace.runtime.jars import cache_folder
+from headrace.java.jars import cache_folder
 from headrace_verify.blackbox.consumers import HEARTBEAT_MS, SESSION_TIMEOUT_MS
 from headrace_verify.blackbox.languages.child import CODECS, command_of, consume, produce
 

@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.runtime.jars import Jar, cache_folder, ensure_jars
-from headrace.runtime.java import find_java_home
+from headrace.java.installation import find_java_home
+from headrace.java.jars import Jar, cache_folder, ensure_jars
 from headrace_verify.blackbox.consumers import HEARTBEAT_MS, SESSION_TIMEOUT_MS
 from headrace_verify.blackbox.languages.child import CODECS, command_of, consume, produce
 

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.runtime.web_server import serving
 
 from headrace.errors import Rejected
-from headrace.runtime import jars
-from headrace.runtime.java import JavaMissing, find_java_home, probe, wrap
+from headrace.java import jars
+from headrace.java.installation import JavaMissing, find_java_home, probe, wrap
 
 
 def test_the_wrapper_drops_the_one_module_and_keeps_every_other_argument(tmp_path):
@@ -35,7 +35,7 @@ def test_a_java_that_is_none_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr("shutil.which", lambda name: None)
-    monkeypatch.setattr("headrace.runtime.java._home_from_wheel", lambda cache: None)
+    monkeypatch.setattr("headrace.java.installation._home_from_wheel", lambda cache: None)
     with pytest.raises(JavaMissing, match="is Java 25"):
         find_java_home(tmp_path)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from headrace.errors import Fatal, Rejected, Retriable
-from headrace.runtime.download import DownloadCorrupt, DownloadFailed, Downloads
+from headrace.java.download import DownloadCorrupt, DownloadFailed, Downloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

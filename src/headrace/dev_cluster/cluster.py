@@ -14,11 +14,9 @@ import socket
 import subprocess
 from typing import IO, TYPE_CHECKING, Self
 
-from headrace.errors import FolderInUse, Rejected
-from headrace.runtime.randomness import SystemRandomness
-from headrace.server.dev_cluster.parts import Parts, find_parts
-from headrace.server.dev_cluster.processes import Family, ProcessNotReady, ServerProcess
-from headrace.server.dev_cluster.settings import (
+from headrace.dev_cluster.parts import Parts, find_parts
+from headrace.dev_cluster.processes import Family, ProcessNotReady, ServerProcess
+from headrace.dev_cluster.settings import (
     LOOPBACK,
     ClusterOptions,
     Member,
@@ -26,6 +24,8 @@ from headrace.server.dev_cluster.settings import (
     of_zookeeper,
     write_settings,
 )
+from headrace.errors import FolderInUse, Rejected
+from headrace.runtime.randomness import SystemRandomness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

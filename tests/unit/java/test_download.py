@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.certificates import Authority
 from tests.unit.runtime.web_server import serving
 
-from headrace.runtime.download import DownloadCorrupt, DownloadFailed, Downloads
+from headrace.java.download import DownloadCorrupt, DownloadFailed, Downloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

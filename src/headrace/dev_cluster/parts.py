@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from headrace.runtime.jars import Jar, cache_folder, ensure_jars
-from headrace.runtime.java import find_java_home
+from headrace.java.installation import find_java_home
+from headrace.java.jars import Jar, cache_folder, ensure_jars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,1 @@
+"""Java and jars: what Spark, the development cluster, attacks and benchmarks need of them."""
