@@ -43,6 +43,8 @@ class LogConfig:
     dirty_ratio_min: float = 0.5
     """Which part of the bytes must be uncompacted for a round to begin."""
     compression: str = "producer"
+    ttl_ms: int = -1
+    """After which time share groups do not deliver a record any more."""
     has_attributes: bool = False
     """Whether queue attributes (reserved headers) are read, for which batches are opened."""
     is_remote_enabled: bool = False

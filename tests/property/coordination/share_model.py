@@ -22,10 +22,20 @@ class ModelRecord:
 
 
 @dataclass
+class Attributes:
+    """Of one record."""
+
+    priority: int = 0
+    expires_ms: int = -1
+    wanted_by: tuple[str, ...] = ("", "x", "y")
+
+
+@dataclass
 class ShareModel:
     config: object
     start: int
     keys: dict[int, int]
+    attributes: dict[int, Attributes] = field(default_factory=dict)
     records: dict[int, ModelRecord] = field(default_factory=dict)
     delivered: list[tuple[int, str, int]] = field(default_factory=list)
 
@@ -80,10 +90,42 @@ class ShareModel:
         record = self.records[offset]
         record.state, record.owner, record.at_ms = FINISHED, "", 0
 
-    def expire(self, now_ms: int) -> None:
+    def expire(self, now_ms: int, rows_end: int = 0) -> None:
+        """Locks end, and so do records whose rows are known, which are those before `rows_end`."""
         for offset, record in self.records.items():
             if record.state == ACQUIRED and record.at_ms <= now_ms:
                 self.release(offset, now_ms)
+        for offset in range(self.start, rows_end):
+            record = self.record(offset)
+            if record.state == AVAILABLE and self.is_expired(offset, now_ms):
+                self.outdate(offset)
+
+    def is_expired(self, offset: int, now_ms: int) -> bool:
+        found = self.attributes.get(offset)
+        return found is not None and 0 <= found.expires_ms <= now_ms
+
+    def outdate(self, offset: int) -> None:
+        if self.config.are_expired_dead:
+            self.give_up(offset)
+        else:
+            self.finish(offset)
+
+    def learn(self, first: int, end: int, now_ms: int) -> None:
+        """What the group need not be asked about is finished at once."""
+        for offset in range(max(first, self.start), end):
+            record, found = self.record(offset), self.attributes.get(offset, Attributes())
+            if record.state != AVAILABLE:
+                continue
+            if self.config.filter_tags not in found.wanted_by:
+                self.finish(offset)
+            elif self.is_expired(offset, now_ms):
+                self.outdate(offset)
+
+    def by_priority(self, offsets: set[int]) -> list[int]:
+        def rank(offset: int) -> tuple[int, int]:
+            return -self.attributes.get(offset, Attributes()).priority, offset
+
+        return sorted(offsets, key=rank)
 
     def crash(self) -> None:
         """What was acquired is available again; its delivery was never counted as ended."""
@@ -106,6 +148,7 @@ class ShareModel:
             if record.state in {FINISHED, ARCHIVING}:
                 continue
             is_free = record.state == AVAILABLE and record.at_ms <= now_ms
+            is_free = is_free and not self.is_expired(offset, now_ms)
             if is_free and not (self.config.is_ordered and record.key in busy):
                 found.add(offset)
             busy.add(record.key)

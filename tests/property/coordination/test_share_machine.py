@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
-from tests.property.coordination.share_model import ACQUIRED, ARCHIVING, FINISHED, ShareModel
+from tests.property.coordination.share_model import (
+    ACQUIRED,
+    ARCHIVING,
+    FINISHED,
+    Attributes,
+    ShareModel,
+)
 
 from headrace.coordination.shares.commands import (
     ACCEPT,
@@ -48,16 +55,39 @@ class Rig:
             is_ordered=rng.random() < 0.5,
             backoff_ms=rng.choice([(), (10,), (10, 100)]),
             has_dead_letters=rng.random() < 0.5,
+            are_expired_dead=rng.random() < 0.5,
+            has_attributes=rng.random() < 0.4,
+            filter_tags=rng.choice(["", "", "x"]),
         )
         self.now_ms = 1_000
         self.log_end = 0
         self.log_start = 0
         self.keys = {offset: rng.randrange(4) for offset in range(10_000)}
         self.journal: list[tuple[bytes, bytes | None]] = []
-        self.model = ShareModel(self.config, 0, self.keys)
+        self.attributes = {}
+        if self.config.has_attributes:
+            self.attributes = {offset: self.some_attributes() for offset in range(10_000)}
+        self.model = ShareModel(self.config, 0, self.keys, self.attributes)
         self.letters: list[tuple[int, int]] = []
         self.machine = ShareMachine()
         self.ask(OpenCommand(GROUP, 0, self.config))
+
+    def some_attributes(self) -> Attributes:
+        rng = self.rng
+        expires_ms = rng.randrange(1_000, 6_000) if rng.random() < 0.2 else -1
+        wanted_by = ("", *(name for name in "xy" if rng.random() < 0.7))
+        return Attributes(rng.randrange(4), expires_ms, wanted_by)
+
+    def row(self, offset: int) -> Row:
+        key = self.keys[offset] if self.config.is_ordered else -1 - offset
+        found = self.attributes.get(offset, Attributes())
+        is_wanted = self.config.filter_tags in found.wanted_by
+        return Row(offset, key, found.priority, found.expires_ms, is_wanted)
+
+    @property
+    def rows_end(self) -> int:
+        keyed = self.machine.groups[GROUP].keyed
+        return 0 if keyed is None else keyed.rows_end
 
     def ask(self, command):
         decision = self.machine.decide(command, self.now_ms)
@@ -78,12 +108,16 @@ class Rig:
     def pass_time(self) -> None:
         self.now_ms += self.rng.choice([1, 9, 10, 60, 1_000])
         self.tick_if_due()
-        self.model.expire(self.now_ms)
 
     def tick_if_due(self) -> None:
-        deadline_ms = self.machine.next_deadline_ms()
-        if deadline_ms is not None and deadline_ms <= self.now_ms:
+        for _ in range(10):
+            deadline_ms = self.machine.next_deadline_ms()
+            if deadline_ms is None or deadline_ms > self.now_ms:
+                break
             self.ask(ShareTickCommand())
+        else:
+            raise AssertionError("the machine is never done with this moment")
+        self.model.expire(self.now_ms, self.rows_end)
 
     def acquire(self) -> None:
         records_max = self.rng.choice([1, 2, 10, 500])
@@ -92,14 +126,16 @@ class Rig:
         assert peeked.error is None
         if peeked.rows_from >= 0:
             rows_end = min(self.log_end, peeked.rows_from + self.rng.randrange(1, 40))
-            rows = [Row(n, self.keys[n]) for n in range(peeked.rows_from, rows_end)]
+            rows = [self.row(n) for n in range(peeked.rows_from, rows_end)]
             self.ask(LearnCommand(GROUP, peeked.rows_from, rows, rows_end))
+            self.model.learn(peeked.rows_from, rows_end, self.now_ms)
             self.tick_if_due()  # a wait may have ended before its record was known again
             peeked = self.ask(PeekCommand(GROUP, self.log_end, records_max))
         within = sorted(peeked.ranges)
         is_strict = self.rng.random() < 0.5
         reply = self.ask(AcquireCommand(GROUP, member, within, records_max, is_strict))
         assert reply.error is None
+        self.check_priorities(reply.acquired, records_max)
         until_ms = self.now_ms + self.config.lock_ms
         for first, last, deliveries in reply.acquired:
             self.model.acquire(first, last, deliveries, member, until_ms, self.now_ms)
@@ -107,6 +143,22 @@ class Rig:
         assert acquired <= records_max or not is_strict
         if not acquired:
             self.check_that_nothing_was_there()
+
+    def check_priorities(self, acquired, records_max: int) -> None:
+        """Those that come first are delivered, unless one of them is suspected."""
+        if not self.config.needs_rows:
+            return
+        could_be = self.model.deliverable(self.rows_end, self.now_ms)
+        suspect = max(2, -(-self.config.delivery_count_max // 2))
+        if all(self.model.record(offset).deliveries < suspect for offset in could_be):
+            expected = self.model.by_priority(could_be)[:records_max]
+            got = [n for first, last, _ in acquired for n in range(first, last + 1)]
+            assert got == sorted(expected), "others come first"
+
+    def change_filter(self) -> None:
+        self.config = replace(self.config, filter_tags=self.rng.choice(["", "x", "y"]))
+        self.model.config = self.config
+        self.ask(OpenCommand(GROUP, 0, self.config))
 
     def check_that_nothing_was_there(self) -> None:
         group = self.machine.groups[GROUP]
@@ -204,6 +256,7 @@ class Rig:
             self.trim,
             self.copy_dead_letters,
             self.crash,
+            self.change_filter,
         ]
         self.rng.choice(steps * 4 + rare)()
         self.check()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.broker.topics.topic_config import BOOLEAN, INT, LIST, STRING, ConfigDefinition
 from headrace.coordination.shares.config import ShareConfig
 from headrace.errors import ConfigInvalid
+from headrace.records.filters import parse_sql, parse_tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,6 +44,18 @@ def _backoff(text: str) -> bool:
         return False
     steps = [int(part) for part in text.split(",") if part]
     return len(steps) <= BACKOFF_STEPS_MAX and all(step <= BACKOFF_MS_MAX for step in steps)
+
+
+def _tags(text: str) -> bool:
+    if text:
+        parse_tags(text)  # raises ConfigInvalid
+    return True
+
+
+def _sql(text: str) -> bool:
+    if text:
+        parse_sql(text)
+    return True
 
 
 def _reset(text: str) -> bool:
@@ -148,6 +161,30 @@ _TABLE = (
         _backoff,
     ),
     ConfigDefinition(
+        "headrace.share.expired",
+        STRING,
+        "skip",
+        "What becomes of records that have expired (headrace-expire-at, headrace.message.ttl.ms):"
+        " skip, or dead-letter.",
+        _one_of("skip", "dead-letter"),
+    ),
+    ConfigDefinition(
+        "headrace.share.filter.tags",
+        STRING,
+        "",
+        "Deliver records with one of these tags (headrace-tag), such as order || invoice; others"
+        " count as acknowledged.",
+        _tags,
+    ),
+    ConfigDefinition(
+        "headrace.share.filter.sql",
+        STRING,
+        "",
+        "Deliver records whose headers make this SQL92 expression true, such as region = 'eu' AND"
+        " amount > 100; the others count as acknowledged.",
+        _sql,
+    ),
+    ConfigDefinition(
         "errors.deadletterqueue.topic.name",
         STRING,
         "",
@@ -208,4 +245,7 @@ def share_config(overrides: Mapping[str, str]) -> ShareConfig:
         is_ordered=value("headrace.share.key.order") == "true",
         backoff_ms=tuple(int(part) for part in backoff.split(",") if part),
         has_dead_letters=bool(value("errors.deadletterqueue.topic.name")),
+        are_expired_dead=value("headrace.share.expired") == "dead-letter",
+        filter_tags=value("headrace.share.filter.tags"),
+        filter_sql=value("headrace.share.filter.sql"),
     )

@@ -11,14 +11,14 @@ what was read; so nothing is acquired that does not fit the answer.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.group_config import duration_ms
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.shares.dead_letters import DeadLetters, Origin
-from headrace.broker.shares.share_reads import BatchesRead, rows_of
+from headrace.broker.shares.share_reads import BatchesRead, row_reader, rows_of
 from headrace.broker.topics.companions import open_companion
 from headrace.coordination.shares.commands import (
     AcquireCommand,
@@ -180,12 +180,13 @@ class SharePartitions:
             peeked = cast("PeekReply", await hosted.shard.submit(command))
             _check(peeked.error)
             pause = Pause(isolation, end, settled, peeked.wait_ms)
-            if not peeked.ranges:
+            if not peeked.ranges or peeked.reads_ahead:
                 if peeked.rows_from >= 0 and await self._learn(
                     hosted, group_id, peeked.rows_from, isolation
                 ):
                     continue
-                return Received(pause=pause)
+                if not peeked.ranges:
+                    return Received(pause=pause)
             read_ = await self._read(hosted, sorted(peeked.ranges), request, isolation)
             if read_.skipped:
                 _check((await hosted.shard.submit(SkipCommand(group_id, read_.skipped))).error)
@@ -366,16 +367,19 @@ class SharePartitions:
     async def _open_group(self, hosted: _Hosted, group_id: str, topic_id: UUID) -> None:
         await self._begin(group_id, topic_id)
         terms = self._terms(group_id)
-        machine = hosted.shard.machine
+        machine, log_config, config = hosted.shard.machine, hosted.data.config, terms.config
+        if log_config.has_attributes or log_config.ttl_ms >= 0:
+            has_attributes, ttl_ms = log_config.has_attributes, log_config.ttl_ms
+            config = replace(config, has_attributes=has_attributes, ttl_ms=ttl_ms)
         if isinstance(machine, ShareMachine):
             group = machine.groups.get(group_id)
-            if group is not None and group.config == terms.config:
+            if group is not None and group.config == config:
                 if group.window.start < hosted.data.log_start_offset:
                     start = LogStartCommand(hosted.data.log_start_offset)
                     _check((await hosted.shard.submit(start)).error)
                 return
         start_offset = await self._first_offset(hosted.data, terms.offset_reset)
-        command = OpenCommand(group_id, start_offset, terms.config)
+        command = OpenCommand(group_id, start_offset, config)
         reply = cast("ShareReply", await hosted.shard.submit(command))
         _check(reply.error)
 
@@ -400,7 +404,12 @@ class SharePartitions:
         rows_end = found.add(bytes(fetched.data), start, OFFSET_MAX, fetched.aborted or ())
         if rows_end <= rows_from:
             return False
-        rows = [row for data in found.batches for row in rows_of(data, start)]
+        machine = hosted.shard.machine
+        group = machine.groups.get(group_id) if isinstance(machine, ShareMachine) else None
+        if group is None:
+            return False
+        reader = row_reader(group.config)
+        rows = [row for data in found.batches for row in rows_of(data, start, reader)]
         command = LearnCommand(group_id, rows_from, rows, rows_end)
         _check((await hosted.shard.submit(command)).error)
         return True

@@ -7,18 +7,25 @@ compaction has removed) are named once and in order.
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from headrace.coordination.shares.commands import Row
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, RecordInvalid
+from headrace.records.attributes import PRIORITY_DEFAULT, expire_at_ms, priority
 from headrace.records.batch import CONTROL, TRANSACTIONAL, iterate_headers, read_header
 from headrace.records.codec import iterate_records
+from headrace.records.filters import parse_sql, parse_tags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.coordination.shares.commands import Acquired
+    from headrace.coordination.shares.config import ShareConfig
+    from headrace.records.attributes import Headers
+    from headrace.records.codec import Record
+    from headrace.records.filters import Filter
 
 log = logging.getLogger(__name__)
 
@@ -80,18 +87,66 @@ class BatchesRead:
         return found
 
 
-def rows_of(batch: bytes, start: int) -> list[Row]:
+class RowReader:
+    """Makes rows of records, as one group's settings have it."""
+
+    __slots__ = ("_config", "_filters")
+
+    def __init__(self, config: ShareConfig) -> None:
+        self._config = config
+        self._filters = _filters(config.filter_tags, config.filter_sql)
+
+    def row(self, record: Record) -> Row:
+        """The row of one record. A malformed attribute counts as not set: its topic took it while
+        attributes were off."""
+        config, headers = self._config, record.headers
+        key = crc32(record.key) if config.is_ordered and record.key is not None else -1
+        rank, expires_ms = 0, -1
+        if config.ttl_ms >= 0 and record.timestamp_ms >= 0:
+            expires_ms = record.timestamp_ms + config.ttl_ms
+        if config.has_attributes:
+            rank = PRIORITY_DEFAULT
+            if headers:
+                rank, expires_ms = _attributes(headers, expires_ms)
+        is_wanted = all(one.matches(headers) for one in self._filters)
+        return Row(
+            record.offset, key if key >= 0 else -1 - record.offset, rank, expires_ms, is_wanted
+        )
+
+
+def _attributes(headers: Headers, expires_ms: int) -> tuple[int, int]:
+    """(priority, time of expiry) of a record; `expires_ms`: by its topic's setting."""
+    rank = PRIORITY_DEFAULT
+    try:
+        rank = priority(headers)
+        own_ms = expire_at_ms(headers)
+    except RecordInvalid:
+        return rank, expires_ms
+    if own_ms is None:
+        return rank, expires_ms
+    return rank, own_ms if expires_ms < 0 else min(own_ms, expires_ms)
+
+
+@lru_cache(maxsize=1_000)
+def row_reader(config: ShareConfig) -> RowReader:
+    """The reader for a group with these settings."""
+    return RowReader(config)
+
+
+def _filters(tags: str, sql: str) -> tuple[Filter, ...]:
+    """What the texts say; they were checked when they were set."""
+    found = (parse_tags(tags) if tags else None, parse_sql(sql) if sql else None)
+    return tuple(one for one in found if one is not None)
+
+
+def rows_of(batch: bytes, start: int, reader: RowReader) -> list[Row]:
     """The rows of the records of one batch, from `start` on.
 
     A record without a key has no order with others: it is a key of its own. So is each offset of a
     batch that cannot be decoded: its consumers find out, and the group goes on.
     """
     try:
-        return [
-            Row(record.offset, -1 - record.offset if record.key is None else crc32(record.key))
-            for record in iterate_records(batch)
-            if record.offset >= start
-        ]
+        return [reader.row(record) for record in iterate_records(batch) if record.offset >= start]
     except HeadraceError as error:
         header = read_header(batch)
         log.warning("the batch at offset %d cannot be decoded: %s", header.base_offset, error)

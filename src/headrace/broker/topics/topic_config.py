@@ -136,6 +136,14 @@ _USED = (
         _boolean,
     ),
     ConfigDefinition(
+        "headrace.message.ttl.ms",
+        LONG,
+        "-1",
+        "Share groups skip or dead-letter (headrace.share.expired) records older than this; -1:"
+        " never. headrace-expire-at of a record counts where it comes first.",
+        _integer(-1, INT64_MAX),
+    ),
+    ConfigDefinition(
         QUORUM,
         STRING,
         ONE_COPY,
@@ -418,6 +426,7 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         delete_retention_ms=int(value("delete.retention.ms")),
         dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
         compression=value("compression.type"),
+        ttl_ms=int(value("headrace.message.ttl.ms")),
         has_attributes=value(ATTRIBUTES) == "true",
         is_remote_enabled=_is_remote(configs),
         local_retention_ms=int(value("local.retention.ms")),

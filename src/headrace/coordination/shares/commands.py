@@ -32,7 +32,8 @@ class Row(NamedTuple):
 
     offset: int
     key_hash: int
-    """Equal for records of one key. Collisions cost parallelism, never order."""
+    """Equal for records of one key. Collisions cost parallelism, never order. A negative one is of
+    this record alone."""
     priority: int = 0
     """0 to 9; higher ones are delivered first"""
     expires_ms: int = -1
@@ -107,7 +108,9 @@ class PeekReply:
     error: HeadraceError | None = None
     ranges: list[tuple[int, int]] = field(default_factory=list)
     rows_from: int = -1
-    """Of an ordered group: the offset from which rows are wanted (LearnCommand), -1: none are."""
+    """The offset from which rows are wanted (LearnCommand), -1: none are."""
+    reads_ahead: bool = False
+    """Whether these rows come first, though there are `ranges`: some may go before them."""
     wait_ms: int = -1
     """After which time more can be had though nothing new comes, -1: not by time alone."""
 
@@ -189,7 +192,7 @@ class SkipCommand:
 
 @dataclass(slots=True)
 class LearnCommand:
-    """What the records of an ordered group hold, from `rows_from` to `rows_end`.
+    """What records hold, from `rows_from` to `rows_end`, for a group that needs rows.
 
     `rows_from` is what `PeekReply.rows_from` said: where the group knows less by now, as after a
     reload, the command does nothing. Offsets without a row hold no record (control records,

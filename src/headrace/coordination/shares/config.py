@@ -26,6 +26,37 @@ class ShareConfig:
     """headrace.share.retry.backoff.ms: wait before the 2nd, 3rd, ... delivery; the last repeats"""
     has_dead_letters: bool = False
     """Whether errors.deadletterqueue.topic.name is set (KIP-1191)"""
+    are_expired_dead: bool = False
+    """headrace.share.expired=dead-letter: expired records are given up, else they are skipped"""
+    filter_tags: str = ""
+    """headrace.share.filter.tags: which records the group wants; empty: all"""
+    filter_sql: str = ""
+    """headrace.share.filter.sql, the same"""
+    has_attributes: bool = False
+    """headrace.message.attributes of the topic: records have priorities and times of expiry"""
+    ttl_ms: int = -1
+    """headrace.message.ttl.ms of the topic, -1: none"""
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether records are looked at one by one before they are delivered."""
+        return (
+            self.is_ordered
+            or self.has_attributes
+            or self.ttl_ms >= 0
+            or bool(self.filter_tags)
+            or bool(self.filter_sql)
+        )
+
+    def reads_as(self, other: ShareConfig) -> bool:
+        """Whether the rows that were made under `other` are the same under this one."""
+        return (
+            self.is_ordered == other.is_ordered
+            and self.has_attributes == other.has_attributes
+            and self.ttl_ms == other.ttl_ms
+            and self.filter_tags == other.filter_tags
+            and self.filter_sql == other.filter_sql
+        )
 
     def retry_after_ms(self, delivery_count: int) -> int:
         """How long a record waits that was delivered `delivery_count` times without success."""

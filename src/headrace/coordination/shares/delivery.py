@@ -1,11 +1,12 @@
-"""Which records of a window may be delivered next: by offset, or one per key.
+"""Which records of a window may be delivered next: by offset, or by priority and one per key.
 
 Invariants: only an index over the window, which decides; what is stale in a heap is passed over
 when it is met, and dropped when it comes to the top. `candidates` changes nothing; `note` is told
 of each change of the window after it was made.
 How it works: a heap of what may be delivered now and one of what may be later, by time. Keys
-(`KeyedDelivery`) have a queue each; the head of a queue is in a heap unless it is in flight, so no
-two records of a key are ever delivered at once, and a key that waits holds up no other.
+(`RowDelivery`) have a queue each; the head of a queue is in a heap unless it is in flight, so no
+two records of a key are ever delivered at once, and a key that waits holds up no other. A record
+that is a key of its own has no queue: it is always a head.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Delivery(Protocol):
         ...
 
     def next_ms(self) -> int | None:
-        """When the next waiting record may be delivered; may be early."""
+        """When the next waiting record may be delivered, or expires; may be early."""
         ...
 
 
@@ -130,10 +131,10 @@ class OffsetDelivery:
         return self._later[0][0] if self._later else None
 
 
-class KeyedDelivery:
+class RowDelivery:
     """The heads of keys, higher priorities first, then by offset."""
 
-    __slots__ = ("_later", "_queues", "_ready", "_rows", "_window", "rows_end")
+    __slots__ = ("_expiring", "_later", "_queues", "_ready", "_rows", "_window", "rows_end")
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -143,6 +144,8 @@ class KeyedDelivery:
         """(-priority, offset) of heads that are available."""
         self._later: list[tuple[int, int]] = []
         """(at_ms, offset) of heads that wait."""
+        self._expiring: list[tuple[int, int]] = []
+        """(expires_ms, offset) of records that were available when it was noted."""
         self.rows_end = window.start
         """Up to here it is known what the records' keys are."""
 
@@ -156,6 +159,11 @@ class KeyedDelivery:
             if run is None or run.is_terminal or run.state == ARCHIVING:
                 continue
             self._rows[row.offset] = row
+            if row.expires_ms >= 0:
+                heappush(self._expiring, (row.expires_ms, row.offset))
+            if row.key_hash < 0:
+                self._expose_head(row.offset)
+                continue
             queue = self._queues.get(row.key_hash)
             if queue is None:
                 queue = self._queues[row.key_hash] = deque()
@@ -163,7 +171,7 @@ class KeyedDelivery:
             queue.append(row.offset)
         self.rows_end = max(self.rows_end, rows_end)
         for key_hash in touched:
-            self._expose(key_hash)
+            self._expose_key(key_hash)
 
     def row_at(self, offset: int) -> Row | None:
         """What is known of the record at `offset`, unless it is finished."""
@@ -186,16 +194,53 @@ class KeyedDelivery:
         run = self._window.run_at(offset)
         if row is None or run is None or run.state != AVAILABLE or run.at_ms != 0:
             return None
-        return run.count if self._queues[row.key_hash][0] == offset else None
+        is_head = row.key_hash < 0 or self._queues[row.key_hash][0] == offset
+        return run.count if is_head else None
+
+    def expired(self, now_ms: int) -> list[tuple[int, int]]:
+        """(offset, delivery count) of available records that have expired."""
+        heap, found, places = self._expiring, dict[int, int](), [0]
+        while places:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= now_ms:
+                offset = heap[place][1]
+                run = self._window.run_at(offset) if offset in self._rows else None
+                if run is not None and run.state == AVAILABLE:
+                    found[offset] = run.count
+                places += (2 * place + 1, 2 * place + 2)
+        return sorted(found.items())
+
+    def has_expired(self, offset: int, now_ms: int) -> bool:
+        """Whether the record is known, and has expired."""
+        row = self._rows.get(offset)
+        return row is not None and 0 <= row.expires_ms <= now_ms
 
     def note(self, first: int, last: int) -> None:
         """See Delivery."""
         for offset in range(max(first, self._window.start), last + 1):
             row = self._rows.get(offset)
-            if row is not None:
-                self._expose(row.key_hash)
+            if row is None:
+                continue
+            if row.expires_ms >= 0:
+                heappush(self._expiring, (row.expires_ms, offset))
+            self._expose(row)
+        self._drop_stale()
+
+    def _drop_stale(self) -> None:
         while self._ready and self._ready_count(self._ready[0][1]) is None:
             heappop(self._ready)
+        bound = STALE_MIN + STALE_RATIO * len(self._rows)
+        if len(self._expiring) > bound:
+            rows = self._rows.values()
+            self._expiring = [(row.expires_ms, row.offset) for row in rows if row.expires_ms >= 0]
+            heapify(self._expiring)
+        if len(self._ready) > bound:
+            self._ready = sorted({entry for entry in self._ready if self._is_known(entry[1])})
+        if len(self._later) > bound:
+            self._later = sorted({entry for entry in self._later if self._is_known(entry[1])})
+
+    def _is_known(self, offset: int) -> bool:
+        return offset in self._rows
 
     def finished(self, first: int, last: int) -> None:
         """The records [first, last] are finished or given up: the next of their keys may come."""
@@ -205,13 +250,20 @@ class KeyedDelivery:
         else:
             offsets = [offset for offset in range(first, last + 1) if offset in self._rows]
         for offset in offsets:
-            keys[self._rows.pop(offset).key_hash] = None
+            key_hash = self._rows.pop(offset).key_hash
+            if key_hash >= 0:
+                keys[key_hash] = None
         for key_hash in keys:
-            self._expose(key_hash)
-        while self._ready and self._ready_count(self._ready[0][1]) is None:
-            heappop(self._ready)
+            self._expose_key(key_hash)
+        self._drop_stale()
 
-    def _expose(self, key_hash: int) -> None:
+    def _expose(self, row: Row) -> None:
+        if row.key_hash < 0:
+            self._expose_head(row.offset)
+        else:
+            self._expose_key(row.key_hash)
+
+    def _expose_key(self, key_hash: int) -> None:
         """Let the key's head be found, unless it is in flight."""
         queue = self._queues.get(key_hash)
         if queue is None:
@@ -221,7 +273,9 @@ class KeyedDelivery:
         if not queue:
             del self._queues[key_hash]
             return
-        offset = queue[0]
+        self._expose_head(queue[0])
+
+    def _expose_head(self, offset: int) -> None:
         run = self._window.run_at(offset)
         if run is None or run.state == ACQUIRED:
             return
@@ -238,7 +292,21 @@ class KeyedDelivery:
             if run is not None and run.state == AVAILABLE and run.at_ms == at_ms:
                 self._window.set(offset, offset, AVAILABLE, run.count)
                 self.note(offset, offset)
+        # Available ones stay until they are finished by stored records; the others are noted again.
+        while self._expiring and self._expiring[0][0] <= now_ms:
+            if self._is_available(self._expiring[0][1]):
+                break
+            heappop(self._expiring)
+
+    def _is_available(self, offset: int) -> bool:
+        run = self._window.run_at(offset) if offset in self._rows else None
+        return run is not None and run.state == AVAILABLE
 
     def next_ms(self) -> int | None:
         """See Delivery."""
-        return self._later[0][0] if self._later else None
+        expiring, next_ms = self._expiring, self._later[0][0] if self._later else None
+        while expiring and expiring[0][1] not in self._rows:
+            heappop(expiring)  # an index entry alone: no state changes
+        if not expiring:
+            return next_ms
+        return expiring[0][0] if next_ms is None else min(next_ms, expiring[0][0])

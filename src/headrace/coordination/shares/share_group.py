@@ -15,7 +15,6 @@ from headrace.coordination.shares.commands import (
     ACCEPT,
     FAILED_BY_CONSUMER,
     FAILED_BY_COUNT,
-    FAILED_BY_EXPIRY,
     GAP,
     REJECT,
     RELEASE,
@@ -32,8 +31,8 @@ from headrace.coordination.shares.delivery import (
     STALE_MIN,
     STALE_RATIO,
     Delivery,
-    KeyedDelivery,
     OffsetDelivery,
+    RowDelivery,
 )
 from headrace.coordination.shares.state_records import GroupChanged, StoredRun
 from headrace.coordination.shares.volatile_records import Locked
@@ -75,9 +74,9 @@ class ShareGroup:
         """(until_ms, first, last)."""
 
     @property
-    def keyed(self) -> KeyedDelivery | None:
-        """The delivery by key; None where the group takes records by offset."""
-        return self.delivery if isinstance(self.delivery, KeyedDelivery) else None
+    def keyed(self) -> RowDelivery | None:
+        """The delivery by rows; None where the group takes records by offset."""
+        return self.delivery if isinstance(self.delivery, RowDelivery) else None
 
     def room(self) -> int:
         """How many more records may become unfinished."""
@@ -91,12 +90,14 @@ class ShareGroup:
 
     def configure(self, config: ShareConfig) -> None:
         """Take new settings; a change of the order of delivery begins its index anew."""
-        is_new_order = config.is_ordered != self.config.is_ordered
+        is_new_order = not config.reads_as(self.config)
         self.config = config
         if is_new_order:
-            self.delivery = (
-                KeyedDelivery(self.window) if config.is_ordered else OffsetDelivery(self.window)
-            )
+            self._index_delivery()
+
+    def _index_delivery(self) -> None:
+        has_rows = self.config.needs_rows
+        self.delivery = RowDelivery(self.window) if has_rows else OffsetDelivery(self.window)
 
     def lock(self, locked: Locked) -> None:
         """Take note of a delivery or a renewal."""
@@ -117,11 +118,7 @@ class ShareGroup:
         if changed.is_reset:
             self.window = Window(changed.start)
             self._locks.clear()
-            self.delivery = (
-                KeyedDelivery(self.window)
-                if self.config.is_ordered
-                else OffsetDelivery(self.window)
-            )
+            self._index_delivery()
             return
         if changed.start >= 0:
             start = window.start
@@ -175,19 +172,27 @@ class ShareGroup:
 
     def peek(self, readable_end: int, records_max: int, now_ms: int) -> PeekReply:
         """What could be acquired now, in the order of delivery."""
-        reply = PeekReply()
+        reply, keyed = PeekReply(), self.keyed
         left = records_max
+        if keyed is not None and keyed.rows_end < readable_end and self._rows_room() > 0:
+            # Records of a higher priority may follow: as many are known as may be unfinished.
+            reply.reads_ahead = self.config.has_attributes
+            if reply.reads_ahead:
+                reply.rows_from = keyed.rows_end
         for first, last, _count in self.delivery.candidates():
             if left <= 0:
                 return reply
             if first >= readable_end:
-                break
+                if keyed is None:
+                    break
+                continue
+            if keyed is not None and keyed.has_expired(first, now_ms):
+                continue
             size = min(last - first + 1, readable_end - first, left)
             reply.ranges.append((first, first + size - 1))
             left -= size
         next_ms = self.next_deadline_ms()
         reply.wait_ms = -1 if next_ms is None else max(next_ms - now_ms, 0)
-        keyed = self.keyed
         if keyed is not None:
             if left > 0 and keyed.rows_end < readable_end and self._rows_room() > 0:
                 reply.rows_from = keyed.rows_end
@@ -209,7 +214,7 @@ class ShareGroup:
         lock_ms = command.lock_ms if command.lock_ms >= 0 else self.config.lock_ms
         until_ms = now_ms + min(max(lock_ms, 1), LOCK_MS_MAX)
         locked: list[Locked] = []
-        for first, last, count in sorted(self._taken(command)):
+        for first, last, count in sorted(self._taken(command, now_ms)):
             if locked and locked[-1].last + 1 == first and locked[-1].deliveries == count + 1:
                 locked[-1] = locked[-1]._replace(last=last)  # heads of keys that are neighbours
             else:
@@ -217,14 +222,16 @@ class ShareGroup:
                 locked.append(Locked(self.number, first, last, count + 1, member, until_ms))
         return locked
 
-    def _taken(self, command: AcquireCommand) -> Iterator[Piece]:
+    def _taken(self, command: AcquireCommand, now_ms: int) -> Iterator[Piece]:
         """What is delivered: pieces that lie within what the caller has at hand."""
         left = command.records_max
         limit = self.config.delivery_count_max
         suspect = max(2, -(-limit // 2))
         """Deliveries after which a record may be what makes its consumers fail (KAFKA-17541)."""
-        taken_any = False
+        taken_any, keyed = False, self.keyed
         for first, last, count in self._offered(command):
+            if keyed is not None and keyed.has_expired(first, now_ms):
+                continue  # the next tick finishes it
             size = last - first + 1
             if count >= suspect:
                 if count == limit - 1 and limit > 2 and taken_any:
@@ -234,7 +241,7 @@ class ShareGroup:
                     size = 1
                 yield first, first + min(size, left) - 1, count
                 return
-            if command.is_strict or self.config.is_ordered:
+            if command.is_strict or keyed is not None:
                 size = min(size, left)
             yield first, first + size - 1, count
             taken_any = True
@@ -417,42 +424,6 @@ class ShareGroup:
         """
         keyed = self.keyed
         return keyed is not None and rows_from <= keyed.rows_end < rows_end
-
-    def decide_rows(
-        self, rows: tuple[Row, ...], rows_end: int, now_ms: int
-    ) -> tuple[list[StoredRun], list[DeadLetter]]:
-        """(runs of new records that are never delivered, dead letters).
-
-        Records without a row (control records, compacted ones) and those that the group's filter
-        does not want are finished; expired ones are finished or become dead letters."""
-        keyed = self.keyed
-        if keyed is None or rows_end <= keyed.rows_end:
-            return [], []
-        letters: list[DeadLetter] = []
-        runs: list[StoredRun] = []
-        reached = keyed.rows_end
-        for row in rows:
-            if row.offset < reached:
-                continue
-            if row.offset > reached:
-                runs.append(StoredRun(reached, row.offset - 1, ARCHIVED, 0))
-            reached = row.offset + 1
-            if not row.is_wanted:
-                runs.append(StoredRun(row.offset, row.offset, ACKNOWLEDGED, 0))
-            elif 0 <= row.expires_ms <= now_ms:
-                offset = row.offset
-                runs.append(self.given_up(offset, offset, 0, now_ms, FAILED_BY_EXPIRY, letters))
-        if reached < rows_end:
-            runs.append(StoredRun(reached, rows_end - 1, ARCHIVED, 0))
-        known = [run for run in runs if not self._is_decided(run)]
-        return known, letters
-
-    def _is_decided(self, run: StoredRun) -> bool:
-        """Whether the window has it already: rows are learned again after a restart."""
-        pieces = self.window.between(run.first, run.last)
-        if not pieces or pieces[-1][1] < run.last:
-            return False
-        return all(piece.is_terminal or piece.state == ARCHIVING for _l, _h, piece in pieces)
 
     def stored_state(self) -> GroupChanged:
         """The whole durable state as one record. What is acquired counts as available again, with

@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, assert_never
 
 from headrace.coordination.machine import Decision
+from headrace.coordination.shares.arrivals import decide_outdated, decide_rows
 from headrace.coordination.shares.commands import (
     AcquireCommand,
     Acquired,
@@ -146,9 +147,9 @@ class ShareMachine:
         letters: list[DeadLetter] = []
         for number in self._due(now_ms):
             group = self._by_number[number]
-            runs, more = group.decide_expired(now_ms)
-            records += _changed(group, runs)
-            letters += more
+            for runs, more in (group.decide_expired(now_ms), decide_outdated(group, now_ms)):
+                records += _changed(group, runs)
+                letters += more
         records.append(TimePassed(now_ms))
         return Decision(records, ShareReply(), effects=[*letters])
 
@@ -306,7 +307,7 @@ def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDe
             if not group.lacks_rows(rows_from, rows_end):
                 return Decision([], ShareReply())
             known = tuple(rows)
-            runs, letters = group.decide_rows(known, rows_end, now_ms)
+            runs, letters = decide_rows(group, known, rows_end, now_ms)
             learned = RowsLearned(group.number, known, rows_end)
             return Decision([*_changed(group, runs), learned], ShareReply(), effects=[*letters])
         case SkipCommand(_, ranges):

@@ -1,0 +1,101 @@
+"""Records that a group finishes without a delivery: unwanted, expired, or not there at all.
+
+Invariants: decides, and changes nothing; what is in flight or decided is left alone, since rows are
+learned again after a restart and when the group's filter changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.coordination.shares.commands import FAILED_BY_EXPIRY, DeadLetter, Row
+from headrace.coordination.shares.state_records import StoredRun
+from headrace.coordination.shares.window import ACKNOWLEDGED, ARCHIVED, AVAILABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.coordination.shares.share_group import ShareGroup
+
+Finished = tuple[list[StoredRun], list[DeadLetter]]
+
+
+def decide_rows(group: ShareGroup, rows: tuple[Row, ...], rows_end: int, now_ms: int) -> Finished:
+    """(runs of new records that are never delivered, dead letters).
+
+    Records without a row (control records, compacted ones) are finished, those that the group's
+    filter does not want are acknowledged, expired ones are finished or become dead letters.
+    """
+    keyed = group.keyed
+    if keyed is None or rows_end <= keyed.rows_end:
+        return [], []
+    letters: list[DeadLetter] = []
+    runs: list[StoredRun] = []
+    reached = keyed.rows_end
+    for row in rows:
+        if row.offset < reached:
+            continue
+        if row.offset > reached:
+            runs.append(StoredRun(reached, row.offset - 1, ARCHIVED, 0))
+        reached = row.offset + 1
+        count = _open_count(group, row.offset)
+        if not row.is_wanted:
+            runs.append(StoredRun(row.offset, row.offset, ACKNOWLEDGED, 0))
+        elif 0 <= row.expires_ms <= now_ms and count is not None:
+            runs.append(_outdated(group, row.offset, count, now_ms, letters))
+    if reached < rows_end:
+        runs.append(StoredRun(reached, rows_end - 1, ARCHIVED, 0))
+    return [piece for run in runs for piece in _open_pieces(group, run)], _merged(letters)
+
+
+def decide_outdated(group: ShareGroup, now_ms: int) -> Finished:
+    """(runs of available records that have expired, dead letters)."""
+    keyed = group.keyed
+    letters: list[DeadLetter] = []
+    if keyed is None:
+        return [], letters
+    found = keyed.expired(now_ms)
+    runs = [_outdated(group, offset, count, now_ms, letters) for offset, count in found]
+    return runs, _merged(letters)
+
+
+def _outdated(
+    group: ShareGroup, offset: int, count: int, now_ms: int, letters: list[DeadLetter]
+) -> StoredRun:
+    """A record has expired."""
+    if not group.config.are_expired_dead:
+        return StoredRun(offset, offset, ARCHIVED, count)
+    return group.given_up(offset, offset, count, now_ms, FAILED_BY_EXPIRY, letters)
+
+
+def _open_count(group: ShareGroup, offset: int) -> int | None:
+    """The delivery count of a record that is neither decided nor in flight, else None."""
+    if offset >= group.window.end:
+        return 0
+    run = group.window.run_at(offset)
+    return run.count if run is not None and run.state == AVAILABLE else None
+
+
+def _open_pieces(group: ShareGroup, run: StoredRun) -> list[StoredRun]:
+    """What of `run` is neither decided nor in flight."""
+    pieces = [
+        run._replace(first=low, last=high)
+        for low, high, piece in group.window.between(run.first, run.last)
+        if piece.state == AVAILABLE
+    ]
+    end = group.window.end
+    if run.last >= end:
+        pieces.append(run._replace(first=max(run.first, end)))
+    return pieces
+
+
+def _merged(letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    """One letter for records that follow each other; each of them is copied by itself."""
+    merged: list[DeadLetter] = []
+    for letter in letters:
+        last = merged[-1] if merged else None
+        if last is not None and letter == last._replace(first=last.last + 1, last=letter.last):
+            merged[-1] = last._replace(last=letter.last)
+        else:
+            merged.append(letter)
+    return merged

@@ -1,0 +1,180 @@
+"""Priority, time to live and filters of share groups, on a broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.broker.test_share_partitions import (
+    GROUP,
+    append,
+    ask,
+    everything,
+    in_a_loop,
+    make_topic,
+    settle,
+    values,
+)
+from tests.unit.kafka.face_rig import broker
+
+from headrace.coordination.shares.commands import RELEASE, Settlement
+from headrace.errors import ConfigInvalid
+from headrace.log.reading import read
+from headrace.records.codec import Record, encode_batch, iterate_records
+
+ON = {"headrace.message.attributes": "true"}
+
+
+def batch_of(*items, timestamp_ms=1_700_000_000_000):
+    """Of (value, {header: value}); without headers a value alone."""
+    pairs = [item if isinstance(item, tuple) else (item, {}) for item in items]
+    records = [
+        Record(0, timestamp_ms, None, value, [(n, v.encode()) for n, v in headers.items()])
+        for value, headers in pairs
+    ]
+    return encode_batch(records)
+
+
+def rank(value, priority):
+    return value, {"headrace-priority": str(priority)}
+
+
+async def topic_of(rig, *batches, topic_configs=None, **configs):
+    await rig.node.group_configs.change(
+        GROUP, lambda _: {"share.auto.offset.reset": "earliest", **configs}
+    )
+    topic = await make_topic(rig, "jobs", topic_configs or {})
+    for data in batches:
+        await append(topic, data)
+    return topic
+
+
+async def received(rig, topic, records_max=500):
+    return await rig.node.shares.receive(topic, 0, ask("a", records_max, is_strict=True))
+
+
+async def drain(rig, topic, records_max=1):
+    found = []
+    while (got := await received(rig, topic, records_max)).acquired:
+        found += values(got)
+        await settle(rig, topic, everything(got))
+    return found
+
+
+@in_a_loop
+async def test_higher_priorities_come_first_and_equal_ones_in_order():
+    async with broker() as rig:
+        topic = await topic_of(
+            rig,
+            batch_of(rank(b"a", 1), b"b", rank(b"c", 9)),
+            batch_of(rank(b"d", 4), rank(b"e", 9), rank(b"f", 0)),
+            topic_configs=ON,
+        )
+        assert await drain(rig, topic) == [b"c", b"e", b"b", b"d", b"a", b"f"]
+
+
+@in_a_loop
+async def test_a_priority_has_no_effect_where_the_topic_does_not_read_attributes():
+    async with broker() as rig:
+        topic = await topic_of(rig, batch_of(rank(b"a", 1), rank(b"b", 9)))
+        assert await drain(rig, topic) == [b"a", b"b"]
+
+
+@in_a_loop
+async def test_expired_records_are_skipped_and_those_after_them_come():
+    async with broker() as rig:
+        gone = {"headrace-expire-at": "1000"}
+        later = {"headrace-expire-at": str(2**53 - 1)}
+        topic = await topic_of(
+            rig, batch_of((b"a", gone), (b"b", later), (b"c", gone), b"d"), topic_configs=ON
+        )
+        assert values(await received(rig, topic)) == [b"b", b"d"]
+        (described,) = await rig.node.shares.describe(topic, 0)
+        assert described.start == 1
+
+
+@in_a_loop
+async def test_records_that_are_older_than_the_topics_limit_become_dead_letters():
+    async with broker() as rig:
+        now_ms = rig.node.clock.now_ms()
+        topic = await topic_of(
+            rig,
+            batch_of(b"old", timestamp_ms=now_ms - 60_000),
+            batch_of(b"new", timestamp_ms=now_ms),
+            topic_configs={"headrace.message.ttl.ms": "30000"},
+            **{
+                "headrace.share.expired": "dead-letter",
+                "errors.deadletterqueue.topic.name": "jobs.dead",
+            },
+        )
+        assert values(await received(rig, topic)) == [b"new"]
+        async with asyncio.timeout(20):
+            while (await rig.node.shares.describe(topic, 0))[0].start != 1:
+                await asyncio.sleep(0.001)
+        dead = rig.node.topics.get("jobs.dead").partitions[0]
+        (copy,) = iterate_records(await read(dead, rig.store, 0, 10_000))
+        assert copy.value == b"old"
+        assert dict(copy.headers)["__dlq.errors.message"] == b"expired"
+
+
+@in_a_loop
+async def test_a_record_that_expires_while_it_is_held_is_not_delivered_again():
+    async with broker() as rig:
+        soon = {"headrace-expire-at": str(rig.node.clock.now_ms() + 50)}
+        topic = await topic_of(rig, batch_of((b"a", soon), b"b"), topic_configs=ON)
+        got = await received(rig, topic)
+        assert values(got) == [b"a", b"b"]
+        async with asyncio.timeout(20):
+            while rig.node.clock.now_ms() <= int(soon["headrace-expire-at"]):
+                await asyncio.sleep(0.005)
+        await settle(rig, topic, [Settlement(0, 1, RELEASE)])
+        assert values(await received(rig, topic)) == [b"b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expression"),
+    [
+        ("headrace.share.filter.tags", "order || invoice"),
+        ("headrace.share.filter.sql", "TAGS = 'order' OR TAGS = 'invoice'"),
+    ],
+)
+def test_a_group_gets_what_its_filter_wants_and_the_rest_counts_as_acknowledged(name, expression):
+    @in_a_loop
+    async def scenario():
+        async with broker() as rig:
+            tags = ("order", "other", "invoice", "other")
+            items = [(b"%d" % n, {"headrace-tag": tag}) for n, tag in enumerate(tags)]
+            topic = await topic_of(rig, batch_of(*items, b"none"), **{name: expression})
+            got = await received(rig, topic)
+            assert values(got) == [b"0", b"2"]
+            await settle(rig, topic, everything(got))
+            (described,) = await rig.node.shares.describe(topic, 0)
+            assert (described.start, described.end) == (5, 5)
+
+    scenario()
+
+
+@in_a_loop
+async def test_a_filter_that_changes_counts_for_all_that_is_not_delivered_yet():
+    async with broker() as rig:
+        items = [(b"%d" % n, {"n": str(n)}) for n in range(6)]
+        sql = "headrace.share.filter.sql"
+        topic = await topic_of(rig, batch_of(*items), **{sql: "n < 5"})
+        held = await received(rig, topic, 1)
+        assert values(held) == [b"0"]
+        await rig.node.group_configs.change(
+            GROUP, lambda _: {"share.auto.offset.reset": "earliest", sql: "n IN ('2', '4')"}
+        )
+        assert values(await received(rig, topic)) == [b"2", b"4"]
+        assert await settle(rig, topic, everything(held)) == [None]
+
+
+@in_a_loop
+async def test_a_malformed_filter_is_refused_when_it_is_set():
+    async with broker() as rig:
+        for name, text in (
+            ("headrace.share.filter.sql", "a = "),
+            ("headrace.share.filter.tags", "a | b"),
+        ):
+            with pytest.raises(ConfigInvalid, match=r"character 5|not a tag"):
+                await rig.node.group_configs.change(GROUP, lambda _, n=name, t=text: {n: t})
