@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any
 
 from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3, 8, 9
 FIND_COORDINATOR, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 10, 19, 20, 22
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
 class Refused(ConnectionError):
@@ -39,7 +41,7 @@ def request_bytes(api: int, version: int, correlation_id: int, **values: Any) ->
     """A request as it goes over the wire, its size in front."""
     request: Any = _request_schema(api, version)
     body = io.BytesIO()
-    entity_writer(request)(body, _build(request, values))
+    entity_writer(request)(body, build_entity(request, values))
     header = struct.pack(">hhih", api, version, correlation_id, 6) + b"verify"
     if request.__flexible__:
         header += b"\x00"
@@ -199,8 +201,8 @@ def _least(hint: Any) -> Any:
     return kind()
 
 
-def _build(cls: Any, values: dict[str, Any]) -> Any:
-    """An entity of `cls`."""
+def build_entity(cls: Any, values: dict[str, Any]) -> Any:
+    """An entity of kio's class `cls`; what `values` leaves out gets its default or least value."""
     hints = _hints_of(cls)
     arguments: dict[str, Any] = {}
     for field in _fields_of(cls):
@@ -213,13 +215,17 @@ def _build(cls: Any, values: dict[str, Any]) -> Any:
         kind = field.metadata.get("kafka_type")
         if kind in {"timedelta_i32", "timedelta_i64"}:
             value = datetime.timedelta(milliseconds=value)
+        elif kind == "datetime_i64":
+            value = None if value < 0 else _EPOCH + datetime.timedelta(milliseconds=value)
+        elif kind == "error_code":
+            value = ErrorCode(value)
         elif value is not None and kind is None:
             if typing.get_origin(hint) in {typing.Union, UnionType}:
                 hint = next(part for part in typing.get_args(hint) if part is not NoneType)
             if typing.get_origin(hint) is tuple:
                 inner = typing.get_args(hint)[0]
-                value = tuple(_build(inner, item) for item in value)
+                value = tuple(build_entity(inner, item) for item in value)
             else:
-                value = _build(hint, value)
+                value = build_entity(hint, value)
         arguments[field.name] = value
     return cls(**arguments)

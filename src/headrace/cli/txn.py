@@ -16,7 +16,7 @@ from headrace.cli.output import print_json, print_table
 from headrace.cli.raw_request import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from headrace.cli.session import Session
 
@@ -49,18 +49,16 @@ def _ask(
     address: str,
     api: tuple[int, int],
     body: dict[str, Any],
-    read: Callable[[bytes], Any] | None = None,
 ) -> Any:
-    """One broker's answer, as `read` reads its body."""
-    from headrace.errors import RecordInvalid
+    """One broker's answer."""
     from headrace.kafka.wire.primitives import FrameInvalid
     from headrace.kafka.wire.schema import read_response, write_request
 
     request = write_request(*api, body)
     try:
         answer = ask(address, *api, request, session.timeout_s, is_flexible=True)
-        return read_response(*api, answer, _BODY_AT) if read is None else read(answer[_BODY_AT:])
-    except (OSError, struct.error, FrameInvalid, RecordInvalid) as error:
+        return read_response(*api, answer, _BODY_AT)
+    except (OSError, struct.error, FrameInvalid) as error:
         raise CommandFailed(
             f"the broker at {address} gave no answer ({error})",
             "Is it a broker that has transactions, and can it be reached?",
@@ -83,7 +81,7 @@ def list_(session: Session, /, states: tuple[str, ...], as_json: bool) -> None:
     rows: list[dict[str, Any]] = []
     for number, address in _brokers(session):
         answer = _ask(session, address, LIST_TRANSACTIONS, body)
-        if int(answer.error_code) != NONE:
+        if answer.error_code != NONE:
             raise CommandFailed(
                 f"broker {number} cannot list its transactions now (code {answer.error_code})",
                 "It may still be loading them: try again",
@@ -110,7 +108,7 @@ def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None
     for number, address in _brokers(session):
         wanted = [name for name in names if name not in found]
         body = {"transactional_ids": wanted}
-        documents = _ask(session, address, DESCRIBE_TRANSACTIONS, body, read_described)
+        documents = _documents(_ask(session, address, DESCRIBE_TRANSACTIONS, body))
         found.update((d["transactional_id"], {**d, "coordinator": number}) for d in documents)
     for name in names:
         if name not in found:
@@ -134,40 +132,27 @@ def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None
             print_table(["topic", "partition"], rows)
 
 
-def read_described(body: bytes) -> list[dict[str, Any]]:
-    """The transactions in a DescribeTransactions answer that are known to the broker.
-
-    By hand: a transaction that never was has the start time -1, which the schemas take for damage.
-    """
-    from headrace.coordination.stored_bytes import StoredReader
-
-    reader = StoredReader(body)
-    reader.int32()  # throttle time
-    documents: list[dict[str, Any]] = []
-    for _ in range(reader.compact_count(1)):
-        code = reader.int16()
-        document: dict[str, Any] = {
-            "transactional_id": reader.compact_string(),
-            "state": reader.compact_string(),
-            "timeout_ms": reader.int32(),
-            "started_ms": reader.int64(),
-            "producer_id": reader.int64(),
-            "producer_epoch": reader.int16(),
-            "partitions": [],
+def _documents(answer: Any) -> list[dict[str, Any]]:
+    """The transactions in a DescribeTransactions answer that are known to the broker."""
+    return [
+        {
+            "transactional_id": item.transactional_id,
+            "state": item.transaction_state,
+            "timeout_ms": item.transaction_timeout_ms,
+            "started_ms": None
+            if item.transaction_start_time_ms < 0
+            else item.transaction_start_time_ms,
+            "producer_id": item.producer_id,
+            "producer_epoch": item.producer_epoch,
+            "partitions": [
+                {"topic": topic.topic, "partition": number}
+                for topic in item.topics
+                for number in topic.partitions
+            ],
         }
-        if document["started_ms"] < 0:
-            document["started_ms"] = None
-        for _ in range(reader.compact_count(1)):
-            topic = reader.compact_string()
-            document["partitions"] += [
-                {"topic": topic, "partition": reader.int32()}
-                for _ in range(reader.compact_count(4))
-            ]
-            reader.tagged_fields()
-        reader.tagged_fields()
-        if code == NONE:
-            documents.append(document)
-    return documents
+        for item in answer.transaction_states
+        if item.error_code == NONE
+    ]
 
 
 @txn.command("abort-hanging")
@@ -210,7 +195,7 @@ def abort_hanging(session: Session, /, topic: str, partition: int, start_offset:
         "coordinator_epoch": max(producer.coordinator_epoch, 0),
     }
     written = _ask(session, address, WRITE_TXN_MARKERS, {"markers": [marker]})
-    code = int(written.markers[0].topics[0].partitions[0].error_code)
+    code = written.markers[0].topics[0].partitions[0].error_code
     if code != NONE:
         raise CommandFailed(
             f"the broker did not write the marker (code {code})",

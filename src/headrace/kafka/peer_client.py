@@ -135,7 +135,7 @@ class KafkaPeerClient:
         # By position: one request may hold markers of two transactions of a producer.
         return [
             {
-                (topic.name, item.partition_index): error_of(int(item.error_code))
+                (topic.name, item.partition_index): error_of(item.error_code)
                 for topic in marker.topics
                 for item in topic.partitions
             }
@@ -161,12 +161,12 @@ class KafkaPeerClient:
             ]
         }
         answer = await self._peer(broker).call(apis.ADD_PARTITIONS_TO_TXN, ADD_VERSION, body)
-        first = error_of(int(answer.error_code))
+        first = error_of(answer.error_code)
         absent: list[Partition] = []
         for result in answer.results_by_transaction:
             for topic in result.topic_results:
                 for item in topic.results_by_partition:
-                    found = error_of(int(item.partition_error_code))
+                    found = error_of(item.partition_error_code)
                     if isinstance(found, TransactionAbortable):
                         absent.append((topic.name, item.partition_index))
                     else:

@@ -39,7 +39,7 @@ class SharePeers:
         api = apis.READ_SHARE_GROUP_STATE_SUMMARY
         answer = await self._call(broker, api, SUMMARY_VERSION, body)
         return {
-            (result.topic_id, item.partition): error_of(int(item.error_code))
+            (result.topic_id, item.partition): error_of(item.error_code)
             or ShareState(item.start_offset, item.delivery_complete_count, item.leader_epoch)
             for result in answer.results
             for item in result.partitions
@@ -63,7 +63,7 @@ class SharePeers:
             (topic.name, item.partition_index): item.offset
             for topic in answer.topics
             for item in topic.partitions
-            if not int(item.error_code)
+            if not item.error_code
         }
 
     async def start_share_group(
@@ -96,7 +96,7 @@ def _body(group_id: str, parts: Iterable[tuple[PartitionKey, dict[str, Any]]]) -
 
 def _outcomes(answer: Any) -> Outcomes:
     return {
-        (result.topic_id, item.partition): error_of(int(item.error_code))
+        (result.topic_id, item.partition): error_of(item.error_code)
         for result in answer.results
         for item in result.partitions
     }

@@ -23,7 +23,7 @@ from headrace.kafka.wire.produce import (
     write_one,
     write_produce,
 )
-from headrace.kafka.wire.schema import _shape
+from headrace_verify.kafka_wire import build_entity
 
 if TYPE_CHECKING:
     import uuid
@@ -43,7 +43,7 @@ TOPICS = st.lists(
 
 def encode(schema: type, values: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
-    entity_writer(schema)(buffer, _shape(schema).build(values))
+    entity_writer(schema)(buffer, build_entity(schema, values))
     return buffer.getvalue()
 
 

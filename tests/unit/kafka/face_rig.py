@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 from contextlib import asynccontextmanager
-from dataclasses import MISSING, fields
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,12 @@ from headrace.broker.node import Node
 from headrace.kafka.apis import APIS
 from headrace.kafka.connection import Connection
 from headrace.kafka.dispatch import KafkaFace
-from headrace.kafka.wire.schema import _Shape
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.memory import MemoryLedgerStore
+from headrace_verify.kafka_wire import build_entity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -78,7 +77,7 @@ class Client:
         """Send a request; what it leaves out is zero, empty or null."""
         cls = load_request_schema(api_key, version)
         body = io.BytesIO()
-        entity_writer(cls)(body, build(cls, request))
+        entity_writer(cls)(body, build_entity(cls, request))
         head = _HEAD.pack(api_key, version, len(self.asked)) + b"\x00\x01t"
         if version >= APIS[api_key].flexible_from:
             head += b"\x00"
@@ -150,47 +149,3 @@ def batch(*values: bytes, timestamp_ms: int = 1_700_000_000_000, **options: Any)
     """A record batch as a producer makes it."""
     records = [Record(i, timestamp_ms, None, value, []) for i, value in enumerate(values)]
     return encode_batch(records, **options)
-
-
-def build(cls: type, request: dict[str, Any]) -> Any:
-    """An entity of `kio`, with zero, empty or null for what `request` leaves out."""
-    return _Lenient(cls).build(request)
-
-
-class _Lenient(_Shape):
-    def build(self, answer: Any) -> Any:
-        given = dict(answer)
-        for item in fields(self.cls):
-            if item.name not in given and item.default is MISSING:
-                given[item.name] = _zero(item)
-        return super().build(given)
-
-    @staticmethod
-    def _nested(hint: Any) -> Any:
-        convert = _Shape._nested(hint)
-        cells = dict(zip(convert.__code__.co_freevars, convert.__closure__ or (), strict=True))
-        for name in ("shape", "of_inner"):
-            if name in cells:
-                lenient = _Lenient(cells[name].cell_contents.cls)
-                if name == "shape":
-                    return lambda value: None if value is None else lenient.build(value)
-                return lambda value: (
-                    None if value is None else tuple(lenient.build(item) for item in value)
-                )
-        return convert
-
-
-def _zero(item: Any) -> Any:
-    if "tuple" in str(item.type):
-        return ()
-    if "None" in str(item.type):
-        return None
-    kind = item.metadata.get("kafka_type")
-    return {
-        "string": "",
-        "bytes": b"",
-        "records": b"",
-        "bool": False,
-        "uuid": None,
-        "error_code": 0,
-    }.get(kind, 0)

@@ -83,7 +83,7 @@ def _resource_configs(node: Node, resource: Any, request: Any) -> list[dict[str,
     name = resource.resource_name
     details = {
         "with_synonyms": request.include_synonyms,
-        "with_documentation": getattr(request, "include_documentation", False),
+        "with_documentation": request.include_documentation,
     }
     if resource.resource_type == BROKER_RESOURCE:
         return [_described_broker(shown, **details) for shown in node.settings.of_broker(name)]

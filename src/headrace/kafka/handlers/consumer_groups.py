@@ -17,7 +17,7 @@ from headrace.coordination.groups.consumer_commands import (
 from headrace.errors import RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
-from headrace.kafka.handlers.groups import GROUP_OPERATIONS, NOT_ASKED, milliseconds
+from headrace.kafka.handlers.groups import GROUP_OPERATIONS, NOT_ASKED
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -52,9 +52,9 @@ async def consumer_group_heartbeat(node: Node, request: Any, context: Context) -
         f"/{context.client_host}",
         request.instance_id,
         request.rack_id,
-        milliseconds(request.rebalance_timeout),
+        request.rebalance_timeout_ms,
         None if names is None else [str(name) for name in names],
-        getattr(request, "subscribed_topic_regex", None),
+        request.subscribed_topic_regex,
         request.server_assignor,
         _owned(request.topic_partitions),
     )
@@ -69,7 +69,7 @@ async def consumer_group_heartbeat(node: Node, request: Any, context: Context) -
         "error_message": message_of(reply.error),
         "member_id": reply.member_id or None,
         "member_epoch": reply.member_epoch,
-        "heartbeat_interval": reply.heartbeat_interval_ms,
+        "heartbeat_interval_ms": reply.heartbeat_interval_ms,
         "assignment": None
         if assignment is None
         else {

@@ -24,25 +24,28 @@ if TYPE_CHECKING:
     from headrace.kafka.handlers.context import Context
     from headrace.kafka.wire.schema import Answer
 
+TOPIC_IDS_SINCE = 10
+"""The first version of OffsetCommit and OffsetFetch whose topics are given by id."""
 
-def _topic_name(node: Node, item: Any) -> str:
+
+def _topic_name(node: Node, item: Any, context: Context) -> str:
     """The name of a topic that a request names or (v10) gives the id of."""
-    topic_id: UUID | None = getattr(item, "topic_id", None)
-    if hasattr(item, "name"):
+    if context.version < TOPIC_IDS_SINCE:
         return str(item.name)
+    topic_id: UUID | None = item.topic_id
     if topic_id is None:
         raise TopicIdUnknown("a topic id of zero")
     return node.topics.get_by_id(topic_id).name
 
 
-async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
+async def offset_commit(node: Node, request: Any, context: Context) -> Answer:
     """OffsetCommit: what a partition's error is, is said beside it."""
     errors: dict[tuple[int, int], HeadraceError | None] = {}
     named: list[tuple[int, int]] = []
     offsets: list[OffsetToCommit] = []
     for at, topic in enumerate(request.topics):
         try:
-            name = _topic_name(node, topic)
+            name = _topic_name(node, topic, context)
         except HeadraceError as error:
             errors.update(((at, number), error) for number in range(len(topic.partitions)))
             continue
@@ -53,7 +56,7 @@ async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
                     name,
                     item.partition_index,
                     item.committed_offset,
-                    getattr(item, "committed_leader_epoch", -1),
+                    item.committed_leader_epoch,
                     item.committed_metadata,
                 )
             )
@@ -61,7 +64,7 @@ async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
         request.group_id,
         request.generation_id_or_member_epoch,
         request.member_id,
-        getattr(request, "group_instance_id", None),
+        request.group_instance_id,
         offsets,
     )
     reply = await node.group_administration.commit(command)
@@ -70,8 +73,8 @@ async def offset_commit(node: Node, request: Any, _context: Context) -> Answer:
     return {
         "topics": [
             {
-                "name": getattr(topic, "name", ""),
-                "topic_id": getattr(topic, "topic_id", None),
+                "name": topic.name,
+                "topic_id": topic.topic_id,
                 "partitions": [
                     {
                         "partition_index": item.partition_index,
@@ -100,7 +103,7 @@ async def _fetch_offsets(
         wanted = []
         for topic in topics:
             try:
-                name = _topic_name(node, topic)
+                name = _topic_name(node, topic, context)
             except HeadraceError as error:
                 unknown.append(_no_offsets(topic, code_of(error)))
                 continue
@@ -114,7 +117,7 @@ async def _fetch_offsets(
     answers: list[dict[str, Any]] = []
     for name, offsets in by_topic.items():
         known = node.topics.by_name.get(name)
-        if known is None and context.version >= 10:
+        if known is None and context.version >= TOPIC_IDS_SINCE:
             continue  # it has no id any more, so it cannot be named
         answers.append(
             {
@@ -137,8 +140,8 @@ async def _fetch_offsets(
 
 def _no_offsets(topic: Any, error_code: int) -> dict[str, Any]:
     return {
-        "name": getattr(topic, "name", ""),
-        "topic_id": getattr(topic, "topic_id", None),
+        "name": topic.name,
+        "topic_id": topic.topic_id,
         "partitions": [
             {
                 "partition_index": number,
@@ -154,7 +157,7 @@ def _no_offsets(topic: Any, error_code: int) -> dict[str, Any]:
 
 async def offset_fetch(node: Node, request: Any, context: Context) -> Answer:
     """OffsetFetch: of one group, or from v8 on of several."""
-    stable: bool = getattr(request, "require_stable", False)
+    stable: bool = request.require_stable
     if context.version < 8:
         error_code, answers = await _fetch_offsets(node, request, context, require_stable=stable)
         if error_code != NONE and context.version < 2:

@@ -5,7 +5,6 @@ Rules of the room: no rule of groups lives here; those are in `coordination/grou
 
 from __future__ import annotations
 
-import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.coordination.groups.commands import (
@@ -34,11 +33,6 @@ GROUP_OPERATIONS = 0b1_0100_1000
 NOT_ASKED = -(2**31)
 
 
-def milliseconds(duration: datetime.timedelta) -> int:
-    """A duration as `kio` reads it, in whole milliseconds."""
-    return int(duration / datetime.timedelta(milliseconds=1))
-
-
 async def ensure_offsets_topic(node: Node) -> None:
     """Create the internal topic that holds all groups, unless it is there."""
     await node.group_administration.ensure_offsets_topic()
@@ -47,21 +41,19 @@ async def ensure_offsets_topic(node: Node) -> None:
 async def join_group(node: Node, request: Any, context: Context) -> Answer:
     """JoinGroup."""
     await ensure_offsets_topic(node)
-    session_timeout_ms = milliseconds(request.session_timeout)
-    rebalance = getattr(request, "rebalance_timeout", None)
     command = JoinCommand(
         request.group_id,
         request.member_id,
-        getattr(request, "group_instance_id", None),
+        request.group_instance_id,
         context.client_id,
         f"/{context.client_host}",
-        session_timeout_ms,
-        milliseconds(rebalance) if rebalance is not None else session_timeout_ms,
+        request.session_timeout_ms,
+        request.rebalance_timeout_ms if context.version >= 1 else request.session_timeout_ms,
         request.protocol_type,
         [(protocol.name, protocol.metadata) for protocol in request.protocols],
         is_member_id_required=context.version >= 4,
         can_skip_assignment=context.version >= 9,
-        reason=getattr(request, "reason", None) or "",
+        reason=request.reason or "",
     )
     reply = await node.groups.join(command)
     name = reply.protocol_name
@@ -91,9 +83,9 @@ async def sync_group(node: Node, request: Any, _context: Context) -> Answer:
         request.group_id,
         request.generation_id,
         request.member_id,
-        getattr(request, "group_instance_id", None),
-        getattr(request, "protocol_type", None),
-        getattr(request, "protocol_name", None),
+        request.group_instance_id,
+        request.protocol_type,
+        request.protocol_name,
         [(item.member_id, item.assignment) for item in request.assignments],
     )
     reply = await node.groups.sync(command)
@@ -112,7 +104,7 @@ async def heartbeat(node: Node, request: Any, _context: Context) -> Answer:
         request.group_id,
         request.generation_id,
         request.member_id,
-        getattr(request, "group_instance_id", None),
+        request.group_instance_id,
     )
     reply = await node.groups.heartbeat(command)
     return {"error_code": code_of(reply.error)}
@@ -123,9 +115,7 @@ async def leave_group(node: Node, request: Any, context: Context) -> Answer:
     await ensure_offsets_topic(node)
     if context.version >= 3:
         members = [
-            LeavingMember(
-                item.member_id, item.group_instance_id, getattr(item, "reason", None) or ""
-            )
+            LeavingMember(item.member_id, item.group_instance_id, item.reason or "")
             for item in request.members
         ]
     else:
@@ -152,9 +142,7 @@ async def leave_group(node: Node, request: Any, context: Context) -> Answer:
 
 async def list_groups(node: Node, request: Any, _context: Context) -> Answer:
     """ListGroups."""
-    reply = await node.group_administration.list_groups(
-        getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
-    )
+    reply = await node.group_administration.list_groups(request.states_filter, request.types_filter)
     return {
         "error_code": code_of(reply.error),
         "groups": [
@@ -198,7 +186,7 @@ def _described(group: GroupDescription, context: Context, *, with_operations: bo
 async def describe_groups(node: Node, request: Any, context: Context) -> Answer:
     """DescribeGroups."""
     groups = await node.group_administration.describe([str(group) for group in request.groups])
-    with_operations = getattr(request, "include_authorized_operations", False)
+    with_operations = request.include_authorized_operations
     return {
         "groups": [_described(group, context, with_operations=with_operations) for group in groups]
     }

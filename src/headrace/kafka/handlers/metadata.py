@@ -137,10 +137,8 @@ async def _topic(node: Node, name: str, *, may_create: bool) -> Topic:
 
 async def metadata(node: Node, request: Any, context: Context) -> Answer:
     """Metadata, with the creation of topics that are asked for by name."""
-    may_create = node.config.auto_create_topics and getattr(
-        request, "allow_auto_topic_creation", True
-    )
-    with_operations = getattr(request, "include_topic_authorized_operations", False)
+    may_create = node.config.auto_create_topics and request.allow_auto_topic_creation
+    with_operations = request.include_topic_authorized_operations
     asked = request.topics
     found: list[Topic | dict[str, Any]] = []
     if asked is None or (context.version == 0 and not asked):
@@ -148,7 +146,7 @@ async def metadata(node: Node, request: Any, context: Context) -> Answer:
         asked = ()
     # Each once, as Kafka does: a name repeated a million times must not cost a million answers.
     for item in dict.fromkeys(asked):
-        topic_id = getattr(item, "topic_id", None)
+        topic_id = item.topic_id
         try:
             if item.name is None or (topic_id is not None and not item.name):
                 if topic_id is None:
@@ -165,7 +163,7 @@ async def metadata(node: Node, request: Any, context: Context) -> Answer:
         item if isinstance(item, dict) else _described(node, item, with_operations=with_operations)
         for item in found
     ]
-    cluster_operations = getattr(request, "include_cluster_authorized_operations", False)
+    cluster_operations = request.include_cluster_authorized_operations
     return {
         "brokers": _brokers(node),
         "cluster_id": node.cluster_id,
@@ -182,7 +180,7 @@ async def describe_cluster(node: Node, request: Any, _context: Context) -> Answe
     return {
         "error_code": 0,
         "error_message": None,
-        "endpoint_type": getattr(request, "endpoint_type", 1),
+        "endpoint_type": request.endpoint_type,
         "cluster_id": node.cluster_id,
         "controller_id": node.config.broker_id,
         "brokers": _brokers(node),
@@ -224,7 +222,7 @@ async def describe_topic_partitions(node: Node, request: Any, _context: Context)
 async def find_coordinator(node: Node, request: Any, context: Context) -> Answer:
     """FindCoordinator, for groups and transactional ids."""
     keys = [request.key] if context.version < 4 else list(request.coordinator_keys)
-    kind = getattr(request, "key_type", GROUP_KEY)
+    kind = request.key_type
     coordinators: list[dict[str, Any]] = []
     for key in keys:
         error: HeadraceError | None = None

@@ -73,7 +73,7 @@ async def _offset(
 async def list_offsets(node: Node, request: Any, context: Context) -> Answer:
     """ListOffsets: earliest, latest, by timestamp, of the largest timestamp."""
     topics: list[dict[str, Any]] = []
-    isolation = getattr(request, "isolation_level", 0)  # since version 2
+    isolation = request.isolation_level  # since version 2
     for topic in request.topics:
         partitions: list[dict[str, Any]] = []
         for item in topic.partitions:
@@ -81,7 +81,7 @@ async def list_offsets(node: Node, request: Any, context: Context) -> Answer:
             error: HeadraceError | None = None
             try:
                 partition = await _partition(node, topic.name, item.partition_index)
-                partition.check_leader_epoch(getattr(item, "current_leader_epoch", -1))
+                partition.check_leader_epoch(item.current_leader_epoch)
                 _check_timestamp(item.timestamp, context.version)
                 found = await _offset(node, partition, item.timestamp, isolation)
                 epoch = epoch_of_offset(partition, found.offset) if found.offset >= 0 else -1

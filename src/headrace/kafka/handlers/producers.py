@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.coordination.transactions.commands import InitProducerIdCommand
@@ -47,7 +46,7 @@ async def init_producer_id(node: Node, request: Any, context: Context) -> Answer
 
 
 async def _init_idempotent(node: Node, request: Any) -> tuple[int, int]:
-    known, known_epoch = getattr(request, "producer_id", -1), -1
+    known, known_epoch = request.producer_id, -1
     if known >= 0:
         known_epoch = request.producer_epoch
     if known >= 0 and 0 <= known_epoch < INT16_MAX - 1:
@@ -56,14 +55,14 @@ async def _init_idempotent(node: Node, request: Any) -> tuple[int, int]:
 
 
 async def _init_transactional(node: Node, request: Any) -> tuple[int, int]:
-    if getattr(request, "enable2_pc", False) or getattr(request, "keep_prepared_txn", False):
+    if request.enable2_pc or request.keep_prepared_txn:
         raise TransactionalIdRefused("this broker has no two-phase commit of transactions")
     await node.topics.ensure_internal(TRANSACTIONS_TOPIC)
     command = InitProducerIdCommand(
         request.transactional_id,
-        request.transaction_timeout // datetime.timedelta(milliseconds=1),
-        getattr(request, "producer_id", -1),
-        getattr(request, "producer_epoch", -1),
+        request.transaction_timeout_ms,
+        request.producer_id,
+        request.producer_epoch,
     )
     if (command.producer_id < 0) != (command.producer_epoch < 0):
         raise RequestInvalid("a producer id comes with its epoch, or neither comes")

@@ -34,7 +34,6 @@ from headrace.errors import (
 )
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
-from headrace.kafka.handlers.groups import milliseconds
 from headrace.kafka.handlers.leaders import leader_hint
 
 if TYPE_CHECKING:
@@ -242,11 +241,12 @@ async def _fetch(
 
 
 def _wait_s(request: Any) -> float:
-    return min(max(milliseconds(request.max_wait), 0), WAIT_MS_MAX) / 1000
+    wait_ms: int = request.max_wait_ms
+    return min(max(wait_ms, 0), WAIT_MS_MAX) / 1000
 
 
 def _check_renewal(request: Any) -> None:
-    asked = (milliseconds(request.max_wait), request.min_bytes, request.max_bytes)
+    asked = (request.max_wait_ms, request.min_bytes, request.max_bytes)
     if any(asked) or request.max_records:
         raise RequestInvalid("a request that renews locks fetches nothing: its limits are 0")
 
@@ -359,7 +359,7 @@ async def share_fetch(node: Node, request: Any, context: Context) -> Answer:
     return {
         "error_code": 0,
         "error_message": None,
-        "acquisition_lock_timeout": _lock_ms(node, request.group_id),
+        "acquisition_lock_timeout_ms": _lock_ms(node, request.group_id),
         "responses": _grouped(parts),
         "node_endpoints": _endpoints(list(hints.values())),
     }
@@ -392,7 +392,7 @@ async def share_acknowledge(node: Node, request: Any, context: Context) -> Answe
     return {
         "error_code": 0,
         "error_message": None,
-        "acquisition_lock_timeout": _lock_ms(node, request.group_id),
+        "acquisition_lock_timeout_ms": _lock_ms(node, request.group_id),
         "responses": _grouped(parts),
         "node_endpoints": _endpoints(list(hints.values())),
     }
@@ -402,7 +402,7 @@ def _refused(error: HeadraceError) -> Answer:
     return {
         "error_code": code_of(error),
         "error_message": message_of(error),
-        "acquisition_lock_timeout": 0,
+        "acquisition_lock_timeout_ms": 0,
         "responses": [],
         "node_endpoints": [],
     }

@@ -51,7 +51,7 @@ async def share_group_heartbeat(node: Node, request: Any, context: Context) -> A
             "error_message": message_of(error),
             "member_id": request.member_id,
             "member_epoch": JOIN_EPOCH,
-            "heartbeat_interval": 0,
+            "heartbeat_interval_ms": 0,
             "assignment": None,
         }
     assignment = answer.reply.assignment
@@ -60,7 +60,7 @@ async def share_group_heartbeat(node: Node, request: Any, context: Context) -> A
         "error_message": None,
         "member_id": request.member_id,
         "member_epoch": answer.reply.member_epoch,
-        "heartbeat_interval": answer.interval_ms,
+        "heartbeat_interval_ms": answer.interval_ms,
         "assignment": None
         if assignment is None
         else {

@@ -44,7 +44,7 @@ async def txn_offset_commit(node: Node, request: Any, context: Context) -> Answe
                 OffsetToCommit(
                     *place,
                     item.committed_offset,
-                    getattr(item, "committed_leader_epoch", -1),
+                    item.committed_leader_epoch,
                     item.committed_metadata,
                     known.id,
                 )
@@ -53,9 +53,9 @@ async def txn_offset_commit(node: Node, request: Any, context: Context) -> Answe
         request.group_id,
         request.producer_id,
         request.producer_epoch,
-        getattr(request, "generation_id", -1),
-        getattr(request, "member_id", ""),
-        getattr(request, "group_instance_id", None),
+        request.generation_id,
+        request.member_id,
+        request.group_instance_id,
         offsets,
     )
     reply = await _commit_verified(node, request, context, command)

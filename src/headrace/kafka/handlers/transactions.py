@@ -185,7 +185,7 @@ async def write_txn_markers(node: Node, request: Any, _context: Context) -> Answ
                 item.producer_epoch,
                 item.coordinator_epoch,
                 item.transaction_result,
-                max(getattr(item, "transaction_version", 0), TRANSACTION_VERSION_1),
+                max(item.transaction_version, TRANSACTION_VERSION_1),
             ),
             [(topic.name, number) for topic in item.topics for number in topic.partition_indexes],
         )
@@ -234,8 +234,8 @@ def _described(found: TransactionDescription) -> dict[str, Any]:
         "error_code": code_of(found.error),
         "transactional_id": found.transactional_id,
         "transaction_state": found.state,
-        "transaction_timeout": found.timeout_ms,
-        "transaction_start_time": found.started_ms,
+        "transaction_timeout_ms": found.timeout_ms,
+        "transaction_start_time_ms": found.started_ms,
         "producer_id": found.producer_id,
         "producer_epoch": found.producer_epoch,
         "topics": [
@@ -252,7 +252,7 @@ async def list_transactions(node: Node, request: Any, _context: Context) -> Answ
     command = ListTransactionsCommand(
         states,
         frozenset(request.producer_id_filters),
-        getattr(request, "duration_filter", -1),
+        request.duration_filter,
     )
     reply = await node.transactions.list_transactions(command)
     return {

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from kio.index import load_request_schema
 
 from headrace.kafka.apis import APIS
-from headrace.kafka.wire.counts import type_of
+from headrace.kafka.wire.codecs import build_reader
+from headrace.kafka.wire.definitions import REQUEST
 from headrace.kafka.wire.primitives import FrameInvalid
 from headrace.kafka.wire.schema import read_request
 from headrace_verify.wire.grammar import Served, write
@@ -23,14 +23,15 @@ SERVED = [
 
 
 @pytest.mark.parametrize("served", SERVED, ids=str)
-def test_the_walk_ends_where_the_request_ends(served):
+def test_reading_ends_where_the_request_ends(served):
     written = write(served)
-    look = type_of(load_request_schema(*served)).skip
-    assert look(written.data, written.body_at) == len(written.data)
+    read = build_reader(*served, REQUEST)
+    _message, end = read(written.data, written.body_at, len(written.data))
+    assert end == len(written.data)
 
 
 def test_a_count_of_2_31_in_any_place_of_any_request_is_refused_or_read():
-    """In a process of its own: unguarded, the first of them ends it."""
+    """In a process of its own: a reader that allocates what is claimed would end it."""
     script = (
         "from headrace.kafka.apis import APIS\n"
         "from headrace.kafka.wire.primitives import FrameInvalid\n"

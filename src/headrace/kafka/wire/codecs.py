@@ -1,0 +1,166 @@
+"""Builds the codec of one message in one version: classes, and functions that read and write.
+
+Responsibilities: compiles what `reader_source` and `writer_source` make of a checked-in definition,
+on first use. Nothing that a client sends becomes source: an API key and a version choose a
+definition, and both were found in the table of served APIs before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from struct import pack, unpack_from
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from uuid import UUID
+
+from headrace.kafka.wire.definitions import load
+from headrace.kafka.wire.primitives import (
+    FrameInvalid,
+    elements,
+    read_tag_count,
+    read_uvarint,
+    write_uvarint,
+)
+from headrace.kafka.wire.reader_source import reader_source
+from headrace.kafka.wire.writer_source import writer_source
+
+if TYPE_CHECKING:
+    from headrace.kafka.wire.definitions import Definition, Field
+
+Read = Callable[[bytes, int, int], tuple[Any, int]]
+"""(data, position, end) -> (what was read, position after it)."""
+NO_ID: Final = bytes(16)
+
+
+class Message:
+    """What was read: a slot for each field that the version has, the default for all others."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        given = (f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+class Writer(NamedTuple):
+    """What writes a message."""
+
+    is_flexible: bool
+    write: Callable[[Mapping[str, Any], Callable[[bytes], None]], None]
+
+
+def build_reader(api_key: int, version: int, kind: str) -> Read:
+    """Raises definitions.NoSuchMessage."""
+    definition = load(api_key, version, kind)
+    names: dict[str, Any] = dict(READER_NAMES)
+    for name, fields in definition.structs.items():
+        cls = names[f"new_{name}"] = _class(name, fields, names)
+        assert cls.__slots__ == tuple(field.name for field in fields if field.is_present)
+    sources = [reader_source(definition, name) for name in definition.structs]
+    _run("\n".join(sources), definition, names)
+    read: Read = names[f"read_{definition.name}"]
+    return read
+
+
+def build_writer(api_key: int, version: int, kind: str) -> Writer:
+    """Raises definitions.NoSuchMessage."""
+    definition = load(api_key, version, kind)
+    names: dict[str, Any] = dict(_WRITER_NAMES)
+    for name, fields in definition.structs.items():
+        for field in fields:
+            names[f"default_{name}_{field.name}"] = field.default
+    sources = [writer_source(definition, name) for name in definition.structs]
+    _run("\n".join(sources), definition, names)
+    for fields in definition.structs.values():
+        for field in fields:
+            if field.is_present and field.tag is not None and field.kind in definition.structs:
+                parts: list[bytes] = []
+                values = _defaults(definition, field.kind)
+                names[f"write_{field.kind}"](values, parts.append)
+                names[f"default_bytes_{field.kind}"] = b"".join(parts)
+    return Writer(definition.is_flexible, names[f"write_{definition.name}"])
+
+
+def _run(source: str, definition: Definition, names: dict[str, Any]) -> None:
+    code = compile(source, f"<codec of {definition.name}>", "exec")
+    exec(code, names)  # noqa: S102 - made from a file of this package alone
+
+
+def _class(name: str, fields: tuple[Field, ...], names: dict[str, Any]) -> type[Message]:
+    """The class of a struct; its defaults become names of the reader's."""
+    present = [field.name for field in fields if field.is_present]
+    body: dict[str, Any] = {"__slots__": tuple(present), "__module__": __name__}
+    for field in fields:
+        default = field.default
+        if default is None and f"new_{field.kind}" in names and not field.is_nullable:
+            inner = names[f"new_{field.kind}"]
+            default = inner(*(names[f"default_{field.kind}_{slot}"] for slot in inner.__slots__))
+        names[f"default_{name}_{field.name}"] = default
+        if not field.is_present:
+            body[field.name] = default
+    if present:
+        lines = [f"def __init__(self, {', '.join(present)}):"]
+        lines += [f"    self.{slot} = {slot}" for slot in present]
+        exec("\n".join(lines), {}, body)  # noqa: S102 - as in `_run`
+    return type(name, (Message,), body)
+
+
+def _defaults(definition: Definition, name: str) -> dict[str, Any]:
+    return {
+        field.name: _defaults(definition, field.kind)
+        if field.kind in definition.structs and not field.is_array and not field.is_nullable
+        else field.default
+        for field in definition.structs[name]
+        if field.is_present
+    }
+
+
+def _is_null(field: str) -> NoReturn:
+    raise FrameInvalid(f"{field} is null, which it must not be")
+
+
+def _does_not_fit(field: str, count: int) -> NoReturn:
+    raise FrameInvalid(f"{field}: an array of {count} elements does not fit the message")
+
+
+def _reaches_past(field: str) -> NoReturn:
+    raise FrameInvalid(f"{field} reaches past the end of what holds it")
+
+
+def _id_bytes(value: UUID | None) -> bytes:
+    return NO_ID if value is None else value.bytes
+
+
+def _tag_bytes(tag: int, data: bytes) -> bytes:
+    return write_uvarint(tag) + write_uvarint(len(data)) + data
+
+
+READER_NAMES: Final[dict[str, Any]] = {
+    "unpack": unpack_from,
+    "read_uvarint": read_uvarint,
+    "read_tag_count": read_tag_count,
+    "take": elements.take,
+    "is_null": _is_null,
+    "does_not_fit": _does_not_fit,
+    "reaches_past": _reaches_past,
+    "NO_ID": NO_ID,
+    "UUID": UUID,
+}
+"""What the readers' source refers to."""
+_WRITER_NAMES: Final[dict[str, Any]] = {
+    "pack": pack,
+    "write_uvarint": write_uvarint,
+    "COUNTS": [bytes((size + 1,)) for size in range(127)],
+    "id_bytes": _id_bytes,
+    "tag_bytes": _tag_bytes,
+}
