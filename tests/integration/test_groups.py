@@ -36,6 +36,8 @@ class ConfluentMember:
             "log_level": 0,
         }
         named = {key.replace("_", "."): value for key, value in settings.items()}
+        if named.get("group.protocol") == "consumer":  # there these are the broker's to set
+            del defaults["session.timeout.ms"], defaults["heartbeat.interval.ms"]
         self.consumer = Consumer(defaults | named)
         self.is_cooperative = "cooperative" in str(named.get("partition.assignment.strategy"))
         self.owned: set[int] = set()

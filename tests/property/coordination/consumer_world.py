@@ -251,8 +251,10 @@ class History:
 
     def leave(self) -> None:
         client = self._any([c for c in self.running() if c.request is None and c.reply is None])
-        if client is None:
-            return
+        if client is not None:
+            self._leave(client)
+
+    def _leave(self, client: Any) -> None:
         client.is_running = False
         client.owned = set()
         client.epoch = -1 if client.instance_id is None or self.random.random() < 0.3 else -2
@@ -300,15 +302,18 @@ class History:
     def check(self) -> None:
         """No partition is with two members: by what clients hold, and by what is stored."""
         group = self.rig.machine.groups.get(GROUP)
-        consumer = None if group is None else group.consumer
-        if consumer is None:
+        if group is None:
             return
+        consumer = group.consumer
+        members = group.members if consumer is None else consumer.members
         holders: dict[Place, str] = {}
         for client in self.running():
-            if client.member_id in consumer.members:
+            if client.member_id in members:
                 for place in client.owned:
                     other = holders.setdefault(place, client.member_id)
                     assert other == client.member_id, f"{place} is with {other} and {client}"
+        if consumer is None:
+            return
         given: dict[Place, str] = {}
         for member_id, current in consumer.current.items():
             assert member_id in consumer.members

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from consumer_world import History
+from migration_world import MixedHistory
 
 HISTORIES = int(os.environ.get("HEADRACE_GROUP_HISTORIES", "300"))
 STEPS = 80
@@ -16,3 +17,11 @@ def test_no_partition_is_with_two_members_and_all_are_assigned_in_the_end():
             History(seed).run(STEPS)
         except AssertionError as error:
             raise AssertionError(f"history {seed}: {error}") from error
+
+
+def test_members_of_both_protocols_share_a_group_that_changes_its_own():
+    for seed in range(HISTORIES):
+        try:
+            MixedHistory(seed).run(STEPS)
+        except AssertionError as error:
+            raise AssertionError(f"mixed history {seed}: {error}") from error

@@ -6,10 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from group_rig import Rig
+from group_rig import Rig, subscription
 
 from headrace.coordination.groups.commands import LeavingMember
 from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
+from headrace.coordination.groups.consumer_protocol import write_assignment
 from headrace.coordination.topic_view import TopicShape
 
 if TYPE_CHECKING:
@@ -99,13 +100,24 @@ class ConsumerRig(Rig):
         """The word for what it does."""
         return self.consumer().state()
 
-    def join_classic(self, group_id: str) -> str:
-        """Bring a classic member to a stable generation; its id."""
-        ticket = Rig.join(self, group_id=group_id)
+    def join_classic(
+        self, group_id: str, given: dict[str, tuple[int, ...]] | None = None, **changes: Any
+    ) -> str:
+        """Bring a classic member to a stable generation with these partitions; its id."""
+        ticket = Rig.join(self, group_id=group_id, topics=self.topics, **changes)
         joined = self.replies[ticket]
         assert joined.error is None, joined.error
-        self.sync(joined.member_id, joined.generation, {joined.member_id: b""}, group_id=group_id)
+        shares = {joined.member_id: write_assignment((given or {}).items(), 1)}
+        self.sync(joined.member_id, joined.generation, shares, group_id=group_id)
         return joined.member_id
+
+    def rejoin_classic(self, member_id: str, owned: dict[str, tuple[int, ...]]) -> Any:
+        """The reply to a classic member that joins again with these partitions."""
+        metadata = subscription("t")[:-4] + write_assignment(owned.items(), 1)[2:-4]
+        protocols = [("range", metadata)]
+        joined = self.replies[Rig.join(self, member_id, protocols=protocols, topics=self.topics)]
+        assert joined.error is None, joined.error
+        return joined
 
     def leave_classic(self, group_id: str, member_id: str) -> None:
         """Have a classic member leave."""

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 from consumer_rig import GROUP, SESSION_MS, ConsumerRig, Topics
+from group_rig import Rig
 
 from headrace.coordination.groups.commands import (
     CommitCommand,
@@ -13,6 +14,7 @@ from headrace.coordination.groups.commands import (
     DeleteOffsetsCommand,
     DescribeGroupsCommand,
     FetchOffsetsCommand,
+    LeavingMember,
     ListGroupsCommand,
     OffsetToCommit,
 )
@@ -25,11 +27,14 @@ from headrace.errors import (
     GroupNotEmpty,
     GroupSubscribed,
     GroupUnknown,
+    IllegalGeneration,
+    InconsistentProtocol,
     InstanceIdFenced,
     InstanceIdUnreleased,
     MemberEpochFenced,
     MemberEpochStale,
     MemberUnknown,
+    RebalanceInProgress,
     RequestInvalid,
 )
 
@@ -352,3 +357,70 @@ def test_an_empty_classic_group_becomes_a_consumer_group_and_back(rig):
     rig.crash()
     assert rig.committed() == 5
     assert rig.machine.groups[GROUP].consumer is None
+
+
+def assignment_of(rig: ConsumerRig, member_id: str, generation: int) -> dict[str, tuple[int, ...]]:
+    reply = rig.replies[rig.sync(member_id, generation, topics=rig.topics)]
+    assert reply.error is None, reply.error
+    return read_assignment(reply.assignment)
+
+
+def test_a_classic_group_with_members_takes_one_of_the_new_protocol_and_back(rig):
+    old = rig.join_classic(GROUP, {"t": (0, 1, 2, 3)})
+    assert rig.join("a").assignment == {}
+    assert rig.consumer().epoch == 2
+    assert isinstance(rig.heartbeat(old, 1), RebalanceInProgress)
+    joined = rig.rejoin_classic(old, {"t": (0, 1, 2, 3)})
+    assert joined.generation == 1, "it has something to give up first"
+    assert assignment_of(rig, old, 1) == {"t": (0, 1)}
+    joined = rig.rejoin_classic(old, {"t": (0, 1)})
+    assert joined.generation == 2
+    assert joined.leader == ""
+    assert assignment_of(rig, old, 2) == {"t": (0, 1)}
+    assert rig.heartbeat(old, 2) is None
+    assert rig.beat("a", 2).assignment == {T: (2, 3)}
+    rig.crash()
+    assert rig.state() == "Stable"
+    assert commit(rig, 2, old) is None
+    assert isinstance(commit(rig, 1, old), IllegalGeneration)
+    rig.beat("a", -1)
+    group = rig.machine.groups[GROUP]
+    assert group.consumer is None
+    assert (group.state, group.generation) == ("PreparingRebalance", 2)
+    assert isinstance(rig.heartbeat(old, 2), RebalanceInProgress)
+    rig.crash()
+    assert isinstance(rig.heartbeat(old, 2), RebalanceInProgress)
+    assert rig.committed() == 7
+
+
+def test_a_group_of_other_clients_does_not_take_the_new_protocol(rig):
+    rig.join_classic(GROUP, None, protocol_type="connect")
+    assert isinstance(rig.join("a").error, InconsistentProtocol)
+    assert rig.machine.groups[GROUP].state == "Stable"
+
+
+def test_a_classic_client_that_shares_no_protocol_is_refused(rig):
+    rig.join("a")
+    for changes in ({"protocol_type": "connect"}, {"protocols": [("range", b"?")]}):
+        ticket = Rig.join(rig, **changes)
+        assert isinstance(rig.replies[ticket].error, InconsistentProtocol)
+
+
+def test_a_classic_member_of_a_new_group_that_does_not_sync_is_removed(rig):
+    rig.join("a")
+    ticket = Rig.join(rig, session_timeout_ms=1_000_000, rebalance_timeout_ms=5_000)
+    member_id = rig.replies[ticket].member_id
+    rig.advance(4_999)
+    assert member_id in rig.consumer().members
+    rig.advance(1)
+    assert member_id not in rig.consumer().members
+
+
+def test_an_administrator_removes_members_of_either_protocol(rig):
+    rig.join("a", instance_id="i")
+    rig.join("b")
+    assert rig.leave(LeavingMember("", "i"), LeavingMember("b"), LeavingMember("c"))[:2] == [
+        None,
+        None,
+    ]
+    assert rig.state() == "Empty"

@@ -166,10 +166,12 @@ class GroupCoordinator:
     async def join(self, command: JoinCommand) -> JoinReply:
         """JoinGroup: answered when the group's members have met, or the time for it is over."""
         command.fresh_id = str(self._randomness.uuid())
+        command.topics = self._view
         return cast("JoinReply", await self._submit_parkable(command))
 
     async def sync(self, command: SyncCommand) -> SyncReply:
         """SyncGroup: answered when the leader's assignment is durable."""
+        command.topics = self._view
         reply = cast("SyncReply", await self._submit_parkable(command))
         if isinstance(reply.error, CoordinatorLoading):
             # Kafka's rule: what was under way is lost with the state, so begin with a join.

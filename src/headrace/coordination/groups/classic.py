@@ -76,7 +76,7 @@ def decide_join(
     group: Group | None, command: JoinCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
     """Join: parked until the join phase closes, unless it can be answered or refused at once."""
-    error = _check_join(command, config)
+    error = check_join(command, config)
     if error is not None:
         return refused(command, error)
     if group is None:
@@ -100,7 +100,8 @@ def decide_join(
     return _join_again(draft, command)
 
 
-def _check_join(command: JoinCommand, config: GroupConfig) -> HeadraceError | None:
+def check_join(command: JoinCommand, config: GroupConfig) -> HeadraceError | None:
+    """Say what is wrong with a join by itself, if anything is."""
     limits = config.session_timeout_min_ms, config.session_timeout_max_ms
     if not limits[0] <= command.session_timeout_ms <= limits[1]:
         return SessionTimeoutInvalid(limit=limits, actual=command.session_timeout_ms)

@@ -3,7 +3,7 @@
 Rules of the room: plain slotted dataclasses, no behaviour but `refused`, which makes the reply
 that carries one error. Times are int milliseconds. An error is an instance of a HeadraceError or
 None; where Kafka answers per partition or per member, so do these. Fields that the host fills
-(`ticket`, `fresh_id`, `topic_ids`) come last and have defaults; a face leaves them alone. What the
+(`ticket`, `fresh_id`, `topics`) come last and have defaults; a face leaves them alone. What the
 host itself asks is in `host_commands.py`.
 """
 
@@ -148,6 +148,7 @@ class JoinCommand:
     reason: str = ""
     fresh_id: str = ""
     ticket: int = 0
+    topics: TopicView = field(default_factory=NoTopics)
 
     def refused(self, error: HeadraceError) -> JoinReply:
         """The reply that carries `error`."""
@@ -179,6 +180,7 @@ class SyncCommand:
     protocol_name: str | None = None
     assignments: list[tuple[str, bytes]] = field(default_factory=list)
     ticket: int = 0
+    topics: TopicView = field(default_factory=NoTopics)
 
     def refused(self, error: HeadraceError) -> SyncReply:
         """The reply that carries `error`."""

@@ -183,8 +183,9 @@ class ConsumerDraft:
         reported: Mapping[UUID, frozenset[int]] | None,
         *,
         has_nothing: bool = False,
+        is_complete: bool = False,
     ) -> CurrentStored:
-        """Bring a member as near to the target as it can be brought now."""
+        """Bring a member as near to the target as it can be brought now: see `reconcile`."""
         owners, dropped = self.group.owners, self._dropped
 
         def is_free(topic_id: UUID, number: int) -> bool:
@@ -198,6 +199,7 @@ class ConsumerDraft:
             reported,
             is_free,
             has_nothing=has_nothing,
+            is_complete=is_complete,
         )
         self.put_current(following)
         return following

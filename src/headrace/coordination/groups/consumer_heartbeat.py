@@ -29,7 +29,14 @@ from headrace.coordination.groups.consumer_records import (
     ConsumerMemberStored,
     CurrentStored,
 )
-from headrace.coordination.groups.group import Group, GroupDecision, MemberSeen, refused
+from headrace.coordination.groups.downgrade import finish
+from headrace.coordination.groups.group import (
+    Group,
+    GroupDecision,
+    GroupRecord,
+    MemberSeen,
+    refused,
+)
 from headrace.coordination.groups.reconciliation import is_within
 from headrace.coordination.machine import Decision
 from headrace.coordination.stored_bytes import STRING_SIZE_MAX
@@ -46,6 +53,7 @@ from headrace.errors import (
 
 if TYPE_CHECKING:
     from headrace.coordination.groups.config import GroupConfig
+    from headrace.coordination.groups.host_commands import GroupReply
 
 NAME_SIZE_MAX: Final = STRING_SIZE_MAX - 64
 TOPICS_MAX: Final = 100_000
@@ -64,7 +72,7 @@ def decide_heartbeat(
     try:
         _check(command)
         if command.member_epoch < JOIN_EPOCH:
-            return _leave(consumer, command, now_ms, config)
+            return _leave(group, command, now_ms, config)
         if consumer is None:
             if command.member_epoch != JOIN_EPOCH:
                 raise MemberUnknown("there is no such consumer group: join with epoch 0")
@@ -151,7 +159,10 @@ def _check(command: ConsumerHeartbeatCommand) -> None:
 
 
 def _stay(
-    consumer: ConsumerGroup, command: ConsumerHeartbeatCommand, now_ms: int, config: GroupConfig
+    consumer: ConsumerGroup,
+    command: ConsumerHeartbeatCommand,
+    now_ms: int,
+    config: GroupConfig,
 ) -> GroupDecision:
     draft = ConsumerDraft(consumer, now_ms, config, command.topics)
     is_joining = command.member_epoch == JOIN_EPOCH
@@ -304,19 +315,22 @@ def _updated(
 
 
 def _leave(
-    consumer: ConsumerGroup | None,
+    home: Group | None,
     command: ConsumerHeartbeatCommand,
     now_ms: int,
     config: GroupConfig,
 ) -> GroupDecision:
+    consumer = None if home is None else home.consumer
     member = _known(consumer, command)
+    assert home is not None
     assert consumer is not None
     reply = ConsumerHeartbeatReply(None, command.member_id, command.member_epoch)
     draft = ConsumerDraft(consumer, now_ms, config, None)
     if command.member_epoch == LEAVE_EPOCH:
         draft.drop_member(command.member_id)
         draft.bump()
-        return Decision([*draft.finish()], reply)
+        records, answers = finish(home, draft)
+        return Decision(records, reply, answers)
     if member.stored.instance_id is None:
         raise RequestInvalid("only a member with an instance id leaves with epoch -2")
     draft.put_current(_away(draft.current_of(command.member_id)))
@@ -331,7 +345,9 @@ def _away(current: CurrentStored) -> CurrentStored:
     )
 
 
-def expire(consumer: ConsumerGroup, now_ms: int, config: GroupConfig) -> ConsumerDraft:
+def expire(
+    home: Group, consumer: ConsumerGroup, now_ms: int, config: GroupConfig
+) -> tuple[list[GroupRecord], list[tuple[int, GroupReply]]]:
     """Remove the members whose session has ended, or that have not revoked in time."""
     draft = ConsumerDraft(consumer, now_ms, config, None)
     for member_id, member in consumer.members.items():
@@ -339,4 +355,4 @@ def expire(consumer: ConsumerGroup, now_ms: int, config: GroupConfig) -> Consume
         if any(deadline_ms is not None and deadline_ms <= now_ms for deadline_ms in deadlines):
             draft.drop_member(member_id)
             draft.bump()
-    return draft
+    return finish(home, draft)

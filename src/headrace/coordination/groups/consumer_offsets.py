@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import (
     HeadraceError,
+    IllegalGeneration,
     InstanceIdFenced,
     MemberEpochStale,
     MemberUnknown,
@@ -38,6 +39,10 @@ def check_member_epoch(
     if instance_id is not None and consumer.static.get(instance_id, member_id) != member_id:
         return InstanceIdFenced(f"instance id {instance_id!r} belongs to a newer member")
     current = consumer.current.get(member_id)
+    if consumer.members[member_id].stored.classic is not None:
+        if current is None or epoch != current.epoch:
+            return IllegalGeneration("the generation has passed: join again", actual=epoch)
+        return None
     if current is None or not 0 <= epoch <= current.epoch:
         return MemberEpochStale(f"member epoch {epoch} is not that of the member: heartbeat first")
     return None

@@ -12,7 +12,6 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, assert_never
 
 from headrace.coordination.groups import (
-    classic,
     consumer_heartbeat,
     consumer_records,
     listing,
@@ -106,18 +105,20 @@ class GroupMachine:
         groups, config = self.groups, self._config
         # The two that come most often first: 0.1 us each for every test they are spared.
         if isinstance(command, HeartbeatCommand):
-            return classic.decide_heartbeat(groups.get(command.group_id), command, now_ms)
+            return migration.decide_heartbeat(groups.get(command.group_id), command, now_ms)
         if isinstance(command, CommitCommand):
             return offsets.decide_commit(groups.get(command.group_id), command, now_ms, config)
         if isinstance(command, ConsumerHeartbeatCommand):
-            return migration.decide_heartbeat(groups.get(command.group_id), command, now_ms, config)
+            return migration.decide_consumer_heartbeat(
+                groups.get(command.group_id), command, now_ms, config
+            )
         match command:
             case JoinCommand():
                 return migration.decide_join(groups.get(command.group_id), command, now_ms, config)
             case SyncCommand():
-                return classic.decide_sync(groups.get(command.group_id), command, now_ms, config)
+                return migration.decide_sync(groups.get(command.group_id), command, now_ms, config)
             case LeaveCommand():
-                return classic.decide_leave(groups.get(command.group_id), command, now_ms, config)
+                return migration.decide_leave(groups.get(command.group_id), command, now_ms, config)
             case TransactionalCommitCommand():
                 group = groups.get(command.group_id)
                 return offsets.decide_transactional_commit(group, command, now_ms, config)
@@ -163,9 +164,12 @@ class GroupMachine:
             if group is None or deadline_ms is None or deadline_ms > now_ms:
                 continue
             if group.consumer is not None:
-                expired = consumer_heartbeat.expire(group.consumer, now_ms, self._config).finish()
-                durable += expired[:-1]
-                volatile.append(expired[-1])
+                records, replies = consumer_heartbeat.expire(
+                    group, group.consumer, now_ms, self._config
+                )
+                durable += records[:-1]
+                volatile.append(records[-1])
+                answers += replies
                 continue
             draft = Draft(group, now_ms, self._config)
             rebalance.expire(draft)

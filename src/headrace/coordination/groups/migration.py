@@ -1,60 +1,228 @@
-"""Groups that pass from one protocol to the other.
+"""Groups of either protocol, and how they pass from one to the other (KIP-848).
 
 Invariants: a group keeps its committed offsets. An empty group takes the protocol of the next
-member that joins.
+member that joins. A classic group whose members are consumers becomes one of the new protocol when
+a member of that joins, and goes back when the last one has left (`downgrade.py`); in between its
+classic members work on as they are (`classic_members.py`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.coordination.groups import classic, consumer_heartbeat
-from headrace.coordination.groups.consumer_group import JOIN_EPOCH
-from headrace.coordination.groups.group import Group, GroupDecision, GroupRecord, refused
+from headrace.coordination.groups import classic, classic_members, consumer_heartbeat
+from headrace.coordination.groups.consumer_group import (
+    JOIN_EPOCH,
+    ConsumerGroup,
+    ConsumerTouched,
+    MemberDeadlines,
+    TouchedMember,
+)
+from headrace.coordination.groups.consumer_protocol import read_assignment, read_subscription
+from headrace.coordination.groups.consumer_records import (
+    STABLE as MEMBER_STABLE,
+)
+from headrace.coordination.groups.consumer_records import (
+    UNREVOKED,
+    ClassicSide,
+    ConsumerGroupStored,
+    ConsumerMemberStored,
+    ConsumerRecord,
+    CurrentStored,
+    TargetEpochStored,
+    TargetStored,
+)
+from headrace.coordination.groups.group import (
+    EMPTY,
+    STABLE,
+    Group,
+    GroupDecision,
+    GroupRecord,
+    Member,
+    refused,
+)
 from headrace.coordination.groups.state_records import GroupRemoved
-from headrace.errors import InconsistentProtocol
+from headrace.errors import CoordinatorLoading, HeadraceError, InconsistentProtocol
 
 if TYPE_CHECKING:
-    from headrace.coordination.groups.commands import JoinCommand
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from headrace.coordination.groups.commands import (
+        HeartbeatCommand,
+        JoinCommand,
+        LeaveCommand,
+        SyncCommand,
+    )
     from headrace.coordination.groups.config import GroupConfig
     from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
+    from headrace.coordination.topic_view import TopicView
 
 
-def emptied(group: Group) -> tuple[Group, list[GroupRecord]]:
-    """The group without a protocol, and the records that make it so."""
-    bare = Group(group.group_id, offsets=group.offsets, open_commits=group.open_commits)
-    if group.consumer is not None:
-        return bare, [*group.consumer.removals()]
-    return bare, [] if group.record is None else [GroupRemoved(group.group_id)]
-
-
-def decide_heartbeat(
+def decide_consumer_heartbeat(
     group: Group | None, command: ConsumerHeartbeatCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
-    """ConsumerGroupHeartbeat, of a group of either protocol."""
+    """ConsumerGroupHeartbeat."""
     if group is None or group.consumer is not None or command.member_epoch != JOIN_EPOCH:
         return consumer_heartbeat.decide_heartbeat(group, command, now_ms, config)
-    if group.has_members():
-        return refused(
-            command, InconsistentProtocol("the group has members of the classic protocol")
-        )
-    bare, records = emptied(group)
-    decision = consumer_heartbeat.decide_heartbeat(bare, command, now_ms, config)
+    home, durable = _without_protocol(group)
+    volatile: list[GroupRecord] = []
+    if group.state != EMPTY:
+        try:
+            home.consumer, stored, touched = _upgraded(group, command.topics, now_ms)
+        except HeadraceError as error:
+            return refused(command, error)
+        durable += stored
+        volatile.append(touched)
+    decision = consumer_heartbeat.decide_heartbeat(home, command, now_ms, config)
     if decision.records:
-        decision.records = [*records, *decision.records]
+        decision.records = [*durable, *decision.records[:-1], *volatile, decision.records[-1]]
     return decision
 
 
 def decide_join(
     group: Group | None, command: JoinCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
-    """JoinGroup, of a group of either protocol."""
+    """JoinGroup."""
     if group is None or group.consumer is None:
         return classic.decide_join(group, command, now_ms, config)
     if group.has_members():
-        return refused(command, InconsistentProtocol("the group has members of the new protocol"))
-    bare, records = emptied(group)
-    decision = classic.decide_join(bare, command, now_ms, config)
+        return classic_members.decide_join(group, group.consumer, command, now_ms, config)
+    home, durable = _without_protocol(group)
+    decision = classic.decide_join(home, command, now_ms, config)
     if decision.records:
-        decision.records = [*records, *decision.records]
+        decision.records = [*durable, *decision.records]
     return decision
+
+
+def decide_sync(
+    group: Group | None, command: SyncCommand, now_ms: int, config: GroupConfig
+) -> GroupDecision:
+    """SyncGroup."""
+    if group is None or group.consumer is None:
+        return classic.decide_sync(group, command, now_ms, config)
+    return classic_members.decide_sync(group.consumer, command, now_ms)
+
+
+def decide_heartbeat(group: Group | None, command: HeartbeatCommand, now_ms: int) -> GroupDecision:
+    """Heartbeat."""
+    if group is None or group.consumer is None:
+        return classic.decide_heartbeat(group, command, now_ms)
+    return classic_members.decide_heartbeat(group.consumer, command, now_ms)
+
+
+def decide_leave(
+    group: Group | None, command: LeaveCommand, now_ms: int, config: GroupConfig
+) -> GroupDecision:
+    """LeaveGroup."""
+    if group is None or group.consumer is None:
+        return classic.decide_leave(group, command, now_ms, config)
+    return classic_members.decide_leave(group, group.consumer, command, now_ms, config)
+
+
+def _without_protocol(group: Group) -> tuple[Group, list[GroupRecord]]:
+    """The group without members and protocol, and the records that make it so."""
+    bare = Group(group.group_id, offsets=group.offsets, open_commits=group.open_commits)
+    if group.consumer is not None:
+        return bare, [*group.consumer.removals()]
+    return bare, [] if group.record is None else [GroupRemoved(group.group_id)]
+
+
+# --- from classic to new -------------------------------------------------------------------------
+
+
+def _upgraded(
+    group: Group, topics: TopicView, now_ms: int
+) -> tuple[ConsumerGroup, list[ConsumerRecord], ConsumerTouched]:
+    """The classic group as one of the new protocol, with the same members and assignments.
+
+    Raises InconsistentProtocol, CoordinatorLoading (while it rebalances).
+    """
+    if group.state != STABLE:
+        raise CoordinatorLoading("the classic members of the group rebalance: try again")
+    consumer = ConsumerGroup(group.group_id)
+    records: list[ConsumerRecord] = []
+    touched: list[TouchedMember] = []
+    given: dict[tuple[UUID, int], None] = {}
+    assigned = {
+        member.member_id: _taken(read_assignment(member.assignment), group, topics, given)
+        for member in group.members.values()
+    }
+    for member in group.members.values():
+        records += _upgraded_member(group, member, assigned[member.member_id], topics, given)
+        deadlines = MemberDeadlines(now_ms + member.session_timeout_ms)
+        touched.append(TouchedMember(member.member_id, deadlines, None))
+    records += [
+        ConsumerGroupStored(group.group_id, group.generation),
+        TargetEpochStored(group.group_id, group.generation),
+    ]
+    for record in records:
+        consumer.apply(record)
+    return consumer, records, ConsumerTouched(group.group_id, -1, -1, now_ms, tuple(touched))
+
+
+def _taken(
+    partitions: Mapping[str, tuple[int, ...]],
+    group: Group,
+    topics: TopicView,
+    given: dict[tuple[UUID, int], None],
+) -> dict[UUID, dict[int, int]]:
+    """Of `partitions`, what nobody has been given yet: now it is."""
+    found: dict[UUID, dict[int, int]] = {}
+    for name, numbers in partitions.items():
+        shape = topics.shape(name)
+        if shape is None:
+            continue
+        for number in numbers:
+            if (shape.id, number) not in given:
+                given[shape.id, number] = None
+                found.setdefault(shape.id, {})[number] = group.generation
+    return found
+
+
+def _upgraded_member(
+    group: Group,
+    member: Member,
+    assigned: dict[UUID, dict[int, int]],
+    topics: TopicView,
+    given: dict[tuple[UUID, int], None],
+) -> list[ConsumerRecord]:
+    """A classic member's records.
+
+    What a member of a cooperative protocol had when it joined and was not given again, it may still
+    have: it must say first that it does not.
+    """
+    subscription = read_subscription(member.metadata(group.protocol_name))
+    if group.protocol_type != classic_members.CONSUMER or subscription is None:
+        raise InconsistentProtocol(
+            "the group has members that are no consumers: it cannot take the new protocol"
+        )
+    generation = group.generation
+    revoking = _taken(subscription.owned, group, topics, given)
+    group_id, member_id = group.group_id, member.member_id
+    target = {topic_id: tuple(sorted(numbers)) for topic_id, numbers in assigned.items()}
+    return [
+        ConsumerMemberStored(
+            group_id,
+            member_id,
+            member.group_instance_id,
+            subscription.rack,
+            member.client_id,
+            member.client_host,
+            tuple(sorted(subscription.topics)),
+            None,
+            member.rebalance_timeout_ms,
+            None,
+            ClassicSide(member.session_timeout_ms, member.protocols),
+        ),
+        TargetStored(group_id, member_id, target),
+        CurrentStored(
+            group_id,
+            member_id,
+            generation,
+            generation,
+            UNREVOKED if revoking else MEMBER_STABLE,
+            assigned,
+            revoking,
+        ),
+    ]

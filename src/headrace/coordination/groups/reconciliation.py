@@ -33,11 +33,13 @@ def reconcile(
     is_free: Callable[[UUID, int], bool],
     *,
     has_nothing: bool = False,
+    is_complete: bool = False,
 ) -> CurrentStored:
     """The member's next assignment; `current` itself where nothing changes.
 
     `reported`: what the member says that it has; None: unknown. `is_free` says whether no other
     member has a partition. `has_nothing`: the member begins anew, and owns no partition.
+    `is_complete`: it takes nothing beyond what is reported before it hears the answer.
     """
     if current.state == UNREVOKED:
         if not has_nothing and _still_has(reported, current.revoking):
@@ -45,16 +47,17 @@ def reconcile(
     elif current.state == STABLE and current.epoch == target_epoch:
         return current
     kept, revoking = _split(current.assigned, target)
-    if revoking and not has_nothing:
+    is_given_up = has_nothing or (is_complete and not _still_has(reported, revoking))
+    if revoking and not is_given_up:
         return current._replace(state=UNREVOKED, assigned=kept, revoking=revoking)
-    is_complete = True
+    is_whole = True
     for topic_id, numbers in target.items():
         has = kept.get(topic_id, {})
         free = [n for n in numbers if n not in has and is_free(topic_id, n)]
-        is_complete = is_complete and len(has) + len(free) == len(numbers)
+        is_whole = is_whole and len(has) + len(free) == len(numbers)
         if free:
             kept[topic_id] = dict(sorted([*has.items(), *((n, target_epoch) for n in free)]))
-    state = STABLE if is_complete else UNRELEASED
+    state = STABLE if is_whole else UNRELEASED
     previous = current.previous_epoch if current.epoch == target_epoch else current.epoch
     following = current._replace(
         epoch=target_epoch, previous_epoch=previous, state=state, assigned=kept, revoking={}

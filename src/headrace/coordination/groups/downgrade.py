@@ -1,0 +1,57 @@
+"""A consumer group whose last member of the new protocol has gone becomes a classic one.
+
+Invariants: the members that are left keep their ids and sessions; their generation is the group's
+epoch, so that none is used twice. They are told to join anew, as after any change of members.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.coordination.groups import rebalance
+from headrace.coordination.groups.group import STABLE, Draft, Group, GroupRecord, Member
+
+if TYPE_CHECKING:
+    from headrace.coordination.groups.consumer_draft import ConsumerDraft
+    from headrace.coordination.groups.host_commands import GroupReply
+
+CONSUMER: Final = "consumer"
+
+
+def finish(
+    home: Group, draft: ConsumerDraft
+) -> tuple[list[GroupRecord], list[tuple[int, GroupReply]]]:
+    """What a draft amounts to: records, and answers to what was parked."""
+    if not draft.members or any(stored.classic is None for stored in draft.members.values()):
+        return [*draft.finish()], []
+    group = Group(
+        home.group_id,
+        STABLE,
+        draft.group.epoch,
+        CONSUMER,
+        timestamp_ms=draft.now_ms,
+        offsets=home.offsets,
+        open_commits=home.open_commits,
+    )
+    for member_id, stored in draft.members.items():
+        classic = stored.classic
+        assert classic is not None
+        group.members[member_id] = Member(
+            member_id,
+            stored.instance_id,
+            stored.client_id,
+            stored.client_host,
+            classic.session_timeout_ms,
+            stored.rebalance_timeout_ms,
+            classic.protocols,
+            deadline_ms=draft.now_ms + classic.session_timeout_ms,
+        )
+        if stored.instance_id is not None:
+            group.static[stored.instance_id] = member_id
+    group.leader = next(iter(group.members))
+    group.protocol_name = group.select_protocol()
+    classic_draft = Draft(group, draft.now_ms, draft.config)
+    rebalance.prepare(classic_draft)
+    classic_draft.store(None)
+    decision = classic_draft.decision(None)
+    return [*draft.group.removals(), *decision.records], decision.answers
