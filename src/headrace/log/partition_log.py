@@ -377,8 +377,8 @@ class PartitionLog:
         self.segments[-1].safe_max_timestamp_ms = pending.max_timestamp_ms
         if self.waiters:
             self.waiters.wake(has_committed=visibility.committed.offset > stable_offset)
-        if self.upkeep.wants_roll and not self._pending and self.active is not None:
-            self.upkeep.switch()
+        if self.upkeep.wants_roll:
+            self.upkeep.settled()
 
     def _forget_from(self, failed: _Pending) -> None:
         """Take back the append that failed and those after it.

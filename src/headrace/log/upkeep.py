@@ -1,8 +1,9 @@
 """What a partition's log does that may wait: load, make ledgers, roll, seal, trim, delete.
 
-Rules of the room: one step at a time, in the order in which they were asked for. While the log
-cannot take appends, its `ready` is a Completion that those who wait hold; a step that fails tells
-them, and the next request tries again.
+Invariants: one step at a time, in the order in which they were asked for. `lifecycle` decides what
+follows from what happens; this is its host, which performs the effects and reports how they ended.
+While the log cannot take appends, its `ready` is a Completion that those who wait hold; a step that
+fails tells them, and the next request tries again.
 
 How a roll works: the next ledger is made and entered into the chain while appends go on; then they
 wait until nothing is pending, the ledgers are switched, and the old one is sealed meanwhile.
@@ -16,24 +17,31 @@ import sys
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
+    ChainMissing,
+    DataCorrupt,
     HeadraceError,
     LedgerUnknown,
     NotOwner,
     OffsetOutOfRange,
     StorageUnavailable,
+    TopicUnknown,
 )
+from headrace.log.lifecycle import Effect, Event, Lifecycle, NextLedger, State
+from headrace.log.loading import load_segments
 from headrace.log.sealing import release, seal
-from headrace.log.segment import Segment, producers_behind, sealed_segment
+from headrace.log.segment import Segment
 from headrace.log.steps import Steps
 from headrace.log.tiering import attach, discard
+from headrace.runtime.completion import Completion
 from headrace.storage.ledger import KeepsNotes, LedgerId
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from headrace.log.environment import Environment
     from headrace.log.ledger_chain import LedgerChain
     from headrace.log.partition_log import PartitionLog
     from headrace.log.producer_state import ProducerState
-    from headrace.metadata.facts import PartitionFact
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +49,7 @@ HELD_FRACTION = 1.25
 """How full a ledger is when appends wait for the next one, which slow storage has not made yet."""
 
 
-class Upkeep(Steps):
+class Upkeep:
     """The slow side of one PartitionLog."""
 
     __slots__ = (
@@ -49,12 +57,10 @@ class Upkeep(Steps):
         "_chain",
         "_environment",
         "_is_claimed",
-        "_is_first_wanted",
-        "_is_held",
-        "_is_preparing",
-        "_is_resuming",
-        "_is_waiting",
+        "_lifecycle",
+        "_log",
         "_prepared",
+        "_steps",
         "_store",
         "to_resume",
         "wants_roll",
@@ -63,7 +69,8 @@ class Upkeep(Steps):
     def __init__(
         self, log: PartitionLog, chain: LedgerChain, environment: Environment, *, is_claimed: bool
     ) -> None:
-        super().__init__(log, environment.tasks)
+        self._log = log
+        self._steps = Steps(log.name, environment.tasks, self._fail)
         self._is_claimed = is_claimed
         self._chain = chain
         self._environment = environment
@@ -74,33 +81,84 @@ class Upkeep(Steps):
         """The next ledger: in the chain, and empty."""
         self.to_resume: Segment | None = None
         """The ledger whose appends failed, until storage has said where it ends; set by steps."""
-        self._is_first_wanted = False
-        self._is_preparing = False
-        self._is_held = False
-        """Whether appends wait until the next ledger is made."""
-        self._is_resuming = False
-        self._is_waiting = False
-        """Whether another broker owns the partition still, and will hand it over to this one."""
+        self._lifecycle = Lifecycle()
         self.wants_roll = False
+        """Whether `settled` is to be called when nothing is pending; kept for each append."""
 
     @property
     def chain(self) -> LedgerChain:
         """The stored chain, for steps of others (`do`)."""
         return self._chain
 
+    @property
+    def state(self) -> State:
+        """Where the log stands."""
+        return self._lifecycle.state
+
+    def _on(self, event: Event, error: HeadraceError | None = None) -> None:
+        effects = self._lifecycle.on(event)
+        self.wants_roll = self._lifecycle.state is State.ROLLING
+        for effect in effects:
+            self._perform(effect, error)
+
+    def _fail(self, error: HeadraceError, event: Event = Event.STEP_FAILED) -> None:
+        """Take the event of a failure. Damage and the loss of the partition are final."""
+        target = self._log
+        if isinstance(error, DataCorrupt | NotOwner):
+            event = Event.DAMAGED
+            target.failure = error
+        if isinstance(error, ChainMissing):
+            event = Event.CHAIN_LOST
+            # An append would be acknowledged into a ledger that nothing names.
+            target.active = None
+        self._on(event, error)
+        if isinstance(error, ChainMissing | NotOwner) and target.on_lost is not None:
+            target.on_lost()
+
+    async def do(self, step: Coroutine[None, None, None], what: str) -> None:
+        """Run one step of another module in its turn, and raise what it raises."""
+        await self._steps.do(step, what)
+
+    def _perform(self, effect: Effect, error: HeadraceError | None) -> None:
+        target = self._log
+        match effect:
+            case Effect.BEGIN_LOAD:
+                _ = self._steps.begin(self._load(), "load", Event.LOAD_FAILED)
+            case Effect.CREATE_LEDGER:
+                _ = self._steps.begin(self._first_ledger(), "first ledger", Event.LEDGER_FAILED)
+            case Effect.BEGIN_RESUME:
+                assert self.to_resume is not None
+                _ = self._steps.begin(self._resume(self.to_resume), "resume", Event.RESUME_FAILED)
+            case Effect.SWITCH:
+                self._switch()
+            case Effect.SHUT:
+                if target.ready is None:
+                    target.ready = Completion()
+            case Effect.LET_GO:
+                target.reopened()
+                ready, target.ready = target.ready, None
+                if ready is not None:
+                    ready.succeed()
+            case Effect.TELL:
+                ready = target.ready
+                if ready is not None and error is not None:
+                    target.ready, target.retries.are_due = Completion(), True
+                    ready.fail(error)
+            case Effect.SHOW:
+                target.is_loaded = True
+            case Effect.HIDE:
+                target.is_loaded = False
+                target.waiters.wake()
+
     # --- loading -----------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Begin to read what is stored, unless that is done, under way, or known to be damaged."""
-        target = self._log
-        if target.is_loaded or target.failure is not None or self._is_ending or self._is_waiting:
-            return
-        if self._task is None or self._task.done():
-            _ = self._begin(self._load(), "load")
+        """Begin to read what is stored, unless that is done, under way, or not to be done."""
+        self._on(Event.READ_WANTED)
 
     def wait_for_turn(self) -> None:
         """Load nothing until `begin_turn`: what comes meanwhile waits for `ready`."""
-        self._is_waiting = True
+        self._on(Event.TURN_AWAITED)
 
     async def read_ahead(self) -> None:
         """Do what can be done while another broker owns the partition, without a fence.
@@ -113,7 +171,7 @@ class Upkeep(Steps):
         if fact.ledgers and fact.end_offset_or_none is None:  # it is written to
             epoch = self._log.leader_epoch
             ahead = Segment(await self._create(is_ahead=True), 0, epoch)
-            if self._log.failure is not None or not self._is_waiting:
+            if self.state is not State.WAITING:
                 release([ahead], self._store)
             else:
                 self._ahead = ahead
@@ -123,8 +181,7 @@ class Upkeep(Steps):
 
     def begin_turn(self) -> None:
         """This broker owns the partition from now on."""
-        self._is_waiting = False
-        self.load()
+        self._on(Event.TURN_BEGAN)
 
     async def _load(self) -> None:
         target = self._log
@@ -136,7 +193,10 @@ class Upkeep(Steps):
         else:
             fact = await self._chain.load()
             target.leader_epoch = fact.leader_epoch
-        segments, producers = await self._load_segments(fact, ahead)
+        can_shrink = target.config.flush_ms is not None
+        segments, producers = await load_segments(
+            fact, ahead, self._environment, can_shrink=can_shrink
+        )
         if isinstance(target.failure, NotOwner):
             raise target.failure  # abandoned while it was read
         target.producers = producers
@@ -152,10 +212,10 @@ class Upkeep(Steps):
             fact.log_start_offset,
             producers.open_offsets,
         )
-        target.is_loaded, self.to_resume = True, None
+        self.to_resume = None
         if ahead is not None and any(link.ledger == ahead.ledger for link in fact.ledgers):
             self._ahead = None  # from now on a ledger as any other
-        self._open()
+        self._on(Event.LOADED_EMPTY if active is None else Event.LOADED_OPEN)
         target.waiters.wake()
         # Behind the opening: readers need no seal, and in an outage there is none to be had.
         for segment, link in zip(segments, list(fact.ledgers), strict=True):
@@ -163,43 +223,6 @@ class Upkeep(Steps):
                 continue
             # A crash came before the seal, or between the seal and its note in the chain.
             await self._seal(segment)
-
-    async def _load_segments(
-        self, fact: PartitionFact, ahead: Segment | None
-    ) -> tuple[list[Segment], ProducerState]:
-        """The ledgers of a chain, those that are not sealed read and recovered; the producers.
-
-        `ahead`, if the chain names it, is this broker's own and empty: a recovery would seal it.
-        """
-        target = self._log
-        now_ms = self._environment.clock.now_ms()
-        producers: ProducerState | None = None
-        segments: list[Segment] = []
-        for link in fact.ledgers:
-            base = link.base_offset
-            if segments:
-                can_shrink = target.config.flush_ms is not None
-                base = segments[-1].base_behind(link, fact.log_start_offset, can_shrink=can_shrink)
-            if link.is_sealed:
-                segment = sealed_segment(link)
-                attach(link, self._environment.tier)
-                # Its footer knows more than a ledger before it whose seal once failed.
-                producers = None
-                segments.append(segment)
-                continue
-            segment = Segment(LedgerId(link.ledger), base, link.leader_epoch)
-            if producers is None:
-                producers = await producers_behind(segments, self._store, now_ms)
-            if ahead is None or link.ledger != ahead.ledger:
-                info = await self._store.recover(segment.ledger)
-                producers = await segment.load_by_scan(self._store, info.end, producers, now_ms)
-                segment.is_sealed = info.is_sealed
-                if not info.is_sealed and link is not fact.ledgers[-1]:
-                    segment.footer = segment.encode_footer(producers)
-            segments.append(segment)
-        if producers is None:
-            producers = await producers_behind(segments, self._store, now_ms)
-        return segments, producers
 
     def _appendable(self, segments: list[Segment], producers: ProducerState) -> Segment | None:
         """The last ledger, if appends go on there; else it has what it is to be sealed with."""
@@ -218,26 +241,15 @@ class Upkeep(Steps):
 
     def require_active(self) -> None:
         """Do what it takes for appends to go ahead; `ready` completes when they can be tried."""
-        if self._is_ending:
-            return
-        if not self._log.is_loaded:
-            self.load()
-        elif self.to_resume is not None:
-            self.resume(self.to_resume)
-        elif self._log.active is None and not self._is_first_wanted:
-            self._is_first_wanted = True
-            self._shut()
-            _ = self._begin(self._first_ledger(), "first ledger")
+        self._on(Event.APPEND_WANTED)
 
     async def _first_ledger(self) -> None:
-        self._is_first_wanted, target = False, self._log
-        if self.to_resume is not None:  # asked for twice, and where the first ends is in doubt:
-            return  # another would begin too early; the step that finds out is behind this one
-        if target.active is None:
-            target.segments.append(segment := await self._new_segment())
-            target.active = segment
-            target.visibility.switch()
-        self._open()
+        target = self._log
+        assert target.active is None, "one ledger takes appends"
+        target.segments.append(segment := await self._new_segment())
+        target.active = segment
+        target.visibility.switch()
+        self._on(Event.LEDGER_CREATED)
 
     async def _new_segment(self) -> Segment:
         target = self._log
@@ -265,23 +277,18 @@ class Upkeep(Steps):
 
     def resume(self, segment: Segment) -> None:
         """Go on with `segment` after an append to it failed, at the end that storage has kept."""
-        self._shut()
-        self.to_resume = segment
-        if not self._is_resuming:
-            self._is_resuming = True
-            _ = self._begin(self._resume(segment), "resume")
+        is_known, self.to_resume = self.to_resume is not None, segment
+        if self.state is not State.DRAINING or not is_known:
+            self._on(Event.APPEND_FAILED)
 
     async def _resume(self, segment: Segment) -> None:
-        try:
-            info = await self._store.recover(segment.ledger)
-            if info.is_sealed:
-                # Over shared storage: what was in doubt is decided now, so all is read again.
-                # Until that is done no ledger may follow: it would begin too early.
-                self._prepared, self.wants_roll = None, False
-                await self._load()
-                return
-        finally:
-            self._is_resuming = False
+        info = await self._store.recover(segment.ledger)
+        if info.is_sealed:
+            # Over shared storage: what was in doubt is decided now, so all is read again.
+            # Until that is done no ledger may follow: it would begin too early.
+            self._prepared, self._lifecycle.next_ledger = None, NextLedger.NONE
+            await self._load()
+            return
         if info.end != self._log.visibility.acknowledged.position:
             # To go on would give the offsets of these bytes to others.
             raise segment.corrupt(info.end, "it does not end where the acknowledged appends do")
@@ -289,10 +296,7 @@ class Upkeep(Steps):
         segment.proved_to = min(segment.proved_to, info.end)
         self.to_resume = None
         self._log.active = segment
-        if self.wants_roll:
-            self.switch()
-        else:
-            self._open()
+        self._on(Event.RECOVERED)
 
     def note(self) -> None:
         """Note the log's state in the active ledger, so that who takes it over reads little.
@@ -316,41 +320,38 @@ class Upkeep(Steps):
         active, config = target.active, target.config
         if active is None:  # the append that asks was refused at once
             return
-        if self._prepared is None and not self._is_preparing:
-            self._is_preparing = True
-            _ = self._begin(self._prepare(), "next ledger")
+        lifecycle = self._lifecycle
+        if lifecycle.next_ledger is NextLedger.NONE:
+            lifecycle.next_ledger = NextLedger.CREATING
+            _ = self._steps.begin(self._prepare(), "next ledger")
         is_full = (
             active.end_position >= config.segment_bytes
             or now_ms - active.first_append_ms >= config.segment_ms
             or active.is_aborted_index_full
         )
-        if is_full and self._prepared is not None and not self.wants_roll:
-            self._roll()
-        elif self._prepared is None and active.end_position >= config.segment_bytes * HELD_FRACTION:
-            self._is_held = True
-            self._shut()
+        is_created = lifecycle.next_ledger is NextLedger.CREATED
+        if is_full and is_created:
+            self._on(Event.FULL)
+            self.settled()
+        elif not is_created and active.end_position >= config.segment_bytes * HELD_FRACTION:
+            self._on(Event.OVERFULL)
 
     async def _prepare(self) -> None:
         try:
             if self._prepared is None:
                 self._prepared = await self._new_segment()
         finally:
-            self._is_preparing = False
-            is_held, self._is_held = self._is_held, False
-            if is_held and self._log.active is not None:
-                if self._prepared is None:
-                    self._open()  # the old one has to do for longer
-                else:
-                    self._roll()
+            is_created = self._prepared is not None
+            self._lifecycle.next_ledger = NextLedger.CREATED if is_created else NextLedger.NONE
+            self._on(Event.NEXT_CREATED if is_created else Event.NEXT_FAILED)
+            self.settled()
 
-    def _roll(self) -> None:
-        """Switch as soon as nothing is pending; appends wait for that."""
-        self.wants_roll = True
-        self._shut()
+    def settled(self) -> None:
+        """Go over to the next ledger if that is due and nothing is pending."""
         if not self._log.has_pending:
-            self.switch()
+            self._on(Event.SETTLED)
 
-    def switch(self) -> None:
+    def _switch(self) -> None:
         """Go over to the prepared ledger. Nothing may be pending."""
         target = self._log
         old, new = target.active, self._prepared
@@ -363,9 +364,8 @@ class Upkeep(Steps):
         target.segments.append(new)
         target.active = new
         target.visibility.switch()
-        self._prepared, self.wants_roll = None, False
-        _ = self._begin(self._seal(old), "seal")
-        self._open()
+        self._prepared, self._lifecycle.next_ledger = None, NextLedger.NONE
+        _ = self._steps.begin(self._seal(old), "seal")
 
     async def _seal(self, segment: Segment) -> None:
         if segment not in self._log.segments:
@@ -382,21 +382,22 @@ class Upkeep(Steps):
 
     def seal_again(self) -> None:
         """Try the seals once more that have failed."""
-        if self._log.ready is None and (self._task is None or self._task.done()):
+        if self._log.ready is None and self._steps.is_idle:
             noted = {link.ledger for link in self._chain.fact.ledgers if link.is_sealed}
             for segment in self._log.closed:
                 if segment.ledger not in noted:
-                    _ = self._begin(self._seal(segment), "seal")
+                    _ = self._steps.begin(self._seal(segment), "seal")
 
     async def roll_now(self) -> None:
         """Close the active ledger, if there is anything in it, and begin the next one."""
         active = self._log.active
         if active is None or not active.end_position or self.wants_roll:
             return
-        await asyncio.wait([self._begin(self._prepare(), "next ledger")])
-        if self._prepared is not None and self._log.active is active and not self.wants_roll:
-            self._roll()
-        await self._idle()
+        await asyncio.wait([self._steps.begin(self._prepare(), "next ledger")])
+        if self._prepared is not None and self._log.active is active:
+            self._on(Event.FULL)
+            self.settled()
+        await self._steps.idle()
 
     # --- the log's start, and its end --------------------------------------------------------
 
@@ -411,7 +412,7 @@ class Upkeep(Steps):
                 f"{target.name} has no offset {log_start_offset}: its log runs from"
                 f" {target.log_start_offset} to {target.high_watermark}"
             )
-        await self.do(self._trim(log_start_offset), "trim")
+        await self._steps.do(self._trim(log_start_offset), "trim")
 
     async def _trim(self, log_start_offset: int) -> None:
         target = self._log
@@ -439,41 +440,38 @@ class Upkeep(Steps):
     def abandon(self, reason: NotOwner) -> None:
         """Answer `reason` from now on, and leave everything as it lies."""
         target = self._log
-        target.failure = reason
-        target.is_loaded = False
         target.active = None
         self._chain.retire()
         extra = [one for one in (self._prepared, self._ahead) if one is not None]
         self._prepared = self._ahead = None
         release([*target.segments, *extra], self._store)
-        target.waiters.wake()
-        self._shut()
-        self._fail(reason)
+        target.failure = reason
+        self._on(Event.ABANDONED, reason)
+        if target.on_lost is not None:
+            target.on_lost()
 
     async def settle_and_seal(self) -> None:
         """The first half of a hand-over: what is under way ends, the ledger is sealed if it can be,
         and whatever comes waits until `abandon`, reads too: the next owner may be ahead by then."""
         target = self._log
-        self._is_ending = True
-        self._shut()
+        self._on(Event.DRAIN)
         await target.settled()
-        await self._idle()
+        await self._steps.idle()
         active, target.active = target.active, None
         if active is not None and active.end_position:
-            await asyncio.wait([self._begin(self._seal_ledger(active), "seal")])
+            await asyncio.wait([self._steps.begin(self._seal_ledger(active), "seal")])
             if active.is_sealed:
                 # Not waited for: the change that names the next owner follows it to the store. If
                 # it does not take place, the next owner looks where the ledger ends.
-                _ = self._begin(self._chain.sealed(active), "note of the seal")
-        target.is_loaded = False
-        target.waiters.wake()
+                _ = self._steps.begin(self._chain.sealed(active), "note of the seal")
+        self._on(Event.DRAINED)
 
     async def delete(self) -> None:
         """Remove all ledgers of a deleted topic."""
         target = self._log
         target.is_deleted = True
         target.waiters.wake()
-        await self._idle()
+        await self._steps.idle()
         if target.is_loaded:
             ledgers = [segment.ledger for segment in target.segments]
             if self._prepared is not None:
@@ -483,6 +481,8 @@ class Upkeep(Steps):
             for link in links:
                 attach(link, self._environment.tier)
             ledgers = [LedgerId(link.ledger) for link in links]
+        target.failure = target.failure or TopicUnknown(f"{target.name} was deleted")
+        self._on(Event.DELETED)
         for ledger in ledgers:
             try:
                 await self._store.delete(ledger)

@@ -124,7 +124,7 @@ def test_a_repair_that_failed_is_tried_again_though_another_step_is_under_way() 
             ready = bench.log.ready
             assert ready is not None
             gate = asyncio.Event()
-            bench.log.upkeep._begin(gate.wait(), "another step")
+            bench.log.upkeep._steps.begin(gate.wait(), "another step")
             with pytest.raises(StorageUnavailable):
                 await ready.wait()
             assert bench.begin(b"three") is None

@@ -357,3 +357,22 @@ def test_a_footer_always_fits_and_keeps_the_producers_that_were_seen_last(monkey
             assert kept == list(range(60 - len(kept), 60))
 
     asyncio.run(scenario())
+
+
+def test_a_log_that_is_found_damaged_while_it_is_served_takes_no_more_records() -> None:
+    async def scenario() -> None:
+        async with rig(LogConfig(segment_bytes=1000)) as bench:
+            await bench.append(b"a", size=200)
+
+            async def damaged(ledger: LedgerId, _footer: bytes) -> None:
+                raise DataCorrupt("a bad block", ledger=ledger, position=0)
+
+            bench.store.seal = damaged  # type: ignore[method-assign]
+            await bench.log.upkeep.roll_now()
+            await settle()
+            with pytest.raises(DataCorrupt):
+                bench.begin(b"b")
+            with pytest.raises(DataCorrupt):
+                await bench.log.wait_loaded()
+
+    asyncio.run(scenario())

@@ -1,0 +1,55 @@
+"""Reads the ledgers of a partition's chain, as its log finds them when it is loaded.
+
+Invariants: changes no chain. A sealed ledger is taken as its chain describes it; one that is not is
+recovered, which over shared storage fences its writer, and scanned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.log.segment import Segment, producers_behind, sealed_segment
+from headrace.log.tiering import attach
+from headrace.storage.ledger import LedgerId
+
+if TYPE_CHECKING:
+    from headrace.log.environment import Environment
+    from headrace.log.producer_state import ProducerState
+    from headrace.metadata.facts import PartitionFact
+
+
+async def load_segments(
+    fact: PartitionFact, ahead: Segment | None, environment: Environment, *, can_shrink: bool
+) -> tuple[list[Segment], ProducerState]:
+    """The ledgers of a chain, and the producers at their end.
+
+    `ahead`, if the chain names it, is this broker's own and empty: a recovery would seal it.
+    `can_shrink`: a loss of power may have taken records that were acknowledged (`flush.ms`).
+    Raises DataCorrupt, and what storage raises.
+    """
+    store, now_ms = environment.store, environment.clock.now_ms()
+    producers: ProducerState | None = None
+    segments: list[Segment] = []
+    for link in fact.ledgers:
+        base = link.base_offset
+        if segments:
+            base = segments[-1].base_behind(link, fact.log_start_offset, can_shrink=can_shrink)
+        if link.is_sealed:
+            segments.append(sealed_segment(link))
+            attach(link, environment.tier)
+            # Its footer knows more than a ledger before it whose seal once failed.
+            producers = None
+            continue
+        segment = Segment(LedgerId(link.ledger), base, link.leader_epoch)
+        if producers is None:
+            producers = await producers_behind(segments, store, now_ms)
+        if ahead is None or link.ledger != ahead.ledger:
+            info = await store.recover(segment.ledger)
+            producers = await segment.load_by_scan(store, info.end, producers, now_ms)
+            segment.is_sealed = info.is_sealed
+            if not info.is_sealed and link is not fact.ledgers[-1]:
+                segment.footer = segment.encode_footer(producers)
+        segments.append(segment)
+    if producers is None:
+        producers = await producers_behind(segments, store, now_ms)
+    return segments, producers
