@@ -20,6 +20,7 @@ from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CONFLICT, CommandFailed, from_kafka
 from headrace.cli.output import print_json, print_table
 from headrace.cli.progress import counting
+from headrace.cli.transfer import begin_transactions, messages_until, produce_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +33,6 @@ REDRIVES: Final = "headrace-redrives"
 """Header that counts how often a record was sent back."""
 NAMED_SEQUENCE: Final = ("headrace-producer", "headrace-sequence")
 """They made the copy; the transaction of a redrive takes their place."""
-BATCH_RECORDS: Final = 500
-POLL_S: Final = 1.0
-QUIET_S_MAX: Final = 30.0
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 TOPIC = click.argument("topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics)
 
@@ -168,47 +166,12 @@ def _assigned(session: Session, topic: str, group: str) -> tuple[Client, dict[in
     return consumer, ends
 
 
-def _messages(consumer: Client, ends: dict[int, int]) -> Iterator[list[Message]]:
-    """Bundles of records up to `ends`; raises CommandFailed where nothing comes for long."""
-    library = kafka()
-    quiet_since_s = time.monotonic()
-    open_ = dict(ends)
-    while open_:
-        bundle = [m for m in consumer.consume(BATCH_RECORDS, POLL_S) if _is_record(m)]
-        parts = [library.TopicPartition(_topic_of(consumer), number) for number in open_]
-        if bundle:
-            quiet_since_s = time.monotonic()
-            yield [m for m in bundle if m.offset() < ends[m.partition()]]
-        # Positions pass markers, which are no messages.
-        for part in consumer.position(parts):
-            if part.offset >= open_[part.partition]:
-                del open_[part.partition]
-        if time.monotonic() - quiet_since_s > QUIET_S_MAX:
-            raise CommandFailed(
-                f"nothing came for {QUIET_S_MAX:g} s before the topic's end: the rest was left",
-                "See whether its partitions are served: headrace topic describe",
-            )
-
-
-def _topic_of(consumer: Client) -> str:
-    return str(consumer.assignment()[0].topic)
-
-
-def _is_record(message: Message) -> bool:
-    error = message.error()
-    if error is None:
-        return True
-    if error.retriable():
-        return False
-    raise from_kafka(error, "read dead letters")
-
-
 def _scan(session: Session, topic: str) -> Iterator[Message]:
     """All dead letters that were not sent back yet."""
     consumer, ends = _assigned(session, topic, _group_of(topic))
     try:
         if ends:
-            for bundle in _messages(consumer, ends):
+            for bundle in messages_until(consumer, ends):
                 yield from bundle
     finally:
         consumer.close()
@@ -269,11 +232,11 @@ def _redrive(session: Session, topic: str, options: dict[str, Any]) -> tuple[Cou
                 "partitioner": "murmur2_random",
             }
         )
-        _begin(session, producer)
+        begin_transactions(session, producer)
         starts = {p.partition: p.offset for p in consumer.assignment()}
         left = sum(ends[number] - max(start, 0) for number, start in starts.items())
         with counting(f"redrive {topic}", left) as show_done:
-            for bundle in _messages(consumer, ends):
+            for bundle in messages_until(consumer, ends):
                 begun_s = time.monotonic()
                 targets = _send(session, consumer, producer, bundle, options)
                 sent.update(target for target in targets if target is not None)
@@ -285,13 +248,6 @@ def _redrive(session: Session, topic: str, options: dict[str, Any]) -> tuple[Cou
     finally:
         consumer.close()
     return sent, kept
-
-
-def _begin(session: Session, producer: Client) -> None:
-    try:
-        producer.init_transactions(session.timeout_s)
-    except kafka().KafkaException as error:
-        raise from_kafka(error.args[0], "begin a redrive") from None
 
 
 def _send(
@@ -312,11 +268,11 @@ def _send(
             targets.append(target)
             if target is None:
                 headers = [item for item in _all(message) if item[0] not in NAMED_SEQUENCE]
-                _produce(producer, message.topic(), message, message.partition(), headers)
+                produce_copy(producer, message.topic(), message, message.partition(), headers)
             else:
                 origin = Letter.of(message)
                 number = int(origin.partition) if _is_origin(origin, target) else -1
-                _produce(producer, target, message, number, _stripped(message))
+                produce_copy(producer, target, message, number, _stripped(message))
             last[message.topic(), message.partition()] = message.offset() + 1
         offsets = [library.TopicPartition(*key, offset) for key, offset in last.items()]
         metadata = consumer.consumer_group_metadata()
@@ -334,31 +290,6 @@ def _send(
             ) from None
         raise from_kafka(failed, "send dead letters back") from None
     return targets
-
-
-def _produce(
-    producer: Client,
-    topic: str,
-    message: Message,
-    number: int,
-    headers: list[tuple[str, bytes | None]],
-) -> None:
-    options = {"partition": number} if number >= 0 else {}
-    while True:
-        try:
-            producer.produce(
-                topic,
-                value=message.value(),
-                key=message.key(),
-                headers=headers,
-                timestamp=max(message.timestamp()[1], 0),
-                **options,
-            )
-        except BufferError:  # its queue is full
-            producer.poll(POLL_S)
-            continue
-        producer.poll(0)
-        return
 
 
 def _target(message: Message, options: dict[str, Any]) -> str | None:

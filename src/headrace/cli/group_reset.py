@@ -79,13 +79,13 @@ def reset(session: Session, /, name: str, **options: Any) -> None:
     target, shift = options["target"], options["shift_by"]
     if (target is None) == (shift is None):
         raise click.UsageError("Say where to: either --to POSITION or --shift-by N.")
-    _refuse_active(session, name)
+    refuse_active(session, name)
     committed = committed_offsets(session, name)
     partitions = _partitions(session, name, committed, options)
     bounds = log_bounds(session, partitions)
     moves = _moves(session, committed, bounds, target, shift)
     if not options["dry_run"]:
-        _commit(session, name, moves)
+        commit_moves(session, name, moves)
     if options["as_json"]:
         print_json(
             {
@@ -108,7 +108,8 @@ def reset(session: Session, /, name: str, **options: Any) -> None:
     )
 
 
-def _refuse_active(session: Session, name: str) -> None:
+def refuse_active(session: Session, name: str) -> None:
+    """Raises CommandFailed where the group has members."""
     description = describe_groups(session, [name])[name]
     state = state_of(description)
     if state not in _QUIET_STATES:
@@ -163,7 +164,8 @@ def _moves(
     ]
 
 
-def _commit(session: Session, name: str, moves: list[Move]) -> None:
+def commit_moves(session: Session, name: str, moves: list[Move]) -> None:
+    """Store the new progress. Raises CommandFailed."""
     offsets = [
         kafka().TopicPartition(m.partition.topic, m.partition.number, m.after) for m in moves
     ]

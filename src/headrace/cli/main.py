@@ -25,6 +25,11 @@ COMMANDS = {
     "produce": ("headrace.cli.produce", "Write records: lines, JSON, files."),
     "consume": ("headrace.cli.consume", "Read records: from, to, follow, in many formats."),
     "group": ("headrace.cli.group", "List, describe, reset and delete consumer groups."),
+    "queue": ("headrace.cli.queue", "Receive and settle messages of share groups; watch one."),
+    "backlog": (
+        "headrace.cli.backlog",
+        "Lag of groups: list, hot keys, reset, skip, move.",
+    ),
     "dead": ("headrace.cli.dead", "List, show, send back and purge dead letters."),
     "txn": ("headrace.cli.txn", "List and describe transactions; abort one that hangs."),
     "config": ("headrace.cli.config", "Show and change brokers' settings while they run."),
@@ -42,7 +47,10 @@ COMMANDS = {
     "completion": ("headrace.cli.completion", "Print the completion script of your shell."),
 }
 
-OF_A_CLUSTER = {"topic", "produce", "consume", "group", "txn", "dead", "config", "info", "pipeline"}
+OF_A_CLUSTER = {
+    "topic", "produce", "consume", "group", "queue", "backlog", "txn", "dead", "config", "info",
+    "pipeline",
+}  # fmt: skip
 """Commands that talk to brokers: which ones may be said behind them, too."""
 
 

@@ -6,26 +6,21 @@ A transaction is aborted by hand only where the operator names its partition and
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli.broker_calls import ask_broker, brokers
 from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
 from headrace.cli.output import print_json, print_table
-from headrace.cli.raw_request import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace.cli.session import Session
 
 # do not change: protocol. (key, version)
 WRITE_TXN_MARKERS = 27, 1
 DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = (61, 0), (65, 0), (66, 0)
 NONE = 0
-_BODY_AT = 5
-"""After the correlation id and the header's tagged fields, of which there are none."""
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 COLUMNS = ("transactional_id", "producer_id", "state", "coordinator")
 
@@ -44,33 +39,6 @@ def txn() -> None:
     """
 
 
-def _ask(
-    session: Session,
-    address: str,
-    api: tuple[int, int],
-    body: dict[str, Any],
-) -> Any:
-    """One broker's answer."""
-    from headrace.kafka.wire.primitives import FrameInvalid
-    from headrace.kafka.wire.schema import read_response, write_request
-
-    request = write_request(*api, body)
-    try:
-        answer = ask(address, *api, request, session.timeout_s, is_flexible=True)
-        return read_response(*api, answer, _BODY_AT)
-    except (OSError, struct.error, FrameInvalid) as error:
-        raise CommandFailed(
-            f"the broker at {address} gave no answer ({error})",
-            "Is it a broker that has transactions, and can it be reached?",
-            FAILED,
-        ) from error
-
-
-def _brokers(session: Session) -> Iterator[tuple[int, str]]:
-    for number, broker in sorted(session.cluster_metadata().brokers.items()):
-        yield number, f"{broker.host}:{broker.port}"
-
-
 @txn.command("list")
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only these.")
 @AS_JSON
@@ -79,8 +47,8 @@ def list_(session: Session, /, states: tuple[str, ...], as_json: bool) -> None:
     """List the transactional ids of the cluster and their states."""
     body = {"state_filters": states, "producer_id_filters": ()}
     rows: list[dict[str, Any]] = []
-    for number, address in _brokers(session):
-        answer = _ask(session, address, LIST_TRANSACTIONS, body)
+    for number, address in brokers(session):
+        answer = ask_broker(session, address, LIST_TRANSACTIONS, body)
         if answer.error_code != NONE:
             raise CommandFailed(
                 f"broker {number} cannot list its transactions now (code {answer.error_code})",
@@ -105,10 +73,10 @@ def list_(session: Session, /, states: tuple[str, ...], as_json: bool) -> None:
 def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None:
     """Show the state, the producer and the open partitions of transactional ids."""
     found: dict[str, dict[str, Any]] = {}
-    for number, address in _brokers(session):
+    for number, address in brokers(session):
         wanted = [name for name in names if name not in found]
         body = {"transactional_ids": wanted}
-        documents = _documents(_ask(session, address, DESCRIBE_TRANSACTIONS, body))
+        documents = _documents(ask_broker(session, address, DESCRIBE_TRANSACTIONS, body))
         found.update((d["transactional_id"], {**d, "coordinator": number}) for d in documents)
     for name in names:
         if name not in found:
@@ -173,7 +141,7 @@ def abort_hanging(session: Session, /, topic: str, partition: int, start_offset:
     """
     address = _leader(session, topic, partition)
     place = {"name": topic, "partition_indexes": [partition]}
-    answer = _ask(session, address, DESCRIBE_PRODUCERS, {"topics": [place]})
+    answer = ask_broker(session, address, DESCRIBE_PRODUCERS, {"topics": [place]})
     described = answer.topics[0].partitions[0]
     hanging = [
         producer
@@ -194,7 +162,7 @@ def abort_hanging(session: Session, /, topic: str, partition: int, start_offset:
         "topics": [place],
         "coordinator_epoch": max(producer.coordinator_epoch, 0),
     }
-    written = _ask(session, address, WRITE_TXN_MARKERS, {"markers": [marker]})
+    written = ask_broker(session, address, WRITE_TXN_MARKERS, {"markers": [marker]})
     code = written.markers[0].topics[0].partitions[0].error_code
     if code != NONE:
         raise CommandFailed(

@@ -97,7 +97,8 @@ class GroupOperations:
 
     # --- one group ---------------------------------------------------------------------------
 
-    def _is_share(self, group_id: str) -> bool:
+    async def _is_share(self, group_id: str) -> bool:
+        await self._node.group_administration.ensure_offsets_topic()
         return self._node.share_group_administration.has(group_id)
 
     async def _classic(self, group_id: str) -> GroupDescription:
@@ -109,7 +110,7 @@ class GroupOperations:
 
     async def _get(self, call: Call) -> Json:
         group_id = call.path["group"]
-        if self._is_share(group_id):
+        if await self._is_share(group_id):
             known = self._node.share_group_administration.members(group_id)
             return {
                 "group": group_id,
@@ -143,7 +144,7 @@ class GroupOperations:
 
     async def _delete(self, call: Call) -> Json:
         group_id = call.path["group"]
-        if call.is_dry_run and self._is_share(group_id):
+        if call.is_dry_run and await self._is_share(group_id):
             await self._node.share_group_administration.delete(group_id, is_dry_run=True)
         elif call.is_dry_run:
             await self._require_empty(group_id)
@@ -162,7 +163,7 @@ class GroupOperations:
 
     async def _offsets(self, call: Call) -> Json:
         group_id = call.path["group"]
-        if self._is_share(group_id):
+        if await self._is_share(group_id):
             positions = await self._node.share_group_administration.positions(group_id)
             found = [
                 {
@@ -219,7 +220,7 @@ class GroupOperations:
                 wanted[place] = await self._target(item)
             except HeadraceError as error:
                 refused[place] = error
-        if self._is_share(group_id):
+        if await self._is_share(group_id):
             outcomes = await self._node.share_group_administration.move(
                 group_id, wanted, is_dry_run=call.is_dry_run
             )

@@ -185,6 +185,7 @@ class Queues:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         settled_rounds = 0
+        await self._begin(topic, asked.group_id)
         while True:
             found = await self._receive_once(topic, asked, member)
             left_s = deadline - loop.time()
@@ -199,6 +200,15 @@ class Queues:
                 return []
             retry_s = left_s if found.error is None else min(left_s, RETRY_S)
             await self._wait(topic, found.waiting, retry_s)
+
+    async def _begin(self, topic: Topic, group_id: str) -> None:
+        """Begin on every partition, though messages of the first may be enough: else what comes to
+        the others before the group reaches them would not be its backlog."""
+        for number in self._served(topic):
+            try:
+                await self._node.shares.begin(topic, number, group_id)
+            except HeadraceError as error:  # the receive itself reports it, unless others have some
+                log.info("%s-%d: %s cannot begin yet: %s", topic.name, number, group_id, error)
 
     async def _receive_once(self, topic: Topic, asked: ReceiveRequest, member: str) -> _Round:
         """Ask each partition that this broker serves for what is left of the limits."""

@@ -363,7 +363,7 @@ def _record_schema() -> Schema:
         key_encoding={"type": "string", "enum": ["text", "base64"], "default": "text"},
         value={"description": "Text, or with value_encoding json any JSON; absent: null."},
         value_encoding={"type": "string", "enum": ["text", "base64", "json"], "default": "text"},
-        headers=listing(listing(text(32_000), 2, 2), HEADERS_MAX),
+        headers=listing(listing(text(32_000), 3, 2), HEADERS_MAX),
         partition=PARTITION,
         timestamp_ms=integer(0, TIMESTAMP_MS_MAX),
     )
@@ -379,8 +379,16 @@ def _record(item: Json, now_ms: int) -> Record:
         _bytes(item["value"], item.get("value_encoding", "text"), "value")
         if "value" in item
         else None,
-        [(name, _bytes(value, "text", "header")) for name, value in item.get("headers", ())],
+        [(one[0], _header(one)) for one in item.get("headers", ())],
     )
+
+
+def _header(item: list[str]) -> bytes:
+    """Raises RequestInvalid."""
+    encoding = item[2] if len(item) == 3 else "text"
+    if encoding not in {"text", "base64"}:
+        raise RequestInvalid("the third part of a header is text or base64")
+    return _bytes(item[1], encoding, "header")
 
 
 def _bytes(value: Any, encoding: str, name: str) -> bytes:
@@ -409,13 +417,19 @@ def shown(record: Record) -> Json:
     found: Json = {
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        "headers": [[name, as_text(value)[0]] for name, value in record.headers],
+        "headers": [_shown_header(name, value) for name, value in record.headers],
     }
     for name, data in (("key", record.key), ("value", record.value)):
         found[name], is_text = as_text(data)
         if not is_text:
             found[f"{name}_encoding"] = "base64"
     return found
+
+
+def _shown_header(name: str, value: bytes | None) -> list[str | None]:
+    """[name, value], or [name, value in base64, "base64"]."""
+    shown_value, is_text = as_text(value)
+    return [name, shown_value] if is_text else [name, shown_value, "base64"]
 
 
 def as_text(data: bytes | None) -> tuple[str | None, bool]:

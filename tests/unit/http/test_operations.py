@@ -89,7 +89,12 @@ async def test_settings_are_set_and_reset(web: Web) -> None:
 async def test_records_are_written_in_three_encodings_and_read_by_offset(web: Web) -> None:
     await web.ask("POST", "/v1/topics", {"name": "t"})
     records = [
-        {"value": "plain", "key": "k", "headers": [["h", "v"]], "timestamp_ms": 5},
+        {
+            "value": "plain",
+            "key": "k",
+            "headers": [["h", "v"], ["b", "/w==", "base64"]],
+            "timestamp_ms": 5,
+        },
         {"value": base64.b64encode(b"\xff\x00").decode(), "value_encoding": "base64"},
         {"value": {"a": [1, None]}, "value_encoding": "json"},
         {},
@@ -100,7 +105,7 @@ async def test_records_are_written_in_three_encodings_and_read_by_offset(web: We
     _status, found = await web.ask("GET", "/v1/topics/t/records?offset=0")
     first, second, third, fourth = found["records"]
     assert (first["value"], first["key"], first["timestamp_ms"]) == ("plain", "k", 5)
-    assert first["headers"] == [["h", "v"]]
+    assert first["headers"] == [["h", "v"], ["b", "/w==", "base64"]]
     assert base64.b64decode(second["value"]) == b"\xff\x00"
     assert json.loads(third["value"]) == {"a": [1, None]}
     assert fourth["value"] is None
@@ -211,6 +216,21 @@ async def test_a_share_group_is_shown_moved_and_deleted(web: Web) -> None:
         assert offsets["offsets"][0]["offset"] == expected
     assert (await web.ask("DELETE", f"/v1/groups/{GROUP}"))[1]["deleted"]
     assert (await web.ask("GET", f"/v1/groups/{GROUP}"))[0] == 404
+
+
+@on_the_web
+async def test_a_group_begins_on_every_partition_with_its_first_receive(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t", "partitions": 3})
+    await web.ask("POST", f"/v1/queues/t/{GROUP}/receive", {"max": 1})
+    records = [{"value": str(number), "partition": number} for number in range(3)]
+    await web.ask("POST", "/v1/topics/t/records", {"records": records})
+    _status, found = await web.ask("GET", f"/v1/groups/{GROUP}/offsets")
+    assert [(one["partition"], one["lag"]) for one in found["offsets"]] == [(0, 1), (1, 1), (2, 1)]
+    seen = set()
+    for _ in range(3):
+        _status, received = await web.ask("POST", f"/v1/queues/t/{GROUP}/receive", {"max": 1})
+        seen |= {message["value"] for message in received["messages"]}
+    assert seen == {"0", "1", "2"}
 
 
 @on_the_web

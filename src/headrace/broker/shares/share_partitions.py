@@ -254,6 +254,14 @@ class SharePartitions:
         hosted.wake()
         return reply.errors
 
+    async def begin(self, topic: Topic, number: int, group_id: str) -> None:
+        """Make the group known to the partition, so that what comes from now on is its backlog.
+
+        Raises NotOwner, StorageUnavailable, CoordinatorLoading, MetadataUnavailable.
+        """
+        hosted = await self._host(topic, number)
+        await self._open_group(hosted, group_id, topic.id)
+
     async def release(self, topic: Topic, number: int, group_id: str, member_id: str) -> None:
         """A member's session has ended."""
         hosted = await self._host(topic, number)

@@ -1,0 +1,243 @@
+"""`headrace backlog move`: a group's backlog into another topic.
+
+Invariants: a consumer group's records are copied in transactions that also commit the group's
+offsets, so each record is moved once however often the command is stopped and started again. A
+share group's records are received through the group, and acknowledged once their copies are
+durable: stopped between the two, some are copied twice. Both end at the end of the topic as it was
+at the start.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from headrace.cli.client import kafka
+from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.failures import CONFLICT, FAILED, USAGE, CommandFailed, from_kafka, no_group
+from headrace.cli.group_reset import refuse_active
+from headrace.cli.lag import committed_offsets, first_unread
+from headrace.cli.output import print_json
+from headrace.cli.positions import Bounds, Partition, log_bounds
+from headrace.cli.progress import counting
+from headrace.cli.share_offsets import SHARE, groups_by_type, share_starts
+from headrace.cli.transfer import begin_transactions, messages_until, produce_copy
+from headrace.cli.web import HTTP, Web, path_of
+
+if TYPE_CHECKING:
+    from headrace.cli.client import Client, Message
+    from headrace.cli.session import Session
+
+RECEIVED_MAX: Final = 500
+LOCK_MS: Final = 60_000
+WAIT_MS: Final = 500
+PARTITIONER: Final = "murmur2_random"
+"""The choice of Kafka's own clients."""
+
+
+@click.command()
+@click.argument("group", shell_complete=complete_groups)
+@click.argument("topic", shell_complete=complete_topics)
+@click.option("--to", "target", metavar="TOPIC", required=True, shell_complete=complete_topics)
+@click.option("--rate", type=click.FloatRange(min=0.1), help="Records a second at most.")
+@click.option("--dry-run", is_flag=True, help="Count what would be moved; change nothing.")
+@HTTP
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def move(session: Session, /, group: str, topic: str, **options: Any) -> None:
+    """Move what GROUP has not read of TOPIC to another topic, and let GROUP go on after it.
+
+    Keys decide the partition in the other topic, so the order of each key is kept. Can be stopped
+    and started again. A consumer group must have no members; a share group may have.
+    """
+    target = options["target"]
+    if target == topic:
+        raise CommandFailed("the two topics are the same", "Name another one with --to", USAGE)
+    kind = groups_by_type(session).get(group)
+    if kind is None:
+        raise no_group(group)
+    session.partitions_of(target)
+    partitions = [Partition(topic, number) for number in session.partitions_of(topic)]
+    bounds = log_bounds(session, partitions)
+    if kind == SHARE:
+        moved = _move_share(session, group, topic, bounds, options)
+    else:
+        moved = _move_consumer(session, group, topic, bounds, options)
+    if options["as_json"]:
+        print_json({"group": group, "to": target, "dry_run": options["dry_run"], "records": moved})
+        return
+    would = "would be" if options["dry_run"] else "were"
+    click.echo(f"{moved:,} records {would} moved from {topic} to {target}")
+
+
+class _Throttle:
+    """Keeps to a rate by waiting after each bundle."""
+
+    def __init__(self, rate_per_s: float | None) -> None:
+        self._rate_per_s = rate_per_s
+        self._begun_s = time.monotonic()
+        self._count = 0
+
+    def wait(self, count: int) -> None:
+        """Until these may have been sent."""
+        self._count += count
+        if self._rate_per_s is not None:
+            due_s = self._begun_s + self._count / self._rate_per_s
+            time.sleep(max(due_s - time.monotonic(), 0.0))
+
+
+# --- consumer groups -------------------------------------------------------------------------
+
+
+def _move_consumer(
+    session: Session,
+    group: str,
+    topic: str,
+    bounds: dict[Partition, Bounds],
+    options: dict[str, Any],
+) -> int:
+    refuse_active(session, group)
+    committed = committed_offsets(session, group)
+    starts = {p: first_unread(committed.get(p), b) for p, b in bounds.items()}
+    ends = {p.number: b.latest for p, b in bounds.items() if starts[p] < b.latest}
+    left = sum(bounds[p].latest - start for p, start in starts.items() if p.number in ends)
+    if options["dry_run"] or not ends:
+        return left
+    library = kafka()
+    consumer = session.consumer(
+        {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    )
+    producer = session.producer(
+        {"transactional.id": f"headrace-backlog.{group}.{topic}", "partitioner": PARTITIONER}
+    )
+    moved, throttle = 0, _Throttle(options["rate"])
+    try:
+        begin_transactions(session, producer)
+        consumer.assign(
+            [library.TopicPartition(topic, p.number, s) for p, s in starts.items()
+             if p.number in ends]
+        )  # fmt: skip
+        with counting(f"move {topic}", left) as show_done:
+            for bundle in messages_until(consumer, ends):
+                _send(session, consumer, producer, bundle, options["target"])
+                moved += len(bundle)
+                show_done(len(bundle))
+                throttle.wait(len(bundle))
+    finally:
+        consumer.close()
+    return moved
+
+
+def _send(
+    session: Session, consumer: Client, producer: Client, bundle: list[Message], target: str
+) -> None:
+    """Copy records and commit the group's offsets, in one transaction. Raises CommandFailed."""
+    library = kafka()
+    last: dict[tuple[str, int], int] = {}
+    try:
+        producer.begin_transaction()
+        for message in bundle:
+            produce_copy(producer, target, message, -1, list(message.headers() or []))
+            last[message.topic(), message.partition()] = message.offset() + 1
+        offsets = [library.TopicPartition(*place, offset) for place, offset in last.items()]
+        metadata = consumer.consumer_group_metadata()
+        producer.send_offsets_to_transaction(offsets, metadata, session.timeout_s)
+        producer.commit_transaction(session.timeout_s)
+    except library.KafkaException as error:
+        failed = error.args[0]
+        if not failed.fatal():
+            producer.abort_transaction(session.timeout_s)
+        if failed.name() in {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}:
+            raise CommandFailed(
+                "another move of this backlog has taken over: this one has stopped",
+                "Wait for it, or start this one again",
+                CONFLICT,
+            ) from None
+        raise from_kafka(failed, "move a backlog") from None
+
+
+# --- share groups ----------------------------------------------------------------------------
+
+
+def _move_share(
+    session: Session,
+    group: str,
+    topic: str,
+    bounds: dict[Partition, Bounds],
+    options: dict[str, Any],
+) -> int:
+    starts = share_starts(session, group)
+    left = sum(max(start.lag, 0) for p, start in starts.items() if p.topic == topic)
+    if options["dry_run"] or not left:
+        return left
+    web, path = Web(options["http"], session.timeout_s), path_of("queues", topic, group)
+    producer = session.producer({"acks": "all", "enable.idempotence": True,
+                                 "partitioner": PARTITIONER})  # fmt: skip
+    moved, throttle = 0, _Throttle(options["rate"])
+    with counting(f"move {topic}", left) as show_done:
+        while True:
+            asked = {"max": RECEIVED_MAX, "wait_ms": WAIT_MS, "lock_ms": LOCK_MS}
+            found = web.ask("POST", f"{path}/receive", asked, wait_s=WAIT_MS / 1000)["messages"]
+            ends = {p.number: b.latest for p, b in bounds.items()}
+            wanted = [one for one in found if one["offset"] < ends[one["partition"]]]
+            _copy(session, producer, wanted, options["target"])
+            settled = {
+                "ack": [one["receipt"] for one in wanted],
+                "nack": [
+                    {"receipt": one["receipt"], "delay_ms": 0} for one in found if one not in wanted
+                ],
+            }
+            if found:
+                web.ask("POST", f"{path}/settle", settled)
+            if not wanted:
+                return moved
+            moved += len(wanted)
+            show_done(len(wanted))
+            throttle.wait(len(wanted))
+
+
+def _copy(session: Session, producer: Client, messages: list[dict[str, Any]], target: str) -> None:
+    """Send copies and wait until they are durable. Raises CommandFailed."""
+    errors: list[Any] = []
+
+    def report(error: Any, _message: Any) -> None:
+        if error is not None:
+            errors.append(error)
+
+    for message in messages:
+        producer.produce(
+            target,
+            value=_data(message, "value"),
+            key=_data(message, "key"),
+            headers=[_header(item) for item in message["headers"]],
+            timestamp=max(message["timestamp_ms"], 0),
+            on_delivery=report,
+        )
+        producer.poll(0)
+    if producer.flush(session.timeout_s) or errors:
+        if errors:
+            raise from_kafka(errors[0], f"write to {target!r}")
+        raise CommandFailed(
+            f"copies to {target!r} were not acknowledged in time: these records stay in the group",
+            "Start the move again, with a longer --timeout; some records may be copied twice",
+            FAILED,
+        )
+
+
+def _header(item: list[str | None]) -> tuple[str, bytes | None]:
+    name, value = str(item[0]), item[1]
+    if value is None:
+        return name, None
+    return name, base64.b64decode(value) if len(item) == 3 else value.encode()
+
+
+def _data(message: dict[str, Any], name: str) -> bytes | None:
+    text = message[name]
+    if text is None:
+        return None
+    if message.get(f"{name}_encoding") == "base64":
+        return base64.b64decode(text)
+    return str(text).encode()

@@ -1,0 +1,189 @@
+"""`headrace queue`: receive messages of a share group, settle them, watch the group.
+
+Invariants: over the broker's HTTP interface, whose receipts stand for single deliveries, so a
+message received by one call can be settled by another.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.failures import FAILED, USAGE, CommandFailed
+from headrace.cli.output import Cell, print_json, print_table, say
+from headrace.cli.positions import parse_duration_ms
+from headrace.cli.web import HTTP, Web, path_of
+
+if TYPE_CHECKING:
+    from headrace.cli.session import Session
+
+RECEIPTS_MAX: Final = 10_000
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+TOPIC = click.argument("topic", shell_complete=complete_topics)
+GROUP = click.argument("group", shell_complete=complete_groups)
+
+
+class Milliseconds(click.ParamType[int]):
+    """A click type for durations: 500ms, 30s, 15m, 1h30m."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """See click.ParamType."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration_ms(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.group()
+def queue() -> None:
+    """Receive and settle messages of share groups, one by one.
+
+    \b
+    Examples:
+      headrace queue receive orders workers --max 10 --wait 20s
+      headrace queue receive orders workers --ack --json
+      headrace queue settle orders workers --ack RECEIPT --nack RECEIPT --delay 5s
+      headrace queue watch orders workers
+    """
+
+
+@queue.command()
+@TOPIC
+@GROUP
+@click.option("--max", "-n", "count", type=click.IntRange(1, 1_000), default=10, show_default=True)
+@click.option("--wait", type=Milliseconds(), default="0s", help="For the first message, e.g. 20s.")
+@click.option("--lock", type=Milliseconds(), help="How long they are yours. Default: the group's.")
+@click.option("--ack", is_flag=True, help="Acknowledge them once they are printed.")
+@HTTP
+@AS_JSON
+@click.pass_obj
+def receive(session: Session, /, topic: str, group: str, **options: Any) -> None:
+    """Receive messages: nobody else gets them until you settle them or their lock ends."""
+    web = Web(options["http"], session.timeout_s)
+    body = {"max": options["count"], "wait_ms": min(options["wait"], 60_000)}
+    if options["lock"] is not None:
+        body["lock_ms"] = options["lock"]
+    path = path_of("queues", topic, group)
+    answer = web.ask("POST", f"{path}/receive", body, wait_s=body["wait_ms"] / 1000)
+    messages = answer["messages"]
+    if options["as_json"]:
+        print_json(messages)
+    else:
+        columns = ["receipt", "partition", "offset", "deliveries", "key", "value"]
+        print_table(columns, [[message[column] for column in columns] for message in messages])
+        say(f"{len(messages):,} messages")
+    sys.stdout.flush()
+    if options["ack"] and messages:
+        body = {"ack": [message["receipt"] for message in messages]}
+        _report(web.ask("POST", f"{path}/settle", body)["results"], as_json=False, is_quiet=True)
+
+
+@queue.command()
+@TOPIC
+@GROUP
+@click.option("--ack", multiple=True, metavar="RECEIPT", help="Done: never delivered again.")
+@click.option("--nack", multiple=True, metavar="RECEIPT", help="Deliver it again.")
+@click.option("--delay", type=Milliseconds(), help="With --nack: not before this time.")
+@click.option("--extend", multiple=True, metavar="RECEIPT", help="Keep it longer.")
+@click.option("--lock", type=Milliseconds(), help="With --extend: for how long.")
+@click.option("--dead-letter", multiple=True, metavar="RECEIPT", help="Give it up.")
+@click.option("--reason", default="", help="With --dead-letter and --nack: why.")
+@click.option("--stdin", "is_read", is_flag=True, help="Also acknowledge receipts from stdin.")
+@HTTP
+@AS_JSON
+@click.pass_obj
+def settle(session: Session, /, topic: str, group: str, **options: Any) -> None:
+    """Settle messages by their receipts, each in its own way, in one call.
+
+    With --stdin, receipts come as lines, or as the JSON that `receive --json` printed.
+    """
+    acks = [*options["ack"], *(_read_receipts() if options["is_read"] else ())]
+    reason = {"reason": options["reason"]} if options["reason"] else {}
+    delay = {} if options["delay"] is None else {"delay_ms": options["delay"]}
+    lock = {} if options["lock"] is None else {"lock_ms": options["lock"]}
+    body: dict[str, list[Any]] = {
+        "ack": acks,
+        "nack": [{"receipt": one, **delay, **reason} for one in options["nack"]],
+        "extend": [{"receipt": one, **lock} for one in options["extend"]],
+        "dead_letter": [{"receipt": one, **reason} for one in options["dead_letter"]],
+    }
+    body = {name: items for name, items in body.items() if items}
+    if not body:
+        raise click.UsageError("Name receipts: --ack, --nack, --extend, --dead-letter or --stdin.")
+    web = Web(options["http"], session.timeout_s)
+    answer = web.ask("POST", path_of("queues", topic, group) + "/settle", body)
+    _report(answer["results"], as_json=options["as_json"])
+
+
+def _read_receipts() -> list[str]:
+    """Raises CommandFailed."""
+    text = sys.stdin.read()
+    if not text.lstrip().startswith(("[", "{")):
+        return text.split()[:RECEIPTS_MAX]
+    try:
+        found = json.loads(text)
+        messages = found["messages"] if isinstance(found, dict) else found
+        return [message["receipt"] for message in messages]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CommandFailed(
+            f"what stdin holds is no list of messages ({error}): nothing was settled",
+            "Pipe what `headrace queue receive --json` printed, or one receipt a line",
+            USAGE,
+        ) from None
+
+
+def _report(results: list[dict[str, Any]], *, as_json: bool, is_quiet: bool = False) -> None:
+    """Raises CommandFailed where a receipt was refused."""
+    refused = [result for result in results if not result["ok"]]
+    if as_json:
+        print_json(results)
+    elif not is_quiet:
+        rows: list[list[Cell]] = [[one["receipt"], one["ok"], one.get("error")] for one in results]
+        print_table(["receipt", "ok", "error"], rows)
+    if refused:
+        raise CommandFailed(
+            f"{len(refused):,} of {len(results):,} receipts were refused: {refused[0]['error']}",
+            "Receive those messages again: they are delivered again unless they were settled",
+            FAILED,
+        )
+
+
+@queue.command()
+@TOPIC
+@GROUP
+@click.option("--every", type=Milliseconds(), default="2s", show_default=True)
+@click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after so many looks.")
+@HTTP
+@AS_JSON
+@click.pass_obj
+def watch(session: Session, /, topic: str, group: str, **options: Any) -> None:
+    """Show where a group stands, again and again: lag, messages in flight."""
+    web = Web(options["http"], session.timeout_s)
+    looks = 0
+    while True:
+        answer = web.ask("GET", path_of("queues", topic, group))
+        if options["as_json"]:
+            click.echo(json.dumps(answer, separators=(",", ":")))
+        else:
+            _show(answer["partitions"])
+        sys.stdout.flush()
+        looks += 1
+        if looks == options["count"]:
+            return
+        time.sleep(options["every"] / 1000)
+
+
+def _show(partitions: list[dict[str, Any]]) -> None:
+    columns = ["partition", "start_offset", "end_offset", "in_flight", "lag"]
+    print_table(columns, [[one[column] for column in columns] for one in partitions])
+    lag, flying = (sum(one[name] for one in partitions) for name in ("lag", "in_flight"))
+    say(f"{time.strftime('%H:%M:%S')}  {lag:,} messages behind, {flying:,} in flight")

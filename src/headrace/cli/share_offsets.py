@@ -1,0 +1,99 @@
+"""Share groups as administrators see them: which there are, where they stand, moving them.
+
+Invariants: asks a group's coordinator in Kafka's protocol, since the client library has no calls
+for it. A group with members is refused by the coordinator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.cli.broker_calls import ask_broker, brokers, group_coordinator
+from headrace.cli.failures import CONFLICT, FAILED, CommandFailed, no_group
+from headrace.cli.positions import Partition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.cli.session import Session
+
+# do not change: protocol. (key, version)
+LIST_GROUPS = 16, 5
+DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS = (90, 1), (91, 0)
+NONE, NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND = 0, 68, 69
+SHARE = "share"
+
+
+class ShareStart(NamedTuple):
+    """Where a share group stands on one partition; `lag` is -1 where it is unknown."""
+
+    offset: int
+    lag: int
+
+
+def groups_by_type(session: Session) -> dict[str, str]:
+    """The type (`share`, `consumer`, `classic`) of each group of the cluster."""
+    session.check_reachable()
+    found: dict[str, str] = {}
+    everything: dict[str, Any] = {"states_filter": (), "types_filter": ()}
+    for number, address in brokers(session):
+        answer = ask_broker(session, address, LIST_GROUPS, everything)
+        if int(answer.error_code) != NONE:
+            raise CommandFailed(
+                f"broker {number} cannot list its groups now (code {int(answer.error_code)})",
+                "It may still be loading them: try again",
+                FAILED,
+            )
+        found.update((one.group_id, one.group_type.lower()) for one in answer.groups)
+    return dict(sorted(found.items()))
+
+
+def share_starts(session: Session, group: str) -> dict[Partition, ShareStart]:
+    """Where the group stands, on each partition on which it has begun."""
+    address = group_coordinator(session, group)
+    body = {"groups": [{"group_id": group, "topics": None}]}
+    (answer,) = ask_broker(session, address, DESCRIBE_SHARE_GROUP_OFFSETS, body).groups
+    if int(answer.error_code) == GROUP_ID_NOT_FOUND:
+        raise no_group(group)
+    _check(answer, f"progress of group {group!r}")
+    found: dict[Partition, ShareStart] = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            partition = Partition(topic.topic_name, part.partition_index)
+            _check(part, f"progress of group {group!r} on {partition.topic}-{partition.number}")
+            found[partition] = ShareStart(part.start_offset, part.lag)
+    return dict(sorted(found.items()))
+
+
+def move_share_group(session: Session, group: str, starts: Mapping[Partition, int]) -> None:
+    """Let the group begin at these offsets. Raises CommandFailed, also where it has members."""
+    topics: dict[str, list[dict[str, int]]] = {}
+    for partition, offset in starts.items():
+        part = {"partition_index": partition.number, "start_offset": offset}
+        topics.setdefault(partition.topic, []).append(part)
+    body = {
+        "group_id": group,
+        "topics": [{"topic_name": name, "partitions": parts} for name, parts in topics.items()],
+    }
+    address = group_coordinator(session, group)
+    answer = ask_broker(session, address, ALTER_SHARE_GROUP_OFFSETS, body)
+    if int(answer.error_code) == NON_EMPTY_GROUP:
+        raise CommandFailed(
+            f"share group {group!r} has members, so nothing was changed",
+            "Stop its consumers, then try again",
+            CONFLICT,
+        )
+    _check(answer, f"move group {group!r}")
+    for topic in answer.responses:
+        for part in topic.partitions:
+            _check(part, f"move group {group!r} on {topic.topic_name}-{part.partition_index}")
+
+
+def _check(answer: Any, doing: str) -> None:
+    code = int(answer.error_code)
+    if code != NONE:
+        raise CommandFailed(
+            f"{doing}: {answer.error_message or 'the broker refuses it'} (code {code})",
+            "See where the group stands: headrace backlog list",
+            FAILED,
+        )

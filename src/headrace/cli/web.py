@@ -1,0 +1,85 @@
+"""Calls of a broker's HTTP interface.
+
+Invariants: a problem that a broker returns becomes a CommandFailed with its next step; where it
+names another broker, that one is asked instead. One connection a call.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from headrace.cli.failures import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAGE, CommandFailed
+from headrace.cli.session import host_and_port
+
+DEFAULT_HTTP: Final = "127.0.0.1:9180"
+MISDIRECTED: Final = 421
+HOPS_MAX: Final = 3
+ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
+_EXIT_CODES: Final = {400: USAGE, 404: NOT_FOUND, 409: CONFLICT}
+HTTP = click.option(
+    "--http",
+    metavar="HOST:PORT",
+    default=DEFAULT_HTTP,
+    show_default=True,
+    envvar="HEADRACE_HTTP",
+    help="The HTTP address of a broker.",
+)
+
+
+def path_of(*parts: str) -> str:
+    """A path under /v1, its parts quoted."""
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+class Web:
+    """The HTTP interface of the cluster, from one broker on."""
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+
+    def ask(self, method: str, path: str, body: Any = None, *, wait_s: float = 0) -> Any:
+        """What a broker answers; `wait_s`: how long it may wait. Raises CommandFailed."""
+        address = self._address
+        status, answer = self._ask(address, method, path, body, wait_s)
+        for _ in range(HOPS_MAX):
+            if status != MISDIRECTED or "broker" not in answer:
+                break
+            address = answer["broker"]["http"]
+            status, answer = self._ask(address, method, path, body, wait_s)
+        if status < 400:
+            return answer
+        raise CommandFailed(
+            str(answer.get("detail", f"the broker at {address} answered with status {status}")),
+            str(answer.get("next_step", "")).capitalize(),
+            _EXIT_CODES.get(status, FAILED),
+        )
+
+    def _ask(
+        self, address: str, method: str, path: str, body: Any, wait_s: float
+    ) -> tuple[int, Any]:
+        host, port = host_and_port(address)
+        connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s + wait_s)
+        data = None if body is None else json.dumps(body)
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        try:
+            connection.request(method, path, data, headers)
+            response = connection.getresponse()
+            text = response.read(ANSWER_BYTES_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            raise CommandFailed(
+                f"the broker's HTTP interface at {address} gave no answer ({error})",
+                "Is a broker running there? Name its address with --http HOST:PORT",
+                UNREACHABLE,
+            ) from None
+        finally:
+            connection.close()
+        try:
+            return response.status, json.loads(text)
+        except ValueError:
+            return response.status, {"detail": text.decode(errors="replace").strip()[:200]}

@@ -1,0 +1,125 @@
+"""`headrace queue` and `headrace backlog` on a real broker, as a user types them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from tests.integration.clients import Confluent, Rec, create_topic
+from tests.integration.test_cli import User
+from tests.integration.test_http_queues import Queue
+
+
+@pytest.fixture
+def headrace(broker):
+    def types(*arguments: str, code: int = 0, stdin: str = "") -> str:
+        user = User(broker.kafka)
+        user.env["HEADRACE_HTTP"] = broker.http
+        ran = user.types(*arguments, stdin=stdin)
+        assert ran.code == code, ran.err
+        return ran.out if code == 0 else ran.err
+
+    return types
+
+
+@pytest.fixture
+def queue(broker, name):
+    """A queue of six messages, two of them acknowledged."""
+    made = Queue(broker, name, f"{name}-group")
+    made.send(*"123456")
+    messages = []
+    while len(messages) < 2:
+        messages += made.receive(max=2 - len(messages), wait_ms=20_000)
+    made.settle(ack=[message["receipt"] for message in messages])
+    return made, f"{name}-group"
+
+
+def commit(broker, group: str, topic: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def left(headrace, group: str) -> int:
+    return sum(row["lag"] for row in json.loads(headrace("backlog", "list", group, "--json")))
+
+
+def test_messages_are_received_and_settled_by_hand(queue, headrace):
+    made, group = queue
+    found = json.loads(headrace("queue", "receive", made.topic, group, "--json", "--wait", "20s"))
+    assert found
+    receipts = [message["receipt"] for message in found]
+    headrace("queue", "settle", made.topic, group, "--nack", receipts[0], "--delay", "1ms")
+    rest = json.dumps(found[1:])
+    if found[1:]:
+        headrace("queue", "settle", made.topic, group, "--stdin", stdin=rest)
+    said = headrace("queue", "settle", made.topic, group, "--ack", receipts[0], code=1)
+    assert "refused" in said
+    watched = json.loads(headrace("queue", "watch", made.topic, group, "--count", "1", "--json"))
+    assert sum(part["lag"] for part in watched["partitions"]) == 4 - len(found[1:])
+
+
+def test_a_backlog_is_counted_in_messages_and_seconds(queue, headrace):
+    _made, group = queue
+    rows = json.loads(headrace("backlog", "list", group, "--json"))
+    assert sum(row["lag"] for row in rows) == 4
+    assert all(row["type"] == "share" and row["lag_s"] is not None for row in rows)
+    assert "4 messages" not in headrace("backlog", "list", group)
+
+
+def test_a_share_group_skips_and_goes_back(queue, headrace):
+    _made, group = queue
+    headrace("backlog", "skip", group, "--dry-run")
+    assert left(headrace, group) == 4
+    headrace("backlog", "skip", group)
+    assert left(headrace, group) == 0
+    headrace("backlog", "reset", group, "--to", "1h")
+    assert left(headrace, group) == 6
+
+
+def test_a_share_groups_backlog_is_moved_to_another_topic(queue, headrace, broker, name):
+    made, group = queue
+    create_topic(broker.kafka, f"{name}.later")
+    moving = "backlog", "move", group, made.topic, "--to", f"{name}.later", "--json"
+    assert json.loads(headrace(*moving, "--dry-run"))["records"] == 4
+    assert json.loads(headrace(*moving))["records"] == 4
+    assert left(headrace, group) == 0
+    copied = {rec.value for rec in Confluent.consume(broker.kafka, f"{name}.later", 4)}
+    assert len(copied) == 4
+    assert json.loads(headrace(*moving))["records"] == 0
+
+
+def test_a_consumer_groups_backlog_is_moved_once_with_its_progress(headrace, broker, name):
+    group = f"{name}-group"
+    create_topic(broker.kafka, name)
+    create_topic(broker.kafka, f"{name}.later")
+    Confluent.produce(broker.kafka, name, [Rec(b"k", b"%d" % n) for n in range(20)])
+    commit(broker, group, name, 5)
+    moving = "backlog", "move", group, name, "--to", f"{name}.later", "--rate", "1000", "--json"
+    assert json.loads(headrace(*moving))["records"] == 15
+    assert json.loads(headrace(*moving))["records"] == 0
+    assert left(headrace, group) == 0
+    copied = [rec.value for rec in Confluent.consume(broker.kafka, f"{name}.later", 15)]
+    assert copied == [b"%d" % n for n in range(5, 20)]
+
+
+def test_the_hottest_keys_of_a_backlog_come_first(headrace, broker, name):
+    group = f"{name}-group"
+    create_topic(broker.kafka, name)
+    keys = [b"hot"] * 6 + [b"cold"] * 2 + [None]
+    Confluent.produce(broker.kafka, name, [Rec(key, b"v") for key in keys])
+    commit(broker, group, name, 1)
+    found = json.loads(headrace("backlog", "keys", group, name, "--json"))
+    assert found["hottest"] == [
+        {"key": "hot", "records": 5},
+        {"key": "cold", "records": 2},
+        {"key": None, "records": 1},
+    ]
+
+
+def test_what_is_not_there_is_said(headrace, broker, name):
+    assert "no group" in headrace("backlog", "list", f"{name}-nobody", code=3)
+    assert "no topic" in headrace("queue", "receive", f"{name}-none", "g", code=3)
+    said = headrace("queue", "watch", name, "g", "--http", "127.0.0.1:1", code=4)
+    assert "--http" in said
