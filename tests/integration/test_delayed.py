@@ -5,9 +5,11 @@ HEADRACE_KILL_CYCLES sets how often the kill -9 test kills.
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
+import urllib.request
 
 import pytest
 from tests.integration.broker import Broker, kill_cycles
@@ -144,3 +146,120 @@ def test_everything_is_delivered_once_in_time_over_kill_9(own_broker):
     assert acknowledged <= set(values), "lost"
     assert all(timestamp >= due[value] for value, _, timestamp, _ in found)
     assert len(acknowledged) > 100
+
+
+def call(broker: Broker, path: str, body=None) -> dict:
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"} if data else {}
+    request = urllib.request.Request(f"http://{broker.http}/v1{path}", data, headers)
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        return json.load(answer)
+
+
+def send(broker: Broker, records: list[tuple[bytes, dict[str, str]]], **options) -> None:
+    client = producer(broker, **options)
+    failures = []
+    for value, headers in records:
+        client.produce(
+            TOPIC, value, headers=headers, callback=lambda error, _: failures.append(error)
+        )
+    assert client.flush(TIMEOUT_S) == 0
+    assert not any(failures), failures[:3]
+
+
+def test_pending_records_are_listed_in_pages_and_cancelled_also_after_a_crash(own_broker):
+    make_topic(own_broker, 2)
+    due_ms = time.time_ns() // 1_000_000 + 365 * 24 * 3_600_000
+    send(
+        own_broker,
+        [
+            (b"%d" % n, {"headrace-deliver-at": str(due_ms + n), "headrace-message-id": f"id-{n}"})
+            for n in range(25)
+        ],
+    )
+    own_broker.crash()
+    path = f"/topics/{TOPIC}/delayed"
+    found, token = [], ""
+    while True:
+        page = call(own_broker, f"{path}?limit=7{token}")
+        assert len(page["delayed"]) <= 7
+        found += page["delayed"]
+        if "next_page_token" not in page:
+            break
+        token = f"&page_token={page['next_page_token']}"
+    assert sorted(one["message_id"] for one in found) == sorted(f"id-{n}" for n in range(25))
+    assert all(one["due_ms"] == due_ms + int(one["message_id"][3:]) for one in found)
+    receipt = next(one["receipt"] for one in found if one["message_id"] == "id-3")
+    body = {"receipts": [receipt], "message_ids": ["id-4", "none"]}
+    results = call(own_broker, f"{path}/cancel", body)["results"]
+    assert [one["cancelled"] for one in results] == [1, 1, 0]
+    again = call(own_broker, f"{path}/cancel", {"receipts": [receipt]})["results"]
+    assert [one["cancelled"] for one in again] == [0]
+    own_broker.crash()
+    left = {one["message_id"] for one in call(own_broker, f"{path}?limit=100")["delayed"]}
+    assert left == {f"id-{n}" for n in range(25)} - {"id-3", "id-4"}
+
+
+def half(name: str, **more: str) -> tuple[bytes, dict[str, str]]:
+    headers = {"headrace-half": "shop", "headrace-message-id": name, **more}
+    return name.encode(), headers
+
+
+def test_a_half_message_is_seen_once_it_is_committed_and_its_outcome_is_kept(own_broker):
+    make_topic(own_broker)
+    send(own_broker, [half("kept"), half("dropped"), half("waits"), (b"plain", {})])
+    own_broker.crash()
+    path = f"/topics/{TOPIC}/half"
+    pending = call(own_broker, path)["half"]
+    assert [one["message_id"] for one in pending] == ["kept", "dropped", "waits"]
+    assert [value for value, *_ in consume(own_broker, 2, 2)] == [b"plain"]
+    body = {
+        "commit": [{"message_id": "kept"}],
+        "rollback": [{"receipt": pending[1]["receipt"], "reason": "no money"}],
+    }
+    for _ in range(2):  # a retry gets the same answer, and changes nothing
+        results = call(own_broker, f"{path}/settle", body)["results"]
+        assert [one["outcome"] for one in results] == ["committed", "rolled back"]
+    contrary = {"rollback": [{"message_id": "kept"}], "commit": [{"message_id": "unknown"}]}
+    assert not any(one["ok"] for one in call(own_broker, f"{path}/settle", contrary)["results"])
+    found = consume(own_broker, 2)
+    assert [value for value, *_ in found] == [b"plain", b"kept"]
+    assert "headrace-half" not in found[1][3]
+    own_broker.crash()
+    assert [value for value, *_ in consume(own_broker, 3, 2)] == [b"plain", b"kept"]
+    settled = call(own_broker, f"{path}?state=settled")["half"]
+    assert [(one["message_id"], one["state"], one["reason"]) for one in settled] == [
+        ("kept", "committed", ""),
+        ("dropped", "rolled back", "no money"),
+    ]
+    assert [one["message_id"] for one in call(own_broker, path)["half"]] == ["waits"]
+
+
+def test_a_silent_producer_is_asked_and_at_last_the_message_is_rolled_back(own_broker):
+    settings = {
+        "headrace.message.attributes": "true",
+        "headrace.half.check.first.ms": "200",
+        "headrace.half.check.interval.ms": "400",
+        "headrace.half.check.max": "3",
+    }
+    create_topic(own_broker.kafka, TOPIC, 1, **settings)
+    send(own_broker, [half("silent"), half("answered")])
+    checks = []
+    while not any(one["message_id"] == "answered" for one in checks):
+        asked = call(own_broker, "/half/shop/checks", {"max": 10, "wait_ms": 20_000})["checks"]
+        assert asked, "the producer group is asked"
+        checks += asked
+    (check,) = [one for one in checks if one["message_id"] == "answered"]
+    assert (check["value"], check["topic"], check["checks"]) == ("answered", TOPIC, 1)
+    path = f"/topics/{TOPIC}/half"
+    body = {"commit": [{"receipt": check["receipt"]}]}
+    assert call(own_broker, f"{path}/settle", body)["results"][0]["ok"]
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline and call(own_broker, path)["half"]:
+        call(own_broker, "/half/shop/checks", {"wait_ms": 100})
+    settled = call(own_broker, f"{path}?state=settled")["half"]
+    assert {one["message_id"]: one["state"] for one in settled} == {
+        "answered": "committed",
+        "silent": "expired",
+    }
+    assert [value for value, *_ in consume(own_broker, 2, 2)] == [b"answered"]

@@ -31,6 +31,8 @@ COMMANDS = {
         "Lag of groups: list, hot keys, reset, skip, move.",
     ),
     "dead": ("headrace.cli.dead", "List, show, send back and purge dead letters."),
+    "delayed": ("headrace.cli.delayed", "List and cancel records that are due later."),
+    "half": ("headrace.cli.half", "List, commit and roll back half messages."),
     "txn": ("headrace.cli.txn", "List and describe transactions; abort one that hangs."),
     "config": ("headrace.cli.config", "Show and change brokers' settings while they run."),
     "info": ("headrace.cli.info", "Show the cluster: id, brokers, topics, versions."),

@@ -21,6 +21,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.errors import DataCorrupt
+from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.metrics import Metrics
 from headrace.http.openapi import document
@@ -99,7 +100,7 @@ class _App:
         self._rendering = asyncio.Lock()
         self._rest_until_s = 0.0
         self._asking = 0
-        parts = TopicOperations, RecordOperations, GroupOperations, Queues
+        parts = (TopicOperations, RecordOperations, DelayedOperations, GroupOperations, Queues)
         operations = [one for part in parts for one in part(face.node).operations]
         self._document = document(operations)
         self.routes = [

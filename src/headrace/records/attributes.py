@@ -37,6 +37,8 @@ MESSAGE_GROUP = "headrace-message-group"
 """Messages of one group are delivered in order, one at a time."""
 MESSAGE_ID = "headrace-message-id"
 """The sender's name for the message."""
+HALF = "headrace-half"
+"""The producer group of a half message, which no consumer sees until it is committed."""
 PRODUCER = "headrace-producer"
 """The name of a named sequence, which makes the append exactly-once; SEQUENCE goes with it."""
 SEQUENCE = "headrace-sequence"
@@ -201,6 +203,8 @@ class RecordAttributes(NamedTuple):
     due_ms: int | None
     """When it is to be delivered; None: at once."""
     named: NamedSequence | None
+    is_half: bool = False
+    """Whether it is a half message."""
 
 
 _CHECKS: Final[dict[str, Callable[[str, bytes], object]]] = {
@@ -213,6 +217,7 @@ _CHECKS: Final[dict[str, Callable[[str, bytes], object]]] = {
     KEYS: _keys,
     MESSAGE_GROUP: _text,
     MESSAGE_ID: _text,
+    HALF: _text,
     PRODUCER: _text,
 }
 RESERVED: Final = frozenset(_CHECKS)
@@ -230,6 +235,12 @@ def read_attributes(headers: Headers, index: int, received_ms: int) -> RecordAtt
         raise RecordInvalid(
             f"header {present} is set without {absent}: set both, or neither", header=absent
         )
+    if HALF in values and MESSAGE_ID not in values:
+        raise RecordInvalid(
+            f"header {HALF} is set without {MESSAGE_ID}, by which the message is committed: set"
+            " both",
+            header=MESSAGE_ID,
+        )
     due_ms = values.get(DELIVER_AT)
     delay_ms = values.get(DELAY)
     if not isinstance(due_ms, int):
@@ -238,7 +249,7 @@ def read_attributes(headers: Headers, index: int, received_ms: int) -> RecordAtt
     name, sequence = values.get(PRODUCER), values.get(SEQUENCE)
     if isinstance(name, str) and isinstance(sequence, int):
         named = NamedSequence(name, sequence)
-    return RecordAttributes(index, due_ms, named)
+    return RecordAttributes(index, due_ms, named, HALF in values)
 
 
 def has_reserved(payload: bytes) -> bool:

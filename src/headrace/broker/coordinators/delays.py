@@ -33,7 +33,8 @@ class DelayedRecord(NamedTuple):
     """A record that is due later."""
 
     due_ms: int
-    """Later than the time at which it was received; of an idempotent producer, perhaps not."""
+    """Later than the time at which it was received; of an idempotent producer, perhaps not. Of a
+    half message (`headrace-half`), when it is due once it is committed, 0 for at once."""
     batch_index: int
     """In the producer's batch, from 0. Its producer sequence is `base_sequence` plus this."""
     record: Record

@@ -143,19 +143,25 @@ def _attributes(
 ) -> tuple[dict[int, int], Named]:
     """(index -> due time of the records that are not due yet, named ones). Raises RecordInvalid.
 
-    Of an idempotent producer's batch, those that are due already, too: were they due later when it
-    came for the first time, they are kept already, and must not be appended beside that.
+    Half messages are not due before they are committed. Of an idempotent producer's batch, those
+    that are due already are taken, too: were they due later when it came for the first time, they
+    are kept already, and must not be appended beside that.
     """
     is_repeatable = header.producer_id != NO_PRODUCER_ID
-    later = {
-        item.batch_index: item.due_ms
-        for item in found
-        if item.due_ms is not None
-        and (item.due_ms > now_ms or (is_repeatable and not header.attributes & TRANSACTIONAL))
-    }
-    if later and header.attributes & TRANSACTIONAL:
+    is_transactional = bool(header.attributes & TRANSACTIONAL)
+    later: dict[int, int] = {}
+    for item in found:
+        if item.is_half:
+            later[item.batch_index] = item.due_ms or 0
+        elif item.due_ms is not None and (
+            item.due_ms > now_ms or (is_repeatable and not is_transactional)
+        ):
+            later[item.batch_index] = item.due_ms
+    if later and is_transactional:
         raise _refused(
-            min(later), "a record of a transaction cannot be delayed: send it without a transaction"
+            min(later),
+            "a record of a transaction cannot be delayed, nor be a half message: send it without a"
+            " transaction",
         )
     named = [(item.batch_index, item.named) for item in found if item.named is not None]
     if named and (later or header.attributes & TRANSACTIONAL):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.errors import Fenced, HeadraceError, NotOwner, StorageUnavailable, TopicUnknown
 from headrace.log.producer_state import SEQUENCE_END
+from headrace.records.attributes import DELAY, DELIVER_AT, HALF
 from headrace.records.batch import read_header
 from headrace.records.bodies import decode_body
 from headrace.records.codec import Record, encode_batch
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.coordination.timers.commands import Deliver
     from headrace.log.log_config import LogConfig
     from headrace.log.partition_log import PartitionLog
+    from headrace.records.codec import Headers
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
     from headrace.runtime.histogram import Histogram
@@ -160,6 +162,7 @@ class Deliveries:
             key, value, headers = decode_body(timer.body)
             due_ms = timer.due_ms or now_ms
             time_ms = now_ms if config.is_log_append_time else max(min(due_ms, now_ms), least_ms)
+            headers = _delivered_headers(headers, due_ms)
             records.append(Record(index, time_ms, key, value, headers))
             self._lateness.add(max(now_ms - due_ms, 0) * 1_000_000)
         return encode_batch(
@@ -181,6 +184,17 @@ class Deliveries:
             if ready is None or self._is_closed:
                 raise StorageUnavailable(f"{self._data.name} cannot be written now")
             await ready.wait()
+
+
+def _delivered_headers(headers: Headers, due_ms: int) -> Headers:
+    """The headers without those that would hold the record back once more if it were sent again."""
+    names = {name for name, _ in headers}
+    if not names & {HALF, DELAY}:
+        return headers
+    kept = [(name, value) for name, value in headers if name not in {HALF, DELAY}]
+    if DELAY in names and DELIVER_AT not in names:
+        kept.append((DELIVER_AT, b"%d" % due_ms))
+    return kept
 
 
 def _codec(config: LogConfig) -> int:

@@ -45,7 +45,7 @@ from headrace.metadata.facts import (
     PartitionFact,
     partition_of_key,
 )
-from headrace.records.attributes import MESSAGE_ID, find_header
+from headrace.records.attributes import HALF, MESSAGE_ID, find_header
 from headrace.records.bodies import Body, decode_body, encode_body
 from headrace.runtime.completion import Completion
 from headrace.runtime.histogram import Histogram
@@ -291,7 +291,7 @@ class TimerPartitions:
         origin = None if batch.origin is None else Origin(*batch.origin, now_ms)
         reply = await hosted.ask(AddCommand(timers, origin))
         for offset, timer in zip(reply.offsets or (), timers, strict=False):
-            if timer.due_ms <= now_ms + SOON_MS:
+            if timer.group or timer.due_ms <= now_ms + SOON_MS:
                 where = timer.due_ms, timer.timestamp_ms, timer.tag, offset
                 hosted.bodies.keep(offset, StoredTimer(*where, timer.body))
 
@@ -460,5 +460,7 @@ def tag_of(message_id: str) -> int:
 def _new_timer(delayed: DelayedRecord) -> NewTimer:
     record = delayed.record
     message_id = (find_header(record.headers, MESSAGE_ID) or b"").decode()
+    group = (find_header(record.headers, HALF) or b"").decode()
     body = encode_body(record.key, record.value, record.headers)
-    return NewTimer(delayed.due_ms, record.timestamp_ms, tag_of(message_id), body)
+    where = delayed.due_ms, record.timestamp_ms, tag_of(message_id)
+    return NewTimer(*where, body, group, message_id if group else "")

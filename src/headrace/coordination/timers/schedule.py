@@ -161,7 +161,10 @@ class Schedule:
         for bucket in [number for number in self._numbers if number <= last]:
             due = due_ms & DUE_MASK if bucket == last else DUE_MASK
             is_emptied = False
+            bound = (due + 1) << DUE_SHIFT
             for part in self._buckets[bucket]:
+                if part.entries[0] >= bound:
+                    continue
                 upto = part.place(due, offset) if bucket == last else len(part.entries)
                 if upto:
                     del part.entries[:upto]
@@ -211,11 +214,20 @@ class Schedule:
 
     def due(self, until_ms: int, count_max: int) -> list[Entry]:
         """The first records that are due at or before `until_ms`, in order."""
-        found = []
-        for entry in islice(self.after(Entry(-1, -1)), count_max):
-            if entry.due_ms > until_ms:
+        found: list[Entry] = []
+        last = until_ms >> BUCKET_BITS
+        for bucket in self._numbers:
+            if bucket > last or len(found) >= count_max:
                 break
-            found.append(entry)
+            # Of a thousand parts few have records that are due now.
+            bound = 1 << 64 if bucket < last else ((until_ms & DUE_MASK) + 1) << DUE_SHIFT
+            parts = [part for part in self._buckets[bucket] if part.entries[0] < bound]
+            for entry in islice(
+                merge(*(part.iterate(bucket, 0) for part in parts)), count_max - len(found)
+            ):
+                if entry.due_ms > until_ms:
+                    break
+                found.append(entry)
         return found
 
     def after(self, entry: Entry) -> Iterator[Entry]:

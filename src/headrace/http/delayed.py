@@ -1,0 +1,294 @@
+"""Delayed records and half messages over HTTP: list, cancel, settle, and long-polled checks.
+
+Invariants: parses and encodes; what waits is in `broker/timers`. A broker answers for the
+partitions that it serves. Receipts and page tokens are opaque to clients.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.coordination.timers.commands import SettleCommand
+from headrace.coordination.timers.schedule import Entry
+from headrace.coordination.timers.state_records import COMMITTED, EXPIRED
+from headrace.errors import HeadraceError, NotOwner, RequestInvalid, Retriable
+from headrace.http.operations import (
+    GROUP,
+    LIMIT_DEFAULT,
+    PAGE,
+    PARTITION,
+    TOPIC,
+    Call,
+    Json,
+    Operation,
+    fields,
+    integer,
+    listing,
+    text,
+)
+from headrace.records.attributes import MESSAGE_ID, find_header
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.broker.node import Node
+    from headrace.broker.timers.timer_partitions import Delayed, HalfShown
+    from headrace.broker.topics.topic import Topic
+    from headrace.coordination.timers.commands import Half
+    from headrace.coordination.timers.state_records import Settled
+    from headrace.http.schemas import Schema
+    from headrace.records.bodies import Body
+
+CHECKS_MAX: Final = 1_000
+WAIT_MS_MAX: Final = 60_000
+ITEMS_MAX: Final = 1_000
+REASON: Final = "reason"
+_RECEIPT: Final = text(200, 1)
+_MESSAGE_ID: Final = text(255, 1)
+_REFERENCE: Final = fields(receipt=_RECEIPT, message_id=_MESSAGE_ID, reason=text(1_000))
+
+
+class DelayedOperations:
+    """The operations on delayed records and half messages."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        topic, named = "/v1/topics/{topic}", {"topic": TOPIC}
+        paged: dict[str, Schema] = {**named, **PAGE, "partition": PARTITION}
+        states: Schema = {"type": "string", "enum": ["pending", "settled"]}
+        cancel = fields(
+            receipts=listing(_RECEIPT, ITEMS_MAX), message_ids=listing(_MESSAGE_ID, ITEMS_MAX)
+        )
+        settle = fields(
+            commit=listing(_REFERENCE, ITEMS_MAX), rollback=listing(_REFERENCE, ITEMS_MAX)
+        )
+        poll = fields(max=integer(1, CHECKS_MAX), wait_ms=integer(0, WAIT_MS_MAX))
+        self.operations = [
+            Operation("GET", f"{topic}/delayed", "listDelayed",
+                      "Records that are due later, of the partitions served here.",
+                      self._list, paged),
+            Operation("POST", f"{topic}/delayed/cancel", "cancelDelayed",
+                      "Never deliver records that are due later.", self._cancel, named, cancel),
+            Operation("GET", f"{topic}/half", "listHalfMessages",
+                      "Half messages that are pending, or what became of them.",
+                      self._halves, {**paged, "state": states}),
+            Operation("POST", f"{topic}/half/settle", "settleHalfMessages",
+                      "Commit or roll back half messages.", self._settle, named, settle),
+            Operation("POST", "/v1/half/{group}/checks", "pollHalfChecks",
+                      "Half messages whose producer group is asked what became of them.",
+                      self._checks, {"group": GROUP}, poll, is_body_required=False),
+        ]  # fmt: skip
+
+    def _numbers(self, call: Call, topic: Topic) -> list[int]:
+        """The partitions that are meant: the one that is named, else those served here."""
+        if "partition" in call.query:
+            topic.check_partition(call.query["partition"])
+            return [call.query["partition"]]
+        mine = [n for n, _ in topic.logs if self._node.ownership.is_mine(topic, n)]
+        if not mine:
+            raise NotOwner(f"no partition of {topic.name} is served by this broker")
+        return mine
+
+    # --- delayed records ---------------------------------------------------------------------
+
+    async def _list(self, call: Call) -> Json:
+        topic = self._node.topics.get(call.path["topic"])
+        limit = call.query.get("limit", LIMIT_DEFAULT)
+        first, *after = _parse(call.query.get("page_token", ""), 3) or (-1, -1, -1)
+        found: list[Delayed] = []
+        for number in self._numbers(call, topic):
+            if number < first or len(found) > limit:
+                continue
+            start = Entry(*after) if number == first else Entry(-1, -1)
+            found += await self._node.timers.list_delayed(
+                topic, number, start, limit + 1 - len(found)
+            )
+        answer: Json = {"topic": topic.name, "delayed": [_shown(one) for one in found[:limit]]}
+        if len(found) > limit:
+            last = found[limit - 1]
+            answer["next_page_token"] = _token(last.partition, last.due_ms, last.offset)
+        return answer
+
+    async def _cancel(self, call: Call) -> Json:
+        topic = self._node.topics.get(call.path["topic"])
+        timers = self._node.timers
+        results: list[Json] = []
+        for receipt in call.body.get("receipts", ()):
+            number, due_ms, timer = _parse(receipt, 3) or (-1, -1, -1)
+            try:
+                topic.check_partition(number)
+                count = int(await timers.cancel(topic, number, due_ms, timer))
+                results.append({"receipt": receipt, "cancelled": count})
+            except HeadraceError as error:
+                results.append({"receipt": receipt, "cancelled": 0, **_problem(error)})
+        for message_id in call.body.get("message_ids", ()):
+            count = 0
+            for number in self._numbers(call, topic):
+                count += await timers.cancel_by_id(topic, number, message_id)
+            results.append({"message_id": message_id, "cancelled": count})
+        if not results:
+            raise RequestInvalid("nothing to cancel: name receipts or message_ids")
+        return {"topic": topic.name, "results": results}
+
+    # --- half messages -----------------------------------------------------------------------
+
+    async def _halves(self, call: Call) -> Json:
+        topic = self._node.topics.get(call.path["topic"])
+        limit = call.query.get("limit", LIMIT_DEFAULT)
+        is_settled = call.query.get("state") == "settled"
+        after = tuple(_parse(call.query.get("page_token", ""), 2) or (-1, -1))
+        found: list[tuple[int, int, Json]] = []
+        for number in self._numbers(call, topic):
+            pending, outcomes = await self._node.timers.list_halves(topic, number)
+            shown = (
+                [(one.number, _outcome(number, one)) for one in outcomes]
+                if is_settled
+                else [(one.number, _half(number, one)) for one in pending]
+            )
+            found += [(number, at, json) for at, json in sorted(shown, key=lambda one: one[0])]
+        rest = [one for one in found if one[:2] > after]
+        answer: Json = {"topic": topic.name, "half": [json for *_, json in rest[:limit]]}
+        if len(rest) > limit:
+            answer["next_page_token"] = _token(*rest[limit - 1][:2])
+        return answer
+
+    async def _settle(self, call: Call) -> Json:
+        topic = self._node.topics.get(call.path["topic"])
+        results = [
+            await self._settle_one(call, topic, one, is_commit=name == "commit")
+            for name in ("commit", "rollback")
+            for one in call.body.get(name, ())
+        ]
+        if not results:
+            raise RequestInvalid("nothing to settle: name messages in commit or rollback")
+        return {"topic": topic.name, "results": results}
+
+    async def _settle_one(self, call: Call, topic: Topic, one: Json, *, is_commit: bool) -> Json:
+        reference: Json = {name: one[name] for name in ("receipt", "message_id") if name in one}
+        if len(reference) != 1:
+            raise RequestInvalid("name each message by its receipt or by its message_id")
+        numbers: Sequence[int]
+        if "receipt" in one:
+            partition, number = _parse(one["receipt"], 2) or (-1, -1)
+            topic.check_partition(partition)
+            numbers = [partition]
+            command = SettleCommand(number, "", is_commit, one.get(REASON, ""))
+        else:
+            numbers = self._numbers(call, topic)
+            command = SettleCommand(-1, one["message_id"], is_commit, one.get(REASON, ""))
+        try:
+            for number in numbers:
+                outcome = await self._node.timers.settle(topic, number, command)
+                if outcome is not None:
+                    return {**reference, "ok": True, "outcome": _verb(outcome)}
+        except HeadraceError as error:
+            return {**reference, "ok": False, **_problem(error)}
+        return {
+            **reference,
+            "ok": False,
+            "error": "there is no such half message: it was settled long ago, or another broker"
+            " serves its partition",
+            "retriable": False,
+        }
+
+    async def _checks(self, call: Call) -> Json:
+        group = call.path["group"]
+        wait_s = call.body.get("wait_ms", 0) / 1000
+        count_max = call.body.get("max", 100)
+        found = await self._node.timers.poll_checks(group, count_max, wait_s)
+        return {"group": group, "checks": [_check(one) for one in found]}
+
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+def _token(*numbers: int) -> str:
+    plain = ".".join(map(str, numbers))
+    return base64.urlsafe_b64encode(plain.encode()).decode().rstrip("=")
+
+
+def _parse(token: str, count: int) -> list[int] | None:
+    """The numbers of a receipt or page token, None of an empty one. Raises RequestInvalid."""
+    if not token:
+        return None
+    try:
+        plain = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+        numbers = [int(part) for part in plain.split(".")]
+        if len(numbers) != count or any(not -1 <= n < 2**63 for n in numbers):
+            raise ValueError
+    except ValueError as error:
+        raise RequestInvalid(
+            "a receipt or page_token is not one that this interface returned: pass it as it came"
+        ) from error
+    return numbers
+
+
+def _text(data: bytes | None) -> Any:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode()
+
+
+def _content(body: Body) -> Json:
+    shown: Json = {"headers": [[name, _text(value)] for name, value in body.headers]}
+    for name, data in (("key", body.key), ("value", body.value)):
+        shown[name] = _text(data)
+        if data is not None and shown[name].encode() != data:
+            shown[f"{name}_encoding"] = "base64"
+    return shown
+
+
+def _shown(one: Delayed) -> Json:
+    return {
+        "receipt": _token(one.partition, one.due_ms, one.number),
+        "partition": one.partition,
+        "due_ms": one.due_ms,
+        "timestamp_ms": one.timestamp_ms,
+        "message_id": _text(find_header(one.body.headers, MESSAGE_ID)),
+        "key": _text(one.body.key),
+        "value_bytes": len(one.body.value or b""),
+    }
+
+
+def _half(partition: int, half: Half) -> Json:
+    return {
+        "receipt": _token(partition, half.number),
+        "partition": partition,
+        "state": "pending",
+        "message_id": half.message_id,
+        "group": half.group,
+        "received_ms": half.received_ms,
+        "checks": half.checks,
+        "next_check_ms": half.next_check_ms,
+    }
+
+
+def _verb(settled: Settled) -> str:
+    if settled.outcome == COMMITTED:
+        return "committed"
+    return "expired" if settled.outcome == EXPIRED else "rolled back"
+
+
+def _outcome(partition: int, settled: Settled) -> Json:
+    return {
+        "receipt": _token(partition, settled.number),
+        "partition": partition,
+        "state": _verb(settled),
+        "message_id": settled.message_id,
+        "group": settled.group,
+        "received_ms": settled.received_ms,
+        "settled_ms": settled.at_ms,
+        "reason": settled.reason,
+    }
+
+
+def _check(one: HalfShown) -> Json:
+    return {"topic": one.topic, **_half(one.partition, one.half), **_content(one.body)}
+
+
+def _problem(error: HeadraceError) -> Json:
+    return {"error": str(error), "retriable": isinstance(error, Retriable)}
