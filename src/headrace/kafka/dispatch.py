@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from struct import Struct
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from headrace.broker.node import Node
 from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
     ALTER_CONFIGS,
@@ -59,9 +57,13 @@ from headrace.kafka.peer_client import KafkaPeerClient
 from headrace.kafka.share_peers import SharePeers
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
-from headrace.kafka.wire.schema import Answer, read_request, write_response
 from headrace.kafka.wire.schema import load as load_schema
+from headrace.kafka.wire.schema import read_request, write_response
 from headrace.runtime.tasks import Tasks
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
+    from headrace.kafka.handlers.context import Handler
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +91,6 @@ _NOT_OF_OWNERS: Final = frozenset(
 )
 """APIs whose answers depend on the metadata store alone, not on what this broker owns. Produce
 answers for itself: an acknowledgement is storage's, a refusal is an owner's."""
-
-Handler = Callable[[Node, Any, Context], Awaitable[Answer]]
 
 _HANDLERS: dict[int, Handler] = {
     **metadata.HANDLERS,

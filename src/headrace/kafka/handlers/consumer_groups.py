@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.node import Node
     from headrace.kafka.handlers.context import Context
+    from headrace.kafka.wire.messages import ConsumerGroupHeartbeatRequest
     from headrace.kafka.wire.schema import Answer
 
 OWN_ID_SINCE = 1
@@ -40,7 +41,9 @@ def _owned(topics: Any) -> dict[UUID, frozenset[int]] | None:
     return found
 
 
-async def consumer_group_heartbeat(node: Node, request: Any, context: Context) -> Answer:
+async def consumer_group_heartbeat(
+    node: Node, request: ConsumerGroupHeartbeatRequest, context: Context
+) -> Answer:
     """ConsumerGroupHeartbeat: join (epoch 0), stay, or leave (-1, -2)."""
     await node.group_administration.ensure_offsets_topic()
     names = request.subscribed_topic_names

@@ -1,8 +1,20 @@
-"""What a handler knows about a request beside its body."""
+"""What a handler is, and what it knows about a request beside its body.
+
+A handler names the type of its request (`kafka/wire/messages.pyi`) for type checkers alone: what
+it gets has those attributes.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.kafka.wire.schema import Answer
+
+    Handler = Callable[[Any, Any, "Context"], Awaitable[Answer]]
+    """(node, request, context) -> the answer."""
 
 
 class Context(NamedTuple):

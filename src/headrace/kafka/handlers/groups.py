@@ -5,7 +5,7 @@ Rules of the room: no rule of groups lives here; those are in `coordination/grou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.coordination.groups.commands import (
     GroupDescription,
@@ -25,7 +25,16 @@ from headrace.kafka.error_codes import (
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
+    from headrace.kafka.wire.messages import (
+        DeleteGroupsRequest,
+        DescribeGroupsRequest,
+        HeartbeatRequest,
+        JoinGroupRequest,
+        LeaveGroupRequest,
+        ListGroupsRequest,
+        SyncGroupRequest,
+    )
     from headrace.kafka.wire.schema import Answer
 
 GROUP_OPERATIONS = 0b1_0100_1000
@@ -38,7 +47,7 @@ async def ensure_offsets_topic(node: Node) -> None:
     await node.group_administration.ensure_offsets_topic()
 
 
-async def join_group(node: Node, request: Any, context: Context) -> Answer:
+async def join_group(node: Node, request: JoinGroupRequest, context: Context) -> Answer:
     """JoinGroup."""
     await ensure_offsets_topic(node)
     command = JoinCommand(
@@ -76,7 +85,7 @@ async def join_group(node: Node, request: Any, context: Context) -> Answer:
     }
 
 
-async def sync_group(node: Node, request: Any, _context: Context) -> Answer:
+async def sync_group(node: Node, request: SyncGroupRequest, _context: Context) -> Answer:
     """SyncGroup."""
     await ensure_offsets_topic(node)
     command = SyncCommand(
@@ -97,7 +106,7 @@ async def sync_group(node: Node, request: Any, _context: Context) -> Answer:
     }
 
 
-async def heartbeat(node: Node, request: Any, _context: Context) -> Answer:
+async def heartbeat(node: Node, request: HeartbeatRequest, _context: Context) -> Answer:
     """Heartbeat."""
     await ensure_offsets_topic(node)
     command = HeartbeatCommand(
@@ -110,7 +119,7 @@ async def heartbeat(node: Node, request: Any, _context: Context) -> Answer:
     return {"error_code": code_of(reply.error)}
 
 
-async def leave_group(node: Node, request: Any, context: Context) -> Answer:
+async def leave_group(node: Node, request: LeaveGroupRequest, context: Context) -> Answer:
     """LeaveGroup: one member, or from v3 on several."""
     await ensure_offsets_topic(node)
     if context.version >= 3:
@@ -140,7 +149,7 @@ async def leave_group(node: Node, request: Any, context: Context) -> Answer:
 # --- administration --------------------------------------------------------------------------
 
 
-async def list_groups(node: Node, request: Any, _context: Context) -> Answer:
+async def list_groups(node: Node, request: ListGroupsRequest, _context: Context) -> Answer:
     """ListGroups."""
     reply = await node.group_administration.list_groups(request.states_filter, request.types_filter)
     return {
@@ -183,7 +192,7 @@ def _described(group: GroupDescription, context: Context, *, with_operations: bo
     }
 
 
-async def describe_groups(node: Node, request: Any, context: Context) -> Answer:
+async def describe_groups(node: Node, request: DescribeGroupsRequest, context: Context) -> Answer:
     """DescribeGroups."""
     groups = await node.group_administration.describe([str(group) for group in request.groups])
     with_operations = request.include_authorized_operations
@@ -192,7 +201,7 @@ async def describe_groups(node: Node, request: Any, context: Context) -> Answer:
     }
 
 
-async def delete_groups(node: Node, request: Any, _context: Context) -> Answer:
+async def delete_groups(node: Node, request: DeleteGroupsRequest, _context: Context) -> Answer:
     """DeleteGroups."""
     group_ids = [str(group) for group in request.groups_names]
     results = await node.group_administration.delete(group_ids)
@@ -207,7 +216,7 @@ async def delete_groups(node: Node, request: Any, _context: Context) -> Answer:
     }
 
 
-HANDLERS = {
+HANDLERS: dict[int, Handler] = {
     apis.JOIN_GROUP: join_group,
     apis.SYNC_GROUP: sync_group,
     apis.HEARTBEAT: heartbeat,

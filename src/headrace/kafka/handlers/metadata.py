@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
     from headrace.broker.node import Node
     from headrace.broker.topics.topic import Topic
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
+    from headrace.kafka.wire.messages import (
+        DescribeClusterRequest,
+        DescribeTopicPartitionsRequest,
+        FindCoordinatorRequest,
+        MetadataRequest,
+    )
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import BrokerFact
 
@@ -135,7 +141,7 @@ async def _topic(node: Node, name: str, *, may_create: bool) -> Topic:
     return node.topics.get(name)
 
 
-async def metadata(node: Node, request: Any, context: Context) -> Answer:
+async def metadata(node: Node, request: MetadataRequest, context: Context) -> Answer:
     """Metadata, with the creation of topics that are asked for by name."""
     may_create = node.config.auto_create_topics and request.allow_auto_topic_creation
     with_operations = request.include_topic_authorized_operations
@@ -174,7 +180,9 @@ async def metadata(node: Node, request: Any, context: Context) -> Answer:
     }
 
 
-async def describe_cluster(node: Node, request: Any, _context: Context) -> Answer:
+async def describe_cluster(
+    node: Node, request: DescribeClusterRequest, _context: Context
+) -> Answer:
     """DescribeCluster."""
     with_operations = request.include_cluster_authorized_operations
     return {
@@ -188,7 +196,9 @@ async def describe_cluster(node: Node, request: Any, _context: Context) -> Answe
     }
 
 
-async def describe_topic_partitions(node: Node, request: Any, _context: Context) -> Answer:
+async def describe_topic_partitions(
+    node: Node, request: DescribeTopicPartitionsRequest, _context: Context
+) -> Answer:
     """DescribeTopicPartitions (KIP-966): pages of at most `response_partition_limit`."""
     names = sorted({item.name for item in request.topics}) or node.topics.names()
     cursor = request.cursor
@@ -207,8 +217,9 @@ async def describe_topic_partitions(node: Node, request: Any, _context: Context)
             described.append(_missing(name, None, error))
             continue
         answer = _described(node, topic, with_operations=True)
-        is_begun = cursor is not None and cursor.topic_name == name
-        first_partition = max(cursor.partition_index, 0) if is_begun else 0
+        first_partition = 0
+        if cursor is not None and cursor.topic_name == name:
+            first_partition = max(cursor.partition_index, 0)
         partitions = answer["partitions"][first_partition:]
         answer["partitions"] = partitions[:left]
         described.append(answer)
@@ -219,7 +230,7 @@ async def describe_topic_partitions(node: Node, request: Any, _context: Context)
     return {"topics": described, "next_cursor": next_cursor}
 
 
-async def find_coordinator(node: Node, request: Any, context: Context) -> Answer:
+async def find_coordinator(node: Node, request: FindCoordinatorRequest, context: Context) -> Answer:
     """FindCoordinator, for groups and transactional ids."""
     keys = [request.key] if context.version < 4 else list(request.coordinator_keys)
     kind = request.key_type
@@ -253,7 +264,7 @@ async def find_coordinator(node: Node, request: Any, context: Context) -> Answer
     return {"coordinators": coordinators}
 
 
-HANDLERS = {
+HANDLERS: dict[int, Handler] = {
     apis.API_VERSIONS: api_versions,
     apis.METADATA: metadata,
     apis.DESCRIBE_CLUSTER: describe_cluster,

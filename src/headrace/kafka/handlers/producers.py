@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.coordination.transactions.commands import InitProducerIdCommand
 from headrace.errors import HeadraceError, RequestInvalid, TransactionalIdRefused
@@ -13,6 +13,7 @@ from headrace.records.identifiers import TRANSACTIONS_TOPIC
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.kafka.handlers.context import Context
+    from headrace.kafka.wire.messages import InitProducerIdRequest
     from headrace.kafka.wire.schema import Answer
 
 INT16_MAX = 2**15 - 1
@@ -25,13 +26,13 @@ def fencing_code(code: int, version: int, known_since: int) -> int:
     return INVALID_PRODUCER_EPOCH if code == PRODUCER_FENCED and version < known_since else code
 
 
-async def init_producer_id(node: Node, request: Any, context: Context) -> Answer:
+async def init_producer_id(node: Node, request: InitProducerIdRequest, context: Context) -> Answer:
     """A new id, or the next epoch of the id that the producer has already."""
     producer_id, epoch = -1, -1
     error: HeadraceError | None = None
     try:
-        if request.transactional_id is not None:
-            producer_id, epoch = await _init_transactional(node, request)
+        if (name := request.transactional_id) is not None:
+            producer_id, epoch = await _init_transactional(node, name, request)
         else:
             producer_id, epoch = await _init_idempotent(node, request)
     except HeadraceError as refused:
@@ -45,7 +46,7 @@ async def init_producer_id(node: Node, request: Any, context: Context) -> Answer
     }
 
 
-async def _init_idempotent(node: Node, request: Any) -> tuple[int, int]:
+async def _init_idempotent(node: Node, request: InitProducerIdRequest) -> tuple[int, int]:
     known, known_epoch = request.producer_id, -1
     if known >= 0:
         known_epoch = request.producer_epoch
@@ -54,12 +55,14 @@ async def _init_idempotent(node: Node, request: Any) -> tuple[int, int]:
     return await node.producer_ids.take(), 0
 
 
-async def _init_transactional(node: Node, request: Any) -> tuple[int, int]:
+async def _init_transactional(
+    node: Node, transactional_id: str, request: InitProducerIdRequest
+) -> tuple[int, int]:
     if request.enable2_pc or request.keep_prepared_txn:
         raise TransactionalIdRefused("this broker has no two-phase commit of transactions")
     await node.topics.ensure_internal(TRANSACTIONS_TOPIC)
     command = InitProducerIdCommand(
-        request.transactional_id,
+        transactional_id,
         request.transaction_timeout_ms,
         request.producer_id,
         request.producer_epoch,

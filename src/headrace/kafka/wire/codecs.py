@@ -8,11 +8,11 @@ definition, and both were found in the table of served APIs before.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from struct import pack, unpack_from
+from struct import Struct, pack, unpack_from
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from uuid import UUID
 
-from headrace.kafka.wire.definitions import load
+from headrace.kafka.wire.definitions import layout_name, load, named_layouts
 from headrace.kafka.wire.primitives import (
     FrameInvalid,
     elements,
@@ -66,8 +66,10 @@ def build_reader(api_key: int, version: int, kind: str) -> Read:
     for name, fields in definition.structs.items():
         cls = names[f"new_{name}"] = _class(name, fields, names)
         assert cls.__slots__ == tuple(field.name for field in fields if field.is_present)
-    sources = [reader_source(definition, name) for name in definition.structs]
-    _run("\n".join(sources), definition, names)
+    source = "\n".join(reader_source(definition, name) for name in definition.structs)
+    for layout in named_layouts(source):
+        names["unpack_" + layout_name(layout)] = Struct(layout).unpack_from
+    _run(source, definition, names)
     read: Read = names[f"read_{definition.name}"]
     return read
 
@@ -79,8 +81,10 @@ def build_writer(api_key: int, version: int, kind: str) -> Writer:
     for name, fields in definition.structs.items():
         for field in fields:
             names[f"default_{name}_{field.name}"] = field.default
-    sources = [writer_source(definition, name) for name in definition.structs]
-    _run("\n".join(sources), definition, names)
+    source = "\n".join(writer_source(definition, name) for name in definition.structs)
+    for layout in named_layouts(source):
+        names["pack_" + layout_name(layout)] = Struct(layout).pack
+    _run(source, definition, names)
     for fields in definition.structs.values():
         for field in fields:
             if field.is_present and field.tag is not None and field.kind in definition.structs:

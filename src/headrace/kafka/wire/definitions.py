@@ -8,6 +8,7 @@ codecs that are built from it are.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +22,18 @@ FIXED: Final = {
 SIZED: Final = ("string", "bytes", "records")
 _IMPLICIT: Final = {"bool": False, "float64": 0.0, "string": "", "bytes": b"", "records": None}
 _LAST: Final = 1 << 15
+
+
+def layout_name(layout: str) -> str:
+    """A layout of `struct` as part of a name."""
+    return layout.removeprefix(">").replace("?", "o")
+
+
+def named_layouts(source: str) -> set[str]:
+    """The layouts that `source` packs or unpacks by name: `struct`'s own functions would look
+    each of them up in every call."""
+    found = re.findall(r"pack_(\w+)\(", source)
+    return {">" + name.replace("o", "?") for name in found}
 
 
 class Field(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.kafka.wire.definitions import FIXED
+from headrace.kafka.wire.definitions import FIXED, layout_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ def _run(run: list[tuple[int, Field]]) -> list[str]:
     layout = ">" + "".join(FIXED[field.kind][0] for _number, field in run)
     size = sum(FIXED[field.kind][1] for _number, field in run)
     names = "".join(f"v{number}, " for number, _field in run)
-    lines = [f"    ({names}) = unpack({layout!r}, data, at)", f"    at += {size}"]
+    lines = [f"    ({names}) = unpack_{layout_name(layout)}(data, at)", f"    at += {size}"]
     lines += [
         f"    v{number} = None if v{number} == NO_ID else UUID(bytes=v{number})"
         for number, field in run
@@ -102,7 +102,7 @@ def _value(definition: Definition, field: Field, target: str) -> Iterator[str]:
         else:
             yield f"{target}, at = read_{field.kind}(data, at, end)"
     elif field.kind in FIXED:  # tagged: the others are read in runs
-        yield f"({target},) = unpack({'>' + FIXED[field.kind][0]!r}, data, at)"
+        yield f"({target},) = unpack_{layout_name(FIXED[field.kind][0])}(data, at)"
         yield f"at += {FIXED[field.kind][1]}"
         if field.kind == "uuid":
             yield f"{target} = None if {target} == NO_ID else UUID(bytes={target})"
@@ -116,10 +116,10 @@ def _sized(definition: Definition, field: Field, target: str) -> Iterator[str]:
         yield from _uvarint("size")
         yield "size -= 1"
     elif field.kind == "string":
-        yield "(size,) = unpack('>h', data, at)"
+        yield "(size,) = unpack_h(data, at)"
         yield "at += 2"
     else:
-        yield "(size,) = unpack('>i', data, at)"
+        yield "(size,) = unpack_i(data, at)"
         yield "at += 4"
     yield "if size >= 0:"
     yield "    stop = at + size"
@@ -136,7 +136,7 @@ def _array(definition: Definition, field: Field, target: str) -> Iterator[str]:
         yield from _uvarint("count")
         yield "count -= 1"
     else:
-        yield "(count,) = unpack('>i', data, at)"
+        yield "(count,) = unpack_i(data, at)"
         yield "at += 4"
     element = field._replace(is_array=False, is_nullable=False, tag=None)
     yield "if count > 0:"

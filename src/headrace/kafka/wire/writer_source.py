@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.kafka.wire.definitions import FIXED
+from headrace.kafka.wire.definitions import FIXED, layout_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +45,11 @@ def writer_source(definition: Definition, name: str) -> str:
     return "\n".join(lines)
 
 
+def _packer(layout: str) -> str:
+    """What packs this layout, by name."""
+    return "pack_" + layout_name(layout)
+
+
 def _given(name: str, field: Field) -> str:
     if field.is_required:
         return f"values[{field.name!r}]"
@@ -60,7 +65,7 @@ def _run(name: str, run: list[Field]) -> list[str]:
         f"id_bytes({_given(name, field)})" if field.kind == "uuid" else _given(name, field)
         for field in run
     )
-    return [f"    put(pack({layout!r}, {values}))"]
+    return [f"    put({_packer(layout)}({values}))"]
 
 
 def _value(definition: Definition, field: Field) -> Iterator[str]:
@@ -78,7 +83,7 @@ def _value(definition: Definition, field: Field) -> Iterator[str]:
             yield f"write_{field.kind}(value, put)"
     elif field.kind in FIXED:
         value = "id_bytes(value)" if field.kind == "uuid" else "value"
-        yield f"put(pack({'>' + FIXED[field.kind][0]!r}, {value}))"
+        yield f"put({_packer('>' + FIXED[field.kind][0])}({value}))"
     else:
         yield from _sized(definition, field)
 
@@ -98,7 +103,7 @@ def _sized(definition: Definition, field: Field) -> Iterator[str]:
     if definition.is_flexible:
         yield indent + "put(COUNTS[size] if size < 127 else write_uvarint(size + 1))"
     else:
-        yield indent + f"put(pack({'>h' if field.kind == 'string' else '>i'!r}, size))"
+        yield indent + f"put({_packer('>h' if field.kind == 'string' else '>i')}(size))"
     yield indent + "put(value)"
 
 
@@ -116,6 +121,8 @@ def _array(definition: Definition, field: Field) -> Iterator[str]:
         if definition.is_flexible:
             yield indent + "if not size:"
             yield indent + "    put(b'\\x01')"
+            yield indent + "elif size == 1:"
+            yield indent + f"    put({_packer('>B' + layout)}(2, *value))"
             yield indent + "elif size < 127:"
             yield indent + f"    put(pack(f'>B{{size}}{layout}', size + 1, *value))"
             yield indent + "else:"
@@ -127,7 +134,7 @@ def _array(definition: Definition, field: Field) -> Iterator[str]:
     if definition.is_flexible:
         yield indent + "put(COUNTS[size] if size < 127 else write_uvarint(size + 1))"
     else:
-        yield indent + "put(pack('>i', size))"
+        yield indent + f"put({_packer('>i')}(size))"
     element = field._replace(is_array=False, is_nullable=False, tag=None)
     yield indent + "for value in value:"
     for line in _value(definition, element):
