@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 SPARK := $(VENV)/.ready-spark
 
-.PHONY: setup fast demo test verify lint bench clean
+.PHONY: setup fast demo test test-compiled verify lint bench clean
 
 setup: $(STAMP)
 
@@ -28,6 +28,14 @@ demo: $(SPARK)
 
 test: $(SPARK) lint
 	$(PY) -m pytest --numprocesses 2 --dist loadscope $(TESTS)
+
+# The tests of the hot core's modules on a compiled core of its own, which is built for them.
+CORE := $(CURDIR)/.cache/core
+CORE_TESTS := $(foreach part,kafka log records runtime storage,tests/unit/$(part)) tests/golden tests/contract \
+	$(foreach part,kafka log records storage,tests/property/$(part))
+test-compiled: setup
+	@$(PY) scripts/build_core.py --must --level 0 --into $(CORE)
+	HEADRACE_COMPILED=$(CORE) $(PY) -m pytest --numprocesses 2 --dist loadscope $(CORE_TESTS)
 
 lint: $(SPARK)
 	$(VENV)/bin/ruff check src tests benchmarks

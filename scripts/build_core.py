@@ -7,11 +7,14 @@ line and leaves the plain modules to do the work; `--must` makes that an error.
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,9 +36,56 @@ setup(
 """
 
 
+def toolchain(level: str) -> str:
+    """The compilers and their options, in words."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
+    done = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+    flags = os.environ.get("CFLAGS", "")
+    return (
+        f"mypyc {version('mypy')}, {done.stdout.partition(chr(10))[0]}, -O{level} {flags}".strip()
+    )
+
+
+def dependencies() -> list[str]:
+    """The modules of the core, and those that define what it imports: mypyc copies constants.
+
+    A name that a module only passes on is followed to where it is defined.
+    """
+    found = dict.fromkeys(compiled.CORE)
+    for name in compiled.CORE:
+        for module, imported in imports_of(name):
+            found.update(dict.fromkeys(defining_modules(module, imported)))
+    return sorted(found)
+
+
+def imports_of(name: str) -> list[tuple[str, str]]:
+    """(module, name) of everything that a module of the package imports from the package."""
+    pairs = []
+    for node in ast.walk(ast.parse(compiled.source(name).read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("headrace."):
+            module = (node.module or "").removeprefix("headrace.").replace(".", "/")
+            pairs += [(module, alias.name) for alias in node.names]
+    return pairs
+
+
+def defining_modules(module: str, name: str) -> list[str]:
+    """The module that a name is imported from, and those it came through."""
+    chain: list[str] = []
+    while module not in chain and compiled.source(module).exists():
+        chain.append(module)
+        if compiled.source(f"{module}/{name}").exists():  # the name is a module itself
+            return [*chain, f"{module}/{name}"]
+        further = [where for where, imported in imports_of(module) if imported == name]
+        if not further:
+            break
+        module = further[0]
+    return chain
+
+
 def build(into: Path, level: str) -> None:
     """Build the core into the folder `into`. Raises subprocess.CalledProcessError, OSError."""
-    digest = compiled.digest()
+    tools, modules = toolchain(level), dependencies()
+    digest = compiled.digest(modules, tools)
     with tempfile.TemporaryDirectory(prefix="headrace-core-") as text:
         work = Path(text)
         sources = [str(path) for path in compiled.sources()]
@@ -51,12 +101,12 @@ def build(into: Path, level: str) -> None:
             capture_output=True,
             text=True,
         )
-        if compiled.digest() != digest:
+        if compiled.digest(modules, tools) != digest:
             raise OSError("a source changed meanwhile")
         made = into.with_name(into.name + ".new")
         shutil.rmtree(made, ignore_errors=True)
         shutil.copytree(work / "built", made)
-        (made / compiled.MANIFEST).write_text(digest)
+        compiled.write_manifest(made, modules, tools)
         shutil.rmtree(into, ignore_errors=True)
         made.rename(into)
 
@@ -68,8 +118,9 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=compiled.folder())
     parser.add_argument("--level", default="2", help="the C compiler's optimization, 0 to 3")
     options = parser.parse_args()
-    noted = options.into / compiled.MANIFEST
-    if noted.exists() and noted.read_text() == compiled.digest():
+    noted = compiled.read_manifest(options.into)
+    is_same = noted is not None and noted.toolchain == toolchain(options.level)
+    if is_same and noted.modules == tuple(dependencies()) and compiled.is_fresh(options.into):
         return
     print("fast: compiling the hot core (a minute or two)")
     try:

@@ -19,11 +19,6 @@ ITS_TESTS = ("tests/unit/kafka", "tests/unit/log", "tests/unit/storage", "tests/
 ITS_TESTS += ("tests/property/log", "tests/property/storage", "tests/property/records")
 
 
-def _is_fresh(folder: Path) -> bool:
-    noted = folder / compiled.MANIFEST
-    return noted.exists() and noted.read_text() == compiled.digest()
-
-
 def _use(bootstrap: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     for number in range(500):
@@ -39,7 +34,7 @@ def _use(bootstrap: str) -> None:
 
 
 def test_a_broker_serves_from_the_compiled_core_and_says_so(tmp_path, monkeypatch):
-    if not _is_fresh(compiled.folder()):
+    if not compiled.is_fresh(compiled.folder()):
         pytest.skip("no compiled core of these sources: make fast builds one")
     monkeypatch.setenv(compiled.SWITCH, os.environ.get(compiled.SWITCH) or "1")
     broker = Broker(tmp_path).start()

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import LedgerStore
 
 SCAN_BYTES: Final = 1024 * 1024
-NOTE_INTERVAL_BYTES: Final = 16 * 1024 * 1024
+NOTE_INTERVAL_BYTES = 16 * 1024 * 1024  # not Final: tests lower it, also in the compiled core
 """How much who takes over an open ledger reads at most, where the store keeps notes."""
 NO_TRANSACTION: Final = 2**63 - 1
 """Greater than any offset: where no transaction is open."""
-NOTE_RATIO: Final = 16
+NOTE_RATIO = 16
 """Notes of many producers are large, and come less often: they are a 16th of the bytes at most."""
 
 

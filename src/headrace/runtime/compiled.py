@@ -1,10 +1,11 @@
 """The compiled hot core: the same modules as machine code, where they were built and still agree.
 
-Rules of the room: knows names of modules and files, not what is in them. The core is built by
-`make fast` (`scripts/build_core.py`, mypyc) into a folder beside the installed packages. It is used
-only where the digest of every source it was made of, of the interpreter and of this list is the
-one that was noted then: whoever edits a module runs what he edited. Without a build, and after
-every change of a source, the plain modules do the same work.
+Invariants: knows names of modules and files, not what is in them. The core is built by `make fast`
+(`scripts/build_core.py`, mypyc) into a folder beside the installed packages. It is used only where
+the digest in its manifest is that of now: of every source it was made of, of every module whose
+constants mypyc may have copied into it, of the interpreter, and of the compilers that made it. So
+an edited module is what runs. Without a build, and after every change of a source, the plain
+modules do the same work.
 How it works: the folder's extension modules are found before the plain ones. All of them or none:
 compiled modules call each other past Python's names, so none may be there as a plain one already.
 """
@@ -14,12 +15,13 @@ from __future__ import annotations
 import hashlib
 import importlib.machinery
 import importlib.util
+import json
 import os
 import sys
 import sysconfig
 from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +71,7 @@ GROUP = "headrace_core"
 SWITCH = "HEADRACE_COMPILED"
 """Environment: 0 keeps to the plain modules; 1 insists on the compiled ones, and so does the path
 of a folder that `scripts/build_core.py --into` has filled."""
-MANIFEST = "digest"
+MANIFEST = "manifest.json"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -86,16 +88,59 @@ def folder() -> Path:
 
 def sources() -> list[Path]:
     """The modules of the core, as they are now."""
-    return [_PACKAGE / f"{name}.py" for name in CORE]
+    return [source(name) for name in CORE]
 
 
-def digest() -> str:
-    """What a build depends on, as one hexadecimal number."""
-    found = hashlib.sha256(f"{sys.implementation.cache_tag} {sys.platform}".encode())
-    for name, path in zip(CORE, sources(), strict=True):
-        text = path.read_bytes()
-        found.update(f"{name} {len(text)} ".encode() + text)
+class Manifest(NamedTuple):
+    """What a build was made of."""
+
+    digest: str
+    toolchain: str
+    """The compilers and their options, in words."""
+    modules: tuple[str, ...]
+    """Every module it depends on: those of CORE, and those whose constants it may hold."""
+
+
+def digest(modules: Sequence[str], toolchain: str) -> str:
+    """What a build of these modules depends on, as one hexadecimal number. Raises OSError."""
+    text = f"{sys.implementation.cache_tag} {sys.platform} {toolchain} {' '.join(CORE)}"
+    found = hashlib.sha256(text.encode())
+    for name in modules:
+        content = source(name).read_bytes()
+        found.update(f"{name} {len(content)} ".encode() + content)
     return found.hexdigest()
+
+
+def source(name: str) -> Path:
+    """The file of a module or a package, given as a path below the package."""
+    path = _PACKAGE / f"{name}.py"
+    return path if path.exists() else _PACKAGE / name / "__init__.py"
+
+
+def write_manifest(built: Path, modules: Sequence[str], toolchain: str) -> None:
+    """Note what the build in a folder was made of."""
+    manifest = Manifest(digest(modules, toolchain), toolchain, tuple(modules))
+    (built / MANIFEST).write_text(json.dumps(manifest._asdict(), indent=1))
+
+
+def read_manifest(built: Path) -> Manifest | None:
+    """What the build in a folder was made of; None without a build."""
+    try:
+        found = json.loads((built / MANIFEST).read_text())
+        return Manifest(found["digest"], found["toolchain"], tuple(found["modules"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def is_fresh(built: Path) -> bool:
+    """Whether the folder holds a build of the sources as they are now."""
+    found = read_manifest(built)
+    if found is None or not set(CORE) <= set(found.modules):
+        return False
+    try:
+        return digest(found.modules, found.toolchain) == found.digest
+    except OSError:  # a module was removed
+        return False
 
 
 def use() -> str:
@@ -127,11 +172,9 @@ def is_used() -> bool:
 
 def _why_not(built: Path) -> str | None:
     """Why the core in `built` cannot be used, None if it can."""
-    try:
-        noted = (built / MANIFEST).read_text()
-    except OSError:
+    if read_manifest(built) is None:
         return "no compiled core: make fast builds one"
-    if noted != digest():
+    if not is_fresh(built):
         return "the compiled core is of other sources: make fast builds it anew"
     for name in CORE:
         if _module_name(name) in sys.modules:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from pathlib import Path
 
 import pytest
 
 from headrace.records import batch
 from headrace.runtime import compiled
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -15,7 +19,7 @@ def built(tmp_path, monkeypatch):
     """A folder that looks like a build of the sources as they are, and that is insisted on."""
     if compiled.is_used():
         pytest.skip("this run is on the compiled core already")
-    (tmp_path / compiled.MANIFEST).write_text(compiled.digest())
+    compiled.write_manifest(tmp_path, compiled.CORE, "a compiler")
     monkeypatch.setenv(compiled.SWITCH, str(tmp_path))
     return tmp_path
 
@@ -25,22 +29,35 @@ def test_every_module_of_the_core_is_there():
 
 
 def test_a_core_of_other_sources_is_refused(built):
-    (built / compiled.MANIFEST).write_text(compiled.digest()[::-1])
+    manifest = built / compiled.MANIFEST
+    manifest.write_text(manifest.read_text().replace("a compiler", "another compiler"))
     with pytest.raises(compiled.CoreUnusableError, match="other sources: make fast"):
         compiled.use()
 
 
-def test_an_edit_of_any_source_changes_the_digest(tmp_path, monkeypatch):
-    before = compiled.digest()
-    copies = []
-    for number, path in enumerate(compiled.sources()):
-        copy = tmp_path / f"{number}.py"
-        copy.write_bytes(path.read_bytes())
-        copies.append(copy)
-    monkeypatch.setattr(compiled, "sources", lambda: copies)
-    assert compiled.digest() == before
-    copies[-1].write_bytes(copies[-1].read_bytes() + b"\n")
-    assert compiled.digest() != before
+def test_an_edit_of_any_source_makes_a_build_stale(tmp_path, monkeypatch):
+    copies = {}
+    for number, name in enumerate(compiled.CORE):
+        copies[name] = tmp_path / f"{number}.py"
+        copies[name].write_bytes(compiled.source(name).read_bytes())
+    monkeypatch.setattr(compiled, "source", copies.__getitem__)
+    compiled.write_manifest(tmp_path, compiled.CORE, "a compiler")
+    assert compiled.is_fresh(tmp_path)
+    copies[compiled.CORE[-1]].write_bytes(copies[compiled.CORE[-1]].read_bytes() + b"\n")
+    assert not compiled.is_fresh(tmp_path)
+
+
+def test_a_build_depends_on_every_module_whose_constants_it_imports():
+    """mypyc copies the value of a `Final` name into the machine code that uses it."""
+    spec = importlib.util.spec_from_file_location("build_core", ROOT / "scripts" / "build_core.py")
+    build_core = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build_core)
+    found = set(build_core.dependencies())
+    assert set(compiled.CORE) <= found
+    assert {"errors", "records/compression", "storage/ledger", "runtime/disk"} <= found
+    tools = build_core.toolchain("2")
+    assert "mypyc" in tools
+    assert tools != build_core.toolchain("0")
 
 
 def test_plain_and_compiled_modules_are_not_mixed(built):
