@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.duration import Duration
-from headrace.cli.failures import FAILED, OK
-from headrace.cli.output import print_json, print_table, say
+from headrace.cli.output import print_table, say
 from headrace.cli.progress import StatusLine
+from headrace_verify.commands.mode import Proof, mode_options, perform
+from headrace_verify.self_proof import choose
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace_verify.blackbox.bugs import Bug
+    from headrace_verify.blackbox.run import Outcome, Plan
+    from headrace_verify.commands.mode import Asked, Progress
 
 QUICK_S = 8.0
 
@@ -30,7 +35,6 @@ QUICK_S = 8.0
     "  headrace verify blackbox --planted all   # does it see bugs at all?"
 )
 @click.option("--time", "seconds", type=Duration(), help="Of load and faults.  [default: 60s]")
-@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same faults.")
 @click.option(
     "--target",
     type=click.Choice(["single", "workers", "cluster"]),
@@ -50,24 +54,17 @@ QUICK_S = 8.0
     help="Of producers, in parts of their usual rate: less for a run of hours.",
 )
 @click.option("--only", multiple=True, metavar="FAULT", help="This kind alone; may be repeated.")
-@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Keep a report.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--list", "is_list", is_flag=True, help="List faults, clients and planted bugs.")
-@click.option("--planted", metavar="BUG", help="Plant a bug (words or `all`) and find it.")
+@mode_options("Same seed, same faults.")
 @click.pass_context
 def blackbox(
     ctx: click.Context,
     seconds: float | None,
-    seed: int,
     target: str,
     quick: bool,
     with_archive: bool,
     load: float,
     only: tuple[str, ...],
-    report: Path | None,
-    as_json: bool,
-    is_list: bool,
-    planted: str | None,
+    asked: Asked,
 ) -> None:
     """Real clients against a real broker that is killed, frozen, cut off and starved.
 
@@ -77,24 +74,86 @@ def blackbox(
     from headrace_verify.blackbox.run import Plan
     from headrace_verify.blackbox.targets import kinds_of, wants_network
 
-    if is_list:
-        _list()
-        return
     kinds = kinds_of(target)
     unknown = [kind for kind in only if kind not in kinds]
     if unknown:
         raise click.UsageError(f"no fault {unknown[0]!r}: choose from {', '.join(kinds)}")
     if seconds is None:
         seconds = QUICK_S if quick else 60.0
-    if planted is not None:
-        ctx.exit(_prove(planted, seed))
-    plan = Plan(seconds, seed, quick, None, only, target, with_archive, load)
-    _make_ready(plan)
-    if wants_network(target) and not _in_own_network():
-        from headrace_verify.blackbox import fabric
+    plan = Plan(seconds, asked.seed, quick, None, only, target, with_archive, load)
+    if not asked.is_list and asked.planted is None:
+        _make_ready(plan)
+        if wants_network(target) and not _in_own_network():
+            from headrace_verify.blackbox import fabric
 
-        ctx.exit(fabric.run_inside(*_as_arguments(plan, report, as_json=as_json)))
-    ctx.exit(_run(plan, report, as_json=as_json))
+            arguments = _as_arguments(plan, asked.report, as_json=asked.as_json)
+            ctx.exit(fabric.run_inside(*arguments))
+    kept = asked.report or Path(tempfile.mkdtemp(prefix="headrace-blackbox-report-"))
+    mode = BlackBox(plan, kept)
+    try:
+        ctx.exit(perform(mode, asked))
+    finally:
+        if asked.report is None and mode.has_held:
+            shutil.rmtree(kept, ignore_errors=True)
+
+
+class BlackBox:
+    """See Mode."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+        """Keeps the history; also where no report was asked for, as evidence of a failure."""
+        self.has_held = True
+
+    def run(self, show: Progress) -> Outcome:
+        """See Mode."""
+        from headrace_verify.blackbox.run import run_blackbox
+
+        outcome = run_blackbox(self._plan, self._folder, show)
+        self.has_held = outcome.held
+        if not outcome.held:
+            say(f"what happened is kept in {self._folder}")
+        return outcome
+
+    def as_json(self, outcome: Outcome) -> dict[str, Any]:
+        """See Mode."""
+        from headrace_verify.blackbox.report import as_json, write_report
+
+        report = as_json(outcome)
+        if not outcome.held:
+            write_report(outcome, report)
+        return report
+
+    def write_report(
+        self, _folder: Path, outcome: Outcome, report: dict[str, Any]
+    ) -> Sequence[str]:
+        """See Mode."""
+        from headrace_verify.blackbox.report import write_report
+
+        return write_report(outcome, report)
+
+    def print_report(self, report: dict[str, Any]) -> None:
+        """See Mode."""
+        _show(report)
+
+    def print_list(self, *, as_json: bool) -> None:
+        """See Mode."""
+        _list()
+
+    def choose(self, words: str) -> Sequence[Bug]:
+        """See Mode."""
+        from headrace_verify.blackbox.bugs import BUGS
+
+        return choose(BUGS, words)
+
+    def find(self, bug: Bug, show: Progress) -> Proof:
+        """See Mode."""
+        from headrace_verify.blackbox.bugs import find
+
+        with tempfile.TemporaryDirectory(prefix="headrace-blackbox-") as folder:
+            found = find(bug, self._plan.seed, Path(folder), show)
+        return Proof(bool(found.kinds & bug.found_by), ", ".join(sorted(found.kinds)))
 
 
 def _as_arguments(plan: Any, report: Path | None, *, as_json: bool) -> list[str]:
@@ -145,29 +204,6 @@ def _in_own_network() -> bool:
     if why is not None:
         say(f"no network of its own, so nodes share loopback and fewer faults are done: {why}")
     return fabric.is_inside() or why is not None
-
-
-def _run(plan: Any, folder: Path | None, *, as_json: bool) -> int:
-    from headrace_verify.blackbox import report as reports
-    from headrace_verify.blackbox.run import run_blackbox
-
-    line = StatusLine()
-    kept = folder or Path(tempfile.mkdtemp(prefix="headrace-blackbox-report-"))
-    try:
-        outcome = run_blackbox(plan, kept, line.show)
-    finally:
-        line.end()
-    report = reports.as_json(outcome)
-    names = reports.write_report(outcome, report)
-    if folder is not None or not outcome.held:
-        say(f"report: {kept}: {', '.join(names)}")
-    else:
-        shutil.rmtree(kept, ignore_errors=True)
-    if as_json:
-        print_json(report)
-    else:
-        _show(report)
-    return OK if outcome.held else FAILED
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -228,37 +264,6 @@ _CLIENT_COLUMNS = ("send invoke", "send ok", "poll ok", "commit ok")
 
 def _ms(value: int | None) -> str:
     return "-" if value is None else str(value)
-
-
-def _prove(words: str, seed: int) -> int:
-    """Plant bugs, one run each; every one must be found."""
-    from headrace_verify.blackbox.bugs import BUGS
-    from headrace_verify.self_proof import choose
-
-    bugs = choose(BUGS, words)
-    if not bugs:
-        raise click.UsageError(f"no planted bug {words!r}: see --list")
-    rows = []
-    for bug in bugs:
-        is_found, by, seconds = _prove_one(bug, seed)
-        rows.append((bug.number, bug.name, is_found, by, round(seconds, 1)))
-    print_table(("no", "planted bug", "found", "by", "seconds"), rows)
-    missed = [row[1] for row in rows if not row[2]]
-    if missed:
-        say(f"NOT FOUND: {', '.join(missed)}")
-    return FAILED if missed else OK
-
-
-def _prove_one(bug: Bug, seed: int) -> tuple[bool, str, float]:
-    from headrace_verify.blackbox.bugs import find
-
-    line = StatusLine()
-    with tempfile.TemporaryDirectory(prefix="headrace-blackbox-") as folder:
-        try:
-            found = find(bug, seed, Path(folder), line.show)
-        finally:
-            line.end()
-    return bool(found.kinds & bug.found_by), ", ".join(sorted(found.kinds)), found.seconds
 
 
 def _list() -> None:

@@ -5,14 +5,22 @@ Rules of the room: the run is in `headrace_verify.security`; here are options an
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.duration import Duration
 from headrace.cli.output import print_table
-from headrace_verify.commands.runs import prove
-from headrace_verify.commands.wire import run_plan
+from headrace_verify.commands.mode import mode_options, perform, proof_of
+from headrace_verify.commands.wire import Wire
+from headrace_verify.self_proof import choose
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace_verify.commands.mode import Asked, Progress, Proof
+    from headrace_verify.wire.bugs import Bug
+    from headrace_verify.wire.run import Outcome, Plan
 
 
 @click.command(
@@ -23,41 +31,65 @@ from headrace_verify.commands.wire import run_plan
 @click.option(
     "--time", "seconds", type=Duration(), help="In all, at least; most cases just end.  [60s]"
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same attacks.")
 @click.option("--quick", is_flag=True, help="What `make test` runs.")
 @click.option("--only", multiple=True, metavar="WORDS", help="Cases so named; may be repeated.")
-@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write a report.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--list", "is_list", is_flag=True, help="List cases, sources and planted holes.")
-@click.option("--planted", metavar="BUG", help="Plant a hole (words or `all`) and find it.")
+@mode_options("Same seed, same attacks.")
 @click.pass_context
 def security(
     ctx: click.Context,
     seconds: float | None,
-    seed: int,
     quick: bool,
     only: tuple[str, ...],
-    report: Path | None,
-    as_json: bool,
-    is_list: bool,
-    planted: str | None,
+    asked: Asked,
 ) -> None:
     """Attacks on a real broker: names, rights, settings, bombs, HTTP, secrets, files, its source.
 
     The exit code is 0 only if something was checked and nothing was wrong.
     """
-    from headrace_verify.security import bugs, run
-    from headrace_verify.security import report as reports
+    from headrace_verify.security import run
 
-    if is_list:
-        _list()
-        return
-    if planted is not None:
-        ctx.exit(prove(bugs, planted, seed))
     if seconds is None:
         seconds = run.QUICK_S if quick else run.LONG_S
-    plan = run.plan(seconds, seed, only)
-    ctx.exit(run_plan(plan, reports, report, as_json=as_json))
+    ctx.exit(perform(Security(run.plan(seconds, asked.seed, only)), asked))
+
+
+class Security:
+    """See Mode: the wire's run and tables, with cases of its own."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._wire = Wire(plan)
+        self.write_report = self._wire.write_report
+        self.print_report = self._wire.print_report
+
+    def run(self, show: Progress) -> Outcome:
+        """See Mode."""
+        from headrace_verify.security.run import run_security
+
+        self._wire.check_cases()
+        return run_security(self._plan, show)
+
+    def as_json(self, outcome: Outcome) -> dict[str, Any]:
+        """See Mode."""
+        from headrace_verify.security.report import as_json
+
+        return as_json(outcome)
+
+    def print_list(self, *, as_json: bool) -> None:
+        """See Mode."""
+        _list()
+
+    def choose(self, words: str) -> Sequence[Bug]:
+        """See Mode."""
+        from headrace_verify.security.bugs import BUGS
+
+        return choose(BUGS, words)
+
+    def find(self, bug: Bug, show: Progress) -> Proof:
+        """See Mode."""
+        from headrace_verify.security.bugs import find
+
+        return proof_of(find(bug, self._plan.seed, show))
 
 
 def _list() -> None:

@@ -6,15 +6,22 @@ Rules of the room: the runs are in `headrace_verify.simulation`; here are option
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, OK
 from headrace.cli.output import print_table, say
-from headrace.cli.progress import StatusLine
-from headrace_verify.commands.runs import run_shown, told_to_end
+from headrace_verify.commands.mode import Proof, mode_options, perform
+from headrace_verify.commands.stopping import told_to_end
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace_verify.commands.mode import Asked, Progress
+    from headrace_verify.simulation.bugs import Bug
+    from headrace_verify.simulation.explore import Failure, Limits, Outcome
 
 QUICK_RUNS = 8
 
@@ -25,7 +32,6 @@ QUICK_RUNS = 8
     "  headrace verify simulate --planted all   # does it see bugs at all?"
 )
 @click.option("--time", "seconds", type=Duration(), help="Real time, in all.  [default: 60s]")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the first run.")
 @click.option("--runs", type=click.IntRange(1), help="So many seeds, however long it takes.")
 @click.option("--hours", type=click.FloatRange(0, min_open=True), help="So many simulated hours.")
 @click.option(
@@ -36,60 +42,90 @@ QUICK_RUNS = 8
     help="End after so many seeds that were not clean.",
 )
 @click.option("--quick", is_flag=True, help="What `make test` runs.")
-@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write a report.")
 @click.option(
     "--replay", type=click.Path(dir_okay=False, path_type=Path), help="A failed run, once more."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--list", "is_list", is_flag=True, help="List faults and planted bugs.")
-@click.option("--planted", metavar="BUG", help="Plant a bug (number, words or `all`) and find it.")
+@mode_options("Of the first run.")
 @click.pass_context
 def simulate(
     ctx: click.Context,
     seconds: float | None,
-    seed: int,
     runs: int | None,
     hours: float | None,
     failures: int,
     quick: bool,
-    report: Path | None,
     replay: Path | None,
-    as_json: bool,
-    is_list: bool,
-    planted: str | None,
+    asked: Asked,
 ) -> None:
     """Clusters of brokers as they are, over a simulated network, metadata, bookies and time.
 
     The exit code is 0 only if something was done and nothing was wrong.
     """
-    if is_list:
-        _list()
-        return
-    if planted is not None:
-        ctx.exit(_prove(planted, seed))
-    if replay is not None:
+    from headrace_verify.simulation.explore import Limits
+
+    if replay is not None and not asked.is_list and asked.planted is None:
         ctx.exit(_replay(replay))
     if runs is None and seconds is None and hours is None:
         seconds, runs = (None, QUICK_RUNS) if quick else (60.0, None)
-    ctx.exit(_run(seed, (seconds, runs, hours, failures), report, as_json=as_json))
+    limits = Limits(seconds, runs, hours, failures)
+    ctx.exit(perform(Simulation(asked.seed, limits, asked.report), asked))
 
 
-def _run(seed: int, limits: Any, folder: Path | None, *, as_json: bool) -> int:
-    from headrace_verify.simulation import report as reports
-    from headrace_verify.simulation.explore import Limits, explore
+class Simulation:
+    """See Mode."""
 
-    def keep(failure: Any) -> None:
-        if folder is not None:  # at once: the run may last for hours
-            reports.write_failure(folder, failure)
+    def __init__(self, seed: int, limits: Limits, folder: Path | None) -> None:
+        self._seed = seed
+        self._limits = limits
+        self._folder = folder
 
-    with told_to_end() as is_over:
-        return run_shown(
-            lambda show: explore(seed, Limits(*limits), show, keep, is_over),
-            reports,
-            _show,
-            folder,
-            as_json=as_json,
-        )
+    def run(self, show: Progress) -> Outcome:
+        """See Mode."""
+        from headrace_verify.simulation.explore import explore
+
+        with told_to_end() as is_over:
+            return explore(self._seed, self._limits, show, self._keep, is_over)
+
+    def _keep(self, failure: Failure) -> None:
+        """Write a failure down at once: the run may last for hours."""
+        from headrace_verify.simulation.report import write_failure
+
+        if self._folder is not None:
+            write_failure(self._folder, failure)
+
+    def as_json(self, outcome: Outcome) -> dict[str, Any]:
+        """See Mode."""
+        from headrace_verify.simulation.report import as_json
+
+        return as_json(outcome)
+
+    def write_report(self, folder: Path, outcome: Outcome, report: dict[str, Any]) -> Sequence[str]:
+        """See Mode."""
+        from headrace_verify.simulation.report import write_report
+
+        return write_report(folder, outcome, report)
+
+    def print_report(self, report: dict[str, Any]) -> None:
+        """See Mode."""
+        _show(report)
+
+    def print_list(self, *, as_json: bool) -> None:
+        """See Mode."""
+        _list()
+
+    def choose(self, words: str) -> Sequence[Bug]:
+        """See Mode."""
+        from headrace_verify.simulation.bugs import chosen
+
+        return chosen(words)
+
+    def find(self, bug: Bug, show: Progress) -> Proof:
+        """See Mode."""
+        from headrace_verify.simulation.bugs import find
+
+        found = find(bug, self._seed, show)
+        kinds = "" if found.result is None else ", ".join(sorted(found.result.kinds))
+        return Proof(found.result is not None, f"{kinds} (seeds tried: {found.seeds})")
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -139,24 +175,6 @@ def _replay(path: Path) -> int:
             say(f"VIOLATION: {anomaly.kind}: {anomaly.what}")
         is_clean &= result.held
     return OK if is_clean else FAILED
-
-
-def _prove(words: str, seed: int) -> int:
-    """Plant bugs, one search each; every one must be found."""
-    from headrace_verify.simulation.bugs import chosen, find
-
-    bugs = chosen(words)
-    if not bugs:
-        raise click.UsageError(f"no planted bug {words!r}: see --list")
-    rows = []
-    line = StatusLine()
-    for bug in bugs:
-        found = find(bug, seed, line.show)
-        line.end()
-        by = ", ".join(sorted(found.result.kinds)) if found.result else "-"
-        rows.append((bug.number, bug.name, bool(found.result), found.seeds, by[:70]))
-    print_table(("no.", "planted bug", "found", "seeds", "by"), rows)
-    return OK if all(row[2] for row in rows) else FAILED
 
 
 def _list() -> None:

@@ -5,14 +5,22 @@ Rules of the room: the run is in `headrace_verify.soak`; here are options, a lin
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.duration import Duration
 from headrace.cli.output import print_table, say
-from headrace_verify.commands.runs import prove, run_shown
+from headrace_verify.commands.mode import mode_options, perform, proof_of
+from headrace_verify.self_proof import choose
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from headrace_verify.commands.mode import Asked, Progress, Proof
+    from headrace_verify.soak.bugs import Bug
+    from headrace_verify.soak.run import Outcome, Plan
 
 QUICK_S = 12.0
 DEFAULT_S = 3600.0
@@ -32,41 +40,70 @@ DEFAULT_S = 3600.0
     help="One broker, two workers of a machine, or two brokers over a ZooKeeper and three bookies.",
 )
 @click.option("--time", "seconds", type=Duration(), help="Under load.  [default: 1h]")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the clients' chance.")
 @click.option("--quick", is_flag=True, help="What `make test` runs: coarse leaks alone.")
-@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write a report.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--list", "is_list", is_flag=True, help="List what is judged, and planted bugs.")
-@click.option("--planted", metavar="BUG", help="Plant a bug (words or `all`) and find it.")
+@mode_options("Of the clients' chance.")
 @click.pass_context
 def soak(
     ctx: click.Context,
     target: str,
     seconds: float | None,
-    seed: int,
     quick: bool,
-    report: Path | None,
-    as_json: bool,
-    is_list: bool,
-    planted: str | None,
+    asked: Asked,
 ) -> None:
     """Mixed load for hours: memory, descriptors, tasks, disk and latency must not grow.
 
     The exit code is 0 only if something was looked at and nothing was wrong.
     """
-    from headrace_verify.soak import bugs
-    from headrace_verify.soak import report as reports
-    from headrace_verify.soak.run import Plan, run_soak
+    from headrace_verify.soak.run import Plan
 
-    if is_list:
-        _list()
-        return
-    if planted is not None:
-        ctx.exit(prove(bugs, planted, seed))
     if seconds is None:
         seconds = QUICK_S if quick else DEFAULT_S
-    plan = Plan(seconds, seed, target=target)
-    ctx.exit(run_shown(lambda show: run_soak(plan, show), reports, _show, report, as_json=as_json))
+    ctx.exit(perform(Soak(Plan(seconds, asked.seed, target=target)), asked))
+
+
+class Soak:
+    """See Mode."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def run(self, show: Progress) -> Outcome:
+        """See Mode."""
+        from headrace_verify.soak.run import run_soak
+
+        return run_soak(self._plan, show)
+
+    def as_json(self, outcome: Outcome) -> dict[str, Any]:
+        """See Mode."""
+        from headrace_verify.soak.report import as_json
+
+        return as_json(outcome)
+
+    def write_report(self, folder: Path, outcome: Outcome, report: dict[str, Any]) -> Sequence[str]:
+        """See Mode."""
+        from headrace_verify.soak.report import write_report
+
+        return write_report(folder, outcome, report)
+
+    def print_report(self, report: dict[str, Any]) -> None:
+        """See Mode."""
+        _show(report)
+
+    def print_list(self, *, as_json: bool) -> None:
+        """See Mode."""
+        _list()
+
+    def choose(self, words: str) -> Sequence[Bug]:
+        """See Mode."""
+        from headrace_verify.soak.bugs import BUGS
+
+        return choose(BUGS, words)
+
+    def find(self, bug: Bug, show: Progress) -> Proof:
+        """See Mode."""
+        from headrace_verify.soak.bugs import find
+
+        return proof_of(find(bug, self._plan.seed, show))
 
 
 def _show(report: dict[str, Any]) -> None:

@@ -5,14 +5,23 @@ Rules of the room: the run is in `headrace_verify.upgrade`; here are options, a 
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import logging
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.failures import FAILED, OK, CommandFailed
+from headrace.cli.failures import CommandFailed
 from headrace.cli.output import print_table, say
-from headrace_verify.commands.runs import run_shown
+from headrace_verify.commands.mode import mode_options, perform, proof_of
+from headrace_verify.self_proof import choose
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from headrace_verify.commands.mode import Asked, Progress, Proof
+    from headrace_verify.upgrade.bugs import Bug
+    from headrace_verify.upgrade.run import Outcome
 
 COMMITS = 5
 
@@ -29,54 +38,79 @@ COMMITS = 5
     type=click.IntRange(0),
     help="So many of the history.  [default: 5]",
 )
-@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write a report.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--list", "is_list", is_flag=True, help="List golden sets and planted bugs.")
-@click.option("--planted", metavar="BUG", help="Plant a bug (words or `all`) and find it.")
 @click.option("--write-golden", is_flag=True, help="Make the golden set of this version anew.")
+@mode_options(None)
 @click.pass_context
 def upgrade(
     ctx: click.Context,
     quick: bool,
     named: tuple[str, ...],
     commits: int | None,
-    report: Path | None,
-    as_json: bool,
-    is_list: bool,
-    planted: str | None,
     write_golden: bool,
+    asked: Asked,
 ) -> None:
     """Open what every released version has written: read it, go on with it, refuse what is newer.
 
     The exit code is 0 only if something was checked and nothing was wrong.
     """
-    if is_list:
-        _list()
-        return
-    if write_golden:
+    if write_golden and not asked.is_list:
         _write_golden()
         return
-    if planted is not None:
-        ctx.exit(_prove(planted))
-    from headrace_verify.upgrade import older
-    from headrace_verify.upgrade.run import Plan
-
     if commits is None:
         commits = 0 if quick or named else COMMITS
-    plan = Plan((*named, *older.commits(commits)))
-    if commits and not plan.commits:
-        say("skipped: older commits: there is no git, or no history")
-    ctx.exit(_run(plan, report, as_json=as_json))
+    ctx.exit(perform(Upgrade(named, commits), asked))
 
 
-def _run(plan: Any, folder: Path | None, *, as_json: bool) -> int:
-    import logging
+class Upgrade:
+    """See Mode."""
 
-    from headrace_verify.upgrade import report as reports
-    from headrace_verify.upgrade.run import run_upgrade
+    def __init__(self, named: tuple[str, ...], commits: int) -> None:
+        self._named = named
+        self._commits = commits
 
-    logging.getLogger("headrace").setLevel(logging.CRITICAL)  # refusing is what this is about
-    return run_shown(lambda show: run_upgrade(plan, show), reports, _show, folder, as_json=as_json)
+    def run(self, show: Progress) -> Outcome:
+        """See Mode."""
+        from headrace_verify.upgrade import older
+        from headrace_verify.upgrade.run import Plan, run_upgrade
+
+        plan = Plan((*self._named, *older.commits(self._commits)))
+        if self._commits and not plan.commits:
+            say("skipped: older commits: there is no git, or no history")
+        logging.getLogger("headrace").setLevel(logging.CRITICAL)  # refusing is what this is about
+        return run_upgrade(plan, show)
+
+    def as_json(self, outcome: Outcome) -> dict[str, Any]:
+        """See Mode."""
+        from headrace_verify.upgrade.report import as_json
+
+        return as_json(outcome)
+
+    def write_report(self, folder: Path, outcome: Outcome, report: dict[str, Any]) -> Sequence[str]:
+        """See Mode."""
+        from headrace_verify.upgrade.report import write_report
+
+        return write_report(folder, outcome, report)
+
+    def print_report(self, report: dict[str, Any]) -> None:
+        """See Mode."""
+        _show(report)
+
+    def print_list(self, *, as_json: bool) -> None:
+        """See Mode."""
+        _list()
+
+    def choose(self, words: str) -> Sequence[Bug]:
+        """See Mode."""
+        from headrace_verify.upgrade.bugs import BUGS
+
+        return choose(BUGS, words)
+
+    def find(self, bug: Bug, show: Progress) -> Proof:
+        """See Mode."""
+        from headrace_verify.upgrade.bugs import find
+
+        logging.getLogger("headrace").setLevel(logging.CRITICAL)
+        return proof_of(find(bug))
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -107,25 +141,6 @@ def _write_golden() -> None:
     for why in skipped:
         say(f"left out: {why}")
     say(f"{path}: {path.stat().st_size:,} bytes")
-
-
-def _prove(words: str) -> int:
-    """Plant bugs, one run each; every one must be found."""
-    import logging
-
-    from headrace_verify.self_proof import choose
-    from headrace_verify.upgrade.bugs import BUGS, find
-
-    bugs = choose(BUGS, words)
-    if not bugs:
-        raise click.UsageError(f"no planted bug {words!r}: see --list")
-    logging.getLogger("headrace").setLevel(logging.CRITICAL)
-    rows = []
-    for bug in bugs:
-        found = find(bug)
-        rows.append((bug.name, bug.found_by, bool(found), found[0][:100] if found else "-"))
-    print_table(("planted bug", "found by", "found", "what it says"), rows)
-    return OK if all(row[2] for row in rows) else FAILED
 
 
 def _list() -> None:

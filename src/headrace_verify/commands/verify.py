@@ -5,18 +5,18 @@ Rules of the room: the attacks are in `headrace_verify`; here are options, a pro
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from headrace.cli.duration import Duration
-from headrace.cli.failures import FAILED, OK
 from headrace.cli.output import print_json, print_table, say
 from headrace.cli.progress import StatusLine
 from headrace_verify.commands.blackbox import blackbox
+from headrace_verify.commands.mode import Proof, mode_options, perform
 from headrace_verify.commands.security import security
 from headrace_verify.commands.simulate import simulate
 from headrace_verify.commands.soak import soak
@@ -24,7 +24,12 @@ from headrace_verify.commands.upgrade import upgrade
 from headrace_verify.commands.wire import wire
 
 if TYPE_CHECKING:
-    from headrace_verify.crash import Plan
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from headrace_verify.commands.mode import Asked, Progress
+    from headrace_verify.crash import Outcome, Plan
+    from headrace_verify.planted import Planted
     from headrace_verify.task import Task
 
 
@@ -98,30 +103,22 @@ verify.add_command(security)
 @click.option(
     "--time", "seconds", type=Duration(), default="60s", show_default=True, help="In all."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same attacks.")
 @click.option("--runs", type=click.IntRange(1), help="Runs of each attack, instead of a time.")
 @click.option("--flips", type=click.IntRange(1), help="Flips (or torn tail bytes), likewise.")
 @click.option("--all", "is_exhaustive", is_flag=True, help="Every bit of the small folder: long.")
 @click.option("--quick", is_flag=True, help="The profile of `make test`: a minute.")
 @click.option("--only", multiple=True, metavar="ATTACK", help="This attack alone; may be repeated.")
-@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write a report.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--list", "is_list", is_flag=True, help="List attacks, promises and planted bugs.")
-@click.option("--planted", metavar="BUG", help="Plant a bug (number, words or `all`) and find it.")
+@mode_options("Same seed, same attacks.")
 @click.pass_context
 def crash(
     ctx: click.Context,
     seconds: float,
-    seed: int,
     runs: int | None,
     flips: int | None,
     is_exhaustive: bool,
     quick: bool,
     only: tuple[str, ...],
-    report: Path | None,
-    as_json: bool,
-    is_list: bool,
-    planted: str | None,
+    asked: Asked,
 ) -> None:
     """Crashes and damage: kill -9, power loss, torn files, flipped bits, failing disks.
 
@@ -129,48 +126,85 @@ def crash(
     """
     from headrace_verify.crash import BY_NAME, Plan
 
-    if is_list:
-        _list(as_json=as_json)
-        return
     unknown = [name for name in only if name not in BY_NAME]
     if unknown:
         raise click.UsageError(f"no attack {unknown[0]!r}: choose from {', '.join(BY_NAME)}")
-    plan = Plan(seconds, seed, runs, flips, quick, is_exhaustive, only)
-    ctx.exit(_run(plan, planted, report, as_json=as_json))
+    plan = Plan(seconds, asked.seed, runs, flips, quick, is_exhaustive, only)
+    ctx.exit(perform(Crash(plan), asked))
 
 
-def _run(plan: Plan, planted: str | None, folder: Path | None, *, as_json: bool) -> int:
-    import logging
+class Attacked(NamedTuple):
+    """What came of all attacks."""
 
-    from headrace_verify.crash import run_attacks, run_planted
-    from headrace_verify.planted import chosen
-    from headrace_verify.report import has_held, summary, write_report
+    outcomes: list[Outcome]
 
-    if planted is not None and not chosen(planted):
-        raise click.UsageError(f"no planted bug {planted!r}: see --list")
-    logging.getLogger("headrace").setLevel(logging.CRITICAL)  # failing is what this is about
-    line = _Line()
-    # A long run that is told to end still reports what it has checked.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        if planted is None:
-            outcomes = run_attacks(plan, lambda attack: line.begin(attack.name), line.show)
-            proofs = []
-        else:
-            outcomes = []
-            proofs = run_planted(planted, plan.seed, lambda bug: line.begin(bug.name))
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        line.end()
-    report = summary(plan.seed, outcomes, proofs)
-    if folder is not None:
-        names = write_report(folder, report)
-        say(f"report: {folder}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}")
-    if as_json:
-        print_json(report)
-    else:
+    @property
+    def held(self) -> bool:
+        """Whether each attack has checked something, and every promise held."""
+        from headrace_verify.report import has_held
+
+        return has_held(self.outcomes, [])
+
+
+class Crash:
+    """See Mode."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def run(self, _show: Progress) -> Attacked:
+        """See Mode. Attacks fork, so the progress line is one without a thread."""
+        from headrace_verify.crash import run_attacks
+
+        logging.getLogger("headrace").setLevel(logging.CRITICAL)  # failing is what this is about
+        line = _Line()
+        # A long run that is told to end still reports what it has checked.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            return Attacked(
+                run_attacks(self._plan, lambda attack: line.begin(attack.name), line.show)
+            )
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            line.end()
+
+    def as_json(self, outcome: Attacked) -> dict[str, Any]:
+        """See Mode."""
+        from headrace_verify.report import summary
+
+        return summary(self._plan.seed, outcome.outcomes, [])
+
+    def write_report(
+        self, folder: Path, _outcome: Attacked, report: dict[str, Any]
+    ) -> Sequence[str]:
+        """See Mode."""
+        from headrace_verify.report import write_report
+
+        return write_report(folder, report)
+
+    def print_report(self, report: dict[str, Any]) -> None:
+        """See Mode."""
         _show(report)
-    return OK if has_held(outcomes, proofs) else FAILED
+
+    def print_list(self, *, as_json: bool) -> None:
+        """See Mode."""
+        _list(as_json=as_json)
+
+    def choose(self, words: str) -> Sequence[Planted]:
+        """See Mode."""
+        from headrace_verify.planted import chosen
+
+        return chosen(words)
+
+    def find(self, bug: Planted, _show: Progress) -> Proof:
+        """See Mode."""
+        from headrace_verify.crash import run_planted
+
+        logging.getLogger("headrace").setLevel(logging.CRITICAL)
+        (proof,) = run_planted(str(bug.number), self._plan.seed, lambda _bug: None)
+        if proof.is_skipped:
+            return Proof(True, f"skipped: this machine lacks what {bug.attack!r} needs")
+        return Proof(proof.is_found, bug.attack)
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -190,14 +224,6 @@ def _show(report: dict[str, Any]) -> None:
                 for one in report["attacks"]
             ],
         )
-    if report["planted"]:
-        print_table(
-            ("no", "planted bug", "attack", "found", "seconds"),
-            [
-                (one["number"], one["bug"], one["attack"], one["found"], one["seconds"])
-                for one in report["planted"]
-            ],
-        )
     for attack in report["attacks"]:
         for name, figure in attack["figures"].items():
             say(f"{attack['name']}: {name}: {figure}")
@@ -205,9 +231,6 @@ def _show(report: dict[str, Any]) -> None:
             say(f"{attack['name']}: skipped: {why}")
         for finding in attack["findings"]:
             say(f"{attack['name']}: VIOLATION: {finding['what']}  (replay: {finding['replay']})")
-    missed = [one["bug"] for one in report["planted"] if not one["found"]]
-    if missed:
-        say(f"NOT FOUND: {', '.join(missed)}")
     say(f"seed {report['seed']}, version {report['version']}: {report['verdict']}")
 
 

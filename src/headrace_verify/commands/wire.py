@@ -5,17 +5,22 @@ Rules of the room: the run is in `headrace_verify.wire`; here are options, a lin
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.duration import Duration
 from headrace.cli.output import print_table, say
-from headrace_verify.commands.runs import prove, run_shown
+from headrace_verify.commands.mode import mode_options, perform, proof_of
+from headrace_verify.self_proof import choose
 
 if TYPE_CHECKING:
-    from headrace_verify.commands.runs import ReportPart
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from headrace_verify.commands.mode import Asked, Progress, Proof
+    from headrace_verify.wire.bugs import Bug
+    from headrace_verify.wire.run import Outcome, Plan
 
 QUICK_S = 4.0
 
@@ -26,24 +31,16 @@ QUICK_S = 4.0
     "  headrace verify wire --planted all   # does it see bugs at all?"
 )
 @click.option("--time", "seconds", type=Duration(), help="In all, about.  [default: 30s]")
-@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same abuse.")
 @click.option("--quick", is_flag=True, help="What `make test` runs.")
 @click.option("--only", multiple=True, metavar="WORDS", help="Cases so named; may be repeated.")
-@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Write a report.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--list", "is_list", is_flag=True, help="List cases and planted bugs.")
-@click.option("--planted", metavar="BUG", help="Plant a bug (words or `all`) and find it.")
+@mode_options("Same seed, same abuse.")
 @click.pass_context
 def wire(
     ctx: click.Context,
     seconds: float | None,
-    seed: int,
     quick: bool,
     only: tuple[str, ...],
-    report: Path | None,
-    as_json: bool,
-    is_list: bool,
-    planted: str | None,
+    asked: Asked,
 ) -> None:
     """Hostile clients on every listener of a real broker, while a good one is measured.
 
@@ -51,28 +48,61 @@ def wire(
     """
     from headrace_verify.wire.run import Plan
 
-    if is_list:
-        _list()
-        return
-    if planted is not None:
-        from headrace_verify.wire import bugs
-
-        ctx.exit(prove(bugs, planted, seed))
     if seconds is None:
         seconds = QUICK_S if quick else 30.0
-    plan = Plan(seconds, seed, only)
-    from headrace_verify.wire import report as reports
-
-    ctx.exit(run_plan(plan, reports, report, as_json=as_json))
+    ctx.exit(perform(Wire(Plan(seconds, asked.seed, only)), asked))
 
 
-def run_plan(plan: Any, reports: ReportPart, folder: Path | None, *, as_json: bool) -> int:
-    """Run it, report and show what came of it; the exit code. Raises click.UsageError."""
-    from headrace_verify.wire.run import run_wire
+class Wire:
+    """See Mode."""
 
-    if not plan.cases():
-        raise click.UsageError(f"no case is named {' or '.join(plan.only)!r}: see --list")
-    return run_shown(lambda show: run_wire(plan, show), reports, _show, folder, as_json=as_json)
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def run(self, show: Progress) -> Outcome:
+        """See Mode."""
+        from headrace_verify.wire.run import run_wire
+
+        self.check_cases()
+        return run_wire(self._plan, show)
+
+    def check_cases(self) -> None:
+        """Raises click.UsageError where the plan names none."""
+        if not self._plan.cases():
+            only = " or ".join(self._plan.only)
+            raise click.UsageError(f"no case is named {only!r}: see --list")
+
+    def as_json(self, outcome: Outcome) -> dict[str, Any]:
+        """See Mode."""
+        from headrace_verify.wire.report import as_json
+
+        return as_json(outcome)
+
+    def write_report(self, folder: Path, outcome: Outcome, report: dict[str, Any]) -> Sequence[str]:
+        """See Mode."""
+        from headrace_verify.wire.report import write_report
+
+        return write_report(folder, outcome, report)
+
+    def print_report(self, report: dict[str, Any]) -> None:
+        """See Mode."""
+        _show(report)
+
+    def print_list(self, *, as_json: bool) -> None:
+        """See Mode."""
+        _list()
+
+    def choose(self, words: str) -> Sequence[Bug]:
+        """See Mode."""
+        from headrace_verify.wire.bugs import BUGS
+
+        return choose(BUGS, words)
+
+    def find(self, bug: Bug, show: Progress) -> Proof:
+        """See Mode."""
+        from headrace_verify.wire.bugs import find
+
+        return proof_of(find(bug, self._plan.seed, show))
 
 
 _FIGURES = ("p99_ms", "max_ms", "memory_grown_mib", "peak_grown_mib", "log_lines")

@@ -6,7 +6,7 @@ import os
 import signal
 
 from headrace.cli import progress
-from headrace_verify.commands.runs import told_to_end
+from headrace_verify.commands.stopping import told_to_end
 
 
 def test_a_log_gets_a_line_a_minute_and_short_work_none(monkeypatch, capsys) -> None:

@@ -1,0 +1,170 @@
+"""What all ways to attack have in common: `Mode`, and how one is run, listed and proved.
+
+Invariants: knows no mode by name. A mode says what it attacks with, and prints its own tables; the
+options that all share, the progress line, the report and the exit code are here.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import click
+
+from headrace.cli.failures import FAILED, OK
+from headrace.cli.output import print_json, print_table, say
+from headrace.cli.progress import StatusLine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace_verify.self_proof import Named
+
+
+Progress = Callable[[float, str], None]
+"""How far a run is (0 to 1), and a word on it."""
+
+
+class Outcome(Protocol):
+    """What a run came to."""
+
+    @property
+    def held(self) -> bool:
+        """Whether something was checked and nothing was wrong."""
+
+
+class Proof(NamedTuple):
+    """Whether a planted bug was found."""
+
+    is_found: bool
+    by: str
+    """What has found it, in words."""
+
+
+def proof_of(found: Sequence[str]) -> Proof:
+    """A proof by what a run has reported of a bug."""
+    return Proof(bool(found), found[0] if found else "")
+
+
+class Mode(Protocol):
+    """One way to attack an installation, with the settings of one run."""
+
+    def run(self, show: Progress, /) -> Any:
+        """Attack; an Outcome. Raises click.UsageError, HeadraceError."""
+
+    def as_json(self, outcome: Any, /) -> dict[str, Any]:
+        """The whole report as plain values."""
+
+    def write_report(self, folder: Path, outcome: Any, report: dict[str, Any], /) -> Sequence[str]:
+        """Write the folder; the names of its files."""
+
+    def print_report(self, report: dict[str, Any], /) -> None:
+        """Tables and lines for people."""
+
+    def print_list(self, *, as_json: bool) -> None:
+        """What it attacks, what it promises, and its planted bugs."""
+
+    def choose(self, words: str, /) -> Sequence[Named]:
+        """The planted bugs that these words name; all of them for `all`."""
+
+    def find(self, bug: Any, show: Progress, /) -> Proof:
+        """Plant one of them, and look for it."""
+
+
+class Asked(NamedTuple):
+    """The options that every mode has."""
+
+    seed: int
+    report: Path | None
+    as_json: bool
+    is_list: bool
+    planted: str | None
+
+
+def mode_options(seed: str | None = "Same seed, same run.") -> Callable[[Any], Any]:
+    """Adds them to a command, which gets them as `asked`.
+
+    `seed` is the help of --seed; None: the mode has no chance in it.
+    """
+    options = (
+        click.option(
+            "--report", type=click.Path(file_okay=False, path_type=Path), help="Write a report."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
+        click.option("--list", "is_list", is_flag=True, help="List attacks and planted bugs."),
+        click.option("--planted", metavar="BUG", help="Plant a bug (words or `all`) and find it."),
+    )
+
+    def decorate(command: Any) -> Any:
+        @functools.wraps(command)
+        def asking(
+            report: Path | None,
+            as_json: bool,
+            is_list: bool,
+            planted: str | None,
+            seed: int = 1,
+            **more: Any,
+        ) -> Any:
+            return command(asked=Asked(seed, report, as_json, is_list, planted), **more)
+
+        decorated: Any = asking
+        for option in reversed(options):
+            decorated = option(decorated)
+        if seed is not None:
+            decorated = click.option("--seed", type=int, default=1, show_default=True, help=seed)(
+                decorated
+            )
+        return decorated
+
+    return decorate
+
+
+def perform(mode: Mode, asked: Asked) -> int:
+    """Do what was asked for; the exit code. Raises click.UsageError, HeadraceError."""
+    if asked.is_list:
+        mode.print_list(as_json=asked.as_json)
+        return OK
+    if asked.planted is not None:
+        return _prove(mode, asked.planted, as_json=asked.as_json)
+    line = StatusLine()
+    try:
+        outcome = mode.run(line.show)
+    finally:
+        line.end()
+    report = mode.as_json(outcome)
+    if asked.report is not None:
+        names = mode.write_report(asked.report, outcome, report)
+        say(f"report: {asked.report}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}")
+    if asked.as_json:
+        print_json(report)
+    else:
+        mode.print_report(report)
+    return OK if outcome.held else FAILED
+
+
+def _prove(mode: Mode, words: str, *, as_json: bool) -> int:
+    """Plant bugs, one run each; every one must be found."""
+    bugs = mode.choose(words)
+    if not bugs:
+        raise click.UsageError(f"no planted bug {words!r}: see --list")
+    rows: list[tuple[str, bool, str, float]] = []
+    line = StatusLine()
+    for bug in bugs:
+        begun_ns = time.perf_counter_ns()
+        proof = mode.find(bug, line.show)
+        line.end()
+        seconds = round((time.perf_counter_ns() - begun_ns) / 1e9, 1)
+        rows.append((bug.name, proof.is_found, proof.by[:100] or "-", seconds))
+    columns = ("planted bug", "found", "by", "seconds")
+    if as_json:
+        names = ("bug", "found", "by", "seconds")
+        print_json({"planted": [dict(zip(names, row, strict=True)) for row in rows]})
+    else:
+        print_table(columns, rows)
+    missed = [row[0] for row in rows if not row[1]]
+    if missed:
+        say(f"NOT FOUND: {', '.join(missed)}")
+    return FAILED if missed else OK
