@@ -8,9 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import BatchCorrupt
-from headrace.records.codec import read_varint, write_varint
+from headrace.records.batch import MAGIC, TIMESTAMP_TYPE_LOG_APPEND, BatchHeader
+from headrace.records.codec import assemble_batch, read_varint, write_varint
+from headrace.records.compression import compress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.records.codec import Headers
 
 
@@ -59,3 +63,38 @@ def _read(data: bytes, at: int) -> tuple[bytes | None, int]:
     if at + size > len(data):
         raise BatchCorrupt(f"a key or value of {size} bytes, {len(data) - at} are left")
     return data[at : at + size], at + size
+
+
+class Sequenced(NamedTuple):
+    """The idempotent producer of a batch."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+def encode_bodies(
+    timed: Sequence[tuple[int, bytes]], producer: Sequenced, codec: int, *, log_append: bool
+) -> bytes:
+    """One batch of (timestamp, body), at least one, whose bytes are taken over as they are."""
+    first_ms = timed[0][0]
+    parts: list[bytes] = []
+    for delta, (timestamp_ms, body) in enumerate(timed):
+        place = b"\0" + write_varint(timestamp_ms - first_ms) + write_varint(delta)
+        parts += (write_varint(len(place) + len(body)), place, body)
+    header = BatchHeader(
+        base_offset=0,
+        length=0,
+        leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=codec | (TIMESTAMP_TYPE_LOG_APPEND if log_append else 0),
+        last_offset_delta=len(timed) - 1,
+        first_timestamp_ms=first_ms,
+        max_timestamp_ms=max(timestamp_ms for timestamp_ms, _ in timed),
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=producer.base_sequence,
+        record_count=len(timed),
+    )
+    return assemble_batch(header, compress(codec, b"".join(parts)))

@@ -16,8 +16,7 @@ from headrace.errors import Fenced, HeadraceError, NotOwner, StorageUnavailable,
 from headrace.log.producer_state import SEQUENCE_END
 from headrace.records.attributes import DELAY, DELIVER_AT, HALF
 from headrace.records.batch import read_header
-from headrace.records.bodies import decode_body
-from headrace.records.codec import Record, encode_batch
+from headrace.records.bodies import Sequenced, decode_body, encode_bodies, encode_body
 from headrace.records.compression import codec_of_name
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from headrace.coordination.timers.commands import Deliver
     from headrace.log.log_config import LogConfig
     from headrace.log.partition_log import PartitionLog
-    from headrace.records.codec import Headers
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
     from headrace.runtime.histogram import Histogram
@@ -41,6 +39,8 @@ CHUNK_RECORDS: Final = 500
 RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 2.0
 PRODUCER_EPOCH: Final = 0
+_HALF: Final = HALF.encode()
+_DELAY: Final = DELAY.encode()
 
 
 class Deliveries:
@@ -157,22 +157,14 @@ class Deliveries:
         config = self._data.config
         now_ms = self._clock.now_ms()
         least_ms = max(now_ms - config.timestamp_before_max_ms, 0)
-        records = []
-        for index, timer in enumerate(timers):
-            key, value, headers = decode_body(timer.body)
+        timed: list[tuple[int, bytes]] = []
+        for timer in timers:
             due_ms = timer.due_ms or now_ms
             time_ms = now_ms if config.is_log_append_time else max(min(due_ms, now_ms), least_ms)
-            headers = _delivered_headers(headers, due_ms)
-            records.append(Record(index, time_ms, key, value, headers))
+            timed.append((time_ms, _delivered(timer.body, due_ms)))
             self._lateness.add(max(now_ms - due_ms, 0) * 1_000_000)
-        return encode_batch(
-            records,
-            codec=_codec(config),
-            producer_id=producer_id,
-            producer_epoch=PRODUCER_EPOCH,
-            base_sequence=first % SEQUENCE_END,
-            log_append=config.is_log_append_time,
-        )
+        producer = Sequenced(producer_id, PRODUCER_EPOCH, first % SEQUENCE_END)
+        return encode_bodies(timed, producer, _codec(config), log_append=config.is_log_append_time)
 
     async def _append_batch(self, batch: bytes) -> Completion:
         header = read_header(batch)
@@ -186,15 +178,16 @@ class Deliveries:
             await ready.wait()
 
 
-def _delivered_headers(headers: Headers, due_ms: int) -> Headers:
-    """The headers without those that would hold the record back once more if it were sent again."""
+def _delivered(body: bytes, due_ms: int) -> bytes:
+    """The body without headers that would hold the record back once more if it were sent again."""
+    if _HALF not in body and _DELAY not in body:
+        return body
+    key, value, headers = decode_body(body)
+    kept = [(name, content) for name, content in headers if name not in {HALF, DELAY}]
     names = {name for name, _ in headers}
-    if not names & {HALF, DELAY}:
-        return headers
-    kept = [(name, value) for name, value in headers if name not in {HALF, DELAY}]
     if DELAY in names and DELIVER_AT not in names:
         kept.append((DELIVER_AT, b"%d" % due_ms))
-    return kept
+    return encode_body(key, value, kept)
 
 
 def _codec(config: LogConfig) -> int:

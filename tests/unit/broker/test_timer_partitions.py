@@ -1,0 +1,173 @@
+"""Timers on brokers in memory: takeover, calendars that jump, checkpoints and the log's space."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from tests.integration.in_process import broker as cluster_broker
+from tests.integration.in_process import move, serve, until
+from tests.unit.kafka.face_rig import broker
+
+from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
+from headrace.broker.timers import timer_space
+from headrace.coordination.timers.schedule import Entry
+from headrace.log.reading import read
+from headrace.metadata.memory import MemoryMetadata
+from headrace.records.codec import Record, iterate_records
+from headrace.runtime.clock import SystemClock
+from headrace.storage.memory import MemoryLedgerStore
+
+ON = {"headrace.message.attributes": "true"}
+YEAR_MS = 365 * 24 * 3_600_000
+
+
+def batch(values, due_ms, origin=None):
+    records = [Record(0, 1, None, value, []) for value in values]
+    return DelayedBatch(
+        [DelayedRecord(due_ms, index, record) for index, record in enumerate(records)], origin
+    )
+
+
+async def add(node, values, due_ms, origin=None):
+    log = node.topics.get("t").require_log(0)
+    await log.wait_loaded()
+    await node.timers.add(log, batch(values, due_ms, origin)).wait()
+
+
+async def delivered(node):
+    log = node.topics.get("t").require_log(0)
+    await log.wait_loaded()
+    found, offset = [], 0
+    while offset < log.high_watermark:
+        records = list(iterate_records(await read(log, node.store, offset, 1_000_000)))
+        found += [record.value for record in records]
+        offset = records[-1].offset + 1
+    return found
+
+
+async def until_delivered(node, count):
+    async with asyncio.timeout(30):
+        while len(found := await delivered(node)) < count:
+            await asyncio.sleep(0.01)
+    return found
+
+
+@asynccontextmanager
+async def alone():
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        yield rig.node
+
+
+def hosted_of(node):
+    (hosted,) = node.timers.hosted()
+    return hosted
+
+
+def test_the_next_owner_delivers_what_is_pending_each_record_once():
+    async def scenario() -> None:
+        metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
+        async with (
+            cluster_broker(1, metadata, ledgers) as first,
+            cluster_broker(2, metadata, ledgers) as second,
+        ):
+            await first.topics.create("t", 1, configs=ON)
+            await until(lambda: "t" in second.topics.by_name)
+            await move(first, first)
+            now_ms = first.clock.now_ms()
+            await add(first, [b"%d" % n for n in range(50)], now_ms + 50)
+            await until_delivered(first, 50)
+            await add(first, [b"soon"], now_ms + 1_500)
+            await add(first, [b"later"], now_ms + 3_000)
+            await move(first, second)
+            await serve(second)
+            found = await until_delivered(second, 52)
+            assert sorted(found) == sorted([b"%d" % n for n in range(50)] + [b"soon", b"later"])
+            assert second.clock.now_ms() >= now_ms + 3_000
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_comes_again_is_kept_once():
+    async def scenario() -> None:
+        async with alone() as node:
+            origin = BatchOrigin(5, 0, 10)
+            for _ in range(2):
+                await add(node, [b"a", b"b"], node.clock.now_ms() + YEAR_MS, origin)
+            assert hosted_of(node).state.schedule.count == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_calendar_that_is_set_is_followed(monkeypatch):
+    async def scenario() -> None:
+        async with alone() as node:
+            shift_ms = 0
+            monkeypatch.setattr(type(node.clock), "now_ms", lambda _: real_ms() + shift_ms)
+            now_ms = node.clock.now_ms()
+            await add(node, [b"an hour"], now_ms + 3_600_000)
+            await add(node, [b"at once"], now_ms + 20)
+            assert await until_delivered(node, 1) == [b"at once"]
+            shift_ms = -1_800_000
+            await add(node, [b"after it was set back"], node.clock.now_ms() + 20)
+            assert await until_delivered(node, 2) == [b"at once", b"after it was set back"]
+            shift_ms = 3_700_000
+            assert (await until_delivered(node, 3))[2] == b"an hour"
+
+    original, clock = SystemClock.now_ms, SystemClock()
+
+    def real_ms() -> int:
+        return original(clock)
+
+    asyncio.run(scenario())
+
+
+def test_a_restart_reads_the_checkpoint_and_what_followed():
+    async def scenario() -> None:
+        async with alone() as node:
+            due_ms = node.clock.now_ms() + YEAR_MS
+            for n in range(20):
+                await add(node, [b"%d.%d" % (n, m) for m in range(50)], due_ms + n)
+            hosted = hosted_of(node)
+            await timer_space.write_checkpoint(hosted)
+            await add(node, [b"after"], due_ms)
+            before = list(hosted.state.schedule.after(Entry(-1, -1)))
+            topic = node.topics.get("t")
+            node.timers.resign(topic, 0)
+            shown = await node.timers.list_delayed(topic, 0, Entry(-1, -1), 2_000)
+            fresh = hosted_of(node)
+            assert fresh is not hosted
+            assert list(fresh.state.schedule.after(Entry(-1, -1))) == before
+            assert fresh.state.replay_from >= 1_000, "the replay began at the checkpoint"
+            assert {one.body.value for one in shown} >= {b"after", b"0.0", b"19.49"}
+
+    asyncio.run(scenario())
+
+
+def test_space_of_what_was_delivered_is_freed_and_what_waits_is_kept(monkeypatch):
+    monkeypatch.setattr(timer_space, "SPACE_BYTES", 10_000)
+
+    async def scenario() -> None:
+        async with alone() as node:
+            now_ms = node.clock.now_ms()
+            await add(node, [b"kept"], now_ms + YEAR_MS)
+            await add(node, [b"x" * 100] * 500, now_ms + 10)
+            await until_delivered(node, 500)
+            hosted = hosted_of(node)
+            async with asyncio.timeout(30):
+                while hosted.state.outstanding_count:
+                    await asyncio.sleep(0.01)
+            await timer_space.keep_small(hosted)
+            assert hosted.companion.log_start_offset >= 500
+            topic = node.topics.get("t")
+            (shown,) = await node.timers.list_delayed(topic, 0, Entry(-1, -1), 10)
+            assert shown.body.value == b"kept"
+            assert shown.offset != shown.number, "it was written again"
+            node.timers.resign(topic, 0)
+            (again,) = await node.timers.list_delayed(topic, 0, Entry(-1, -1), 10)
+            assert again == shown
+            assert await node.timers.cancel(topic, 0, shown.due_ms, shown.number)
+            assert not await node.timers.list_delayed(topic, 0, Entry(-1, -1), 10)
+
+    asyncio.run(scenario())
