@@ -78,6 +78,31 @@ def decode_batch(
     Raises BatchCorrupt if anything about it is wrong, its CRC included, or if it unfolds to more
     than `decompressed_bytes_max`; UnsupportedForMessageFormat on magic 0 and 1.
     """
+    payload, header = _checked_payload(data, position, decompressed_bytes_max)
+    try:
+        return _decode_records(payload, header)
+    except IndexError:
+        raise BatchCorrupt("the batch ends within a record", offset=header.base_offset) from None
+
+
+def decode_keys_and_values(
+    data: Buffer, position: int = 0
+) -> list[tuple[bytes | None, bytes | None]]:
+    """Of the batch at `position`, what a state machine reads back: half the cost of `decode_batch`.
+
+    Raises as that does.
+    """
+    payload, header = _checked_payload(data, position, DECOMPRESSED_BYTES_MAX)
+    try:
+        return _decode_keys_and_values(payload, header)
+    except IndexError:
+        raise BatchCorrupt("the batch ends within a record", offset=header.base_offset) from None
+
+
+def _checked_payload(
+    data: Buffer, position: int, decompressed_bytes_max: int
+) -> tuple[bytes, BatchHeader]:
+    """The records' bytes of a batch whose CRC is right, decompressed."""
     header = read_header(data, position)
     if header.magic != MAGIC:
         if 0 <= header.magic < MAGIC:
@@ -91,11 +116,7 @@ def decode_batch(
     if header.record_count < 0 or header.base_offset < 0:
         raise BatchCorrupt(f"{header.record_count} records from offset {header.base_offset}")
     view = memoryview(data)[position + HEADER_SIZE : end]
-    payload = decompress(header.attributes & COMPRESSION_MASK, view, decompressed_bytes_max)
-    try:
-        return _decode_records(payload, header)
-    except IndexError:
-        raise BatchCorrupt("the batch ends within a record", offset=header.base_offset) from None
+    return decompress(header.attributes & COMPRESSION_MASK, view, decompressed_bytes_max), header
 
 
 def iterate_records(
@@ -218,6 +239,47 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
     if at != len(data):
         raise BatchCorrupt(f"{len(data) - at} bytes lie behind the batch's last record")
     return records
+
+
+def _decode_keys_and_values(
+    data: bytes, header: BatchHeader
+) -> list[tuple[bytes | None, bytes | None]]:
+    """As `_decode_records`, of keys and values alone. Written out: a call costs 0.1 us a field."""
+    found: list[tuple[bytes | None, bytes | None]] = []
+    append = found.append
+    at = 0
+    for _ in range(header.record_count):
+        length, at = read_varint(data, at)
+        end = at + length
+        at += 1  # attributes
+        for _field in (0, 1):  # timestamp and offset
+            while data[at] > 127:
+                at += 1
+            at += 1
+        size = data[at]
+        if size > 127 or size & 1:
+            key, at = _read_bytes(data, at)
+        else:
+            start = at + 1
+            at = start + (size >> 1)
+            key = data[start:at]
+        size = data[at]
+        if size > 127 or size & 1:
+            value, at = _read_bytes(data, at)
+        else:
+            start = at + 1
+            at = start + (size >> 1)
+            value = data[start:at]
+        if data[at] == 0:
+            at += 1
+        else:
+            at = _read_headers(data, at, [])
+        if at != end:
+            raise BatchCorrupt(f"a record says it ends at {end}, its fields end at {at}")
+        append((key, value))
+    if at != len(data):
+        raise BatchCorrupt(f"{len(data) - at} bytes lie behind the batch's last record")
+    return found
 
 
 def read_varint(data: bytes, at: int, bits_max: int = _VARINT_BITS_MAX) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from headrace.records.codec import (
     Record,
     compress_batch,
     decode_batch,
+    decode_keys_and_values,
     encode_batch,
     iterate_records,
     log_append_time,
@@ -67,6 +68,7 @@ def test_what_is_encoded_is_decoded(records, base_offset, codec):
     assert header.record_count == len(records)
     assert header.max_timestamp_ms == max(record.timestamp_ms for record in records)
     assert decode_batch(data, decompressed_bytes_max=BOUND) == placed(records, base_offset)
+    assert decode_keys_and_values(data) == [(record.key, record.value) for record in records]
 
 
 @unhurried

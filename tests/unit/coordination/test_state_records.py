@@ -26,6 +26,10 @@ RECORDS = [
     OffsetStored("g", "t", 2, 42, 7, "meta", 1_700_000_000_000),
     OffsetStored("", "t", 0, 0, -1, "", 0),
     OffsetStored("g", "t", 2, 42, 7, "x" * 200, 5, UUID(int=3)),
+    OffsetStored("g", "t", 2, 42, 7, "", 5, UUID(int=3)),
+    OffsetStored("ключ", "t" * 249, 2**31 - 1, 2**62, 7, "я" * 63, 5, UUID(int=3)),
+    OffsetStored("g" * 300, "t", 0, 0, -1, "x" * 127, 5, UUID(int=3)),
+    OffsetStored("g", "t", 2, 42, 7, "m", 5, UUID(int=3), is_repeated=True),
     OffsetRemoved("g", "t", 2),
     GroupStored(
         "g", "consumer", 3, "range", "m", 5, (MEMBER, MEMBER._replace(group_instance_id=None))

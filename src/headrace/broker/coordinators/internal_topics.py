@@ -23,7 +23,7 @@ from headrace.records.batch import (
     iterate_headers,
     read_header,
 )
-from headrace.records.codec import Record, decode_batch, encode_batch
+from headrace.records.codec import Record, decode_batch, decode_keys_and_values, encode_batch
 from headrace.records.marker import read_marker
 from headrace.runtime.completion import Completion, completed
 
@@ -161,9 +161,15 @@ class InternalPartition:
         while offset < partition.high_watermark:
             data = await read(partition, self._store, offset, REPLAY_BYTES)
             for position, header in iterate_headers(data):
-                for replayed_offset, replayed in _replayed(data, position, header):
-                    if replayed_offset >= offset:
-                        yield replayed
+                if header.base_offset >= offset and not header.attributes & (
+                    CONTROL | TRANSACTIONAL
+                ):
+                    for pair in decode_keys_and_values(data, position):
+                        yield pair
+                else:
+                    for replayed_offset, replayed in _replayed(data, position, header):
+                        if replayed_offset >= offset:
+                            yield replayed
                 offset = max(offset, header.last_offset + 1)
 
     def snapshot(self, records: list[KeyValue]) -> Completion:

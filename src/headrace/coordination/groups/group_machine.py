@@ -231,6 +231,9 @@ class GroupMachine:
 
     def apply(self, record: GroupRecord) -> None:
         """See Machine."""
+        if type(record) is OffsetStored:  # a million of them are read back
+            self._take_offset(record)
+            return
         if isinstance(record, ConsumerRecord | ConsumerTouched):
             self._take_consumer_record(record)
             return
@@ -239,11 +242,8 @@ class GroupMachine:
                 member.deadline_ms = deadline_ms
             case OffsetStored():
                 self._take_offset(record)
-            case OffsetPending(transaction, stored):
-                self._last_order += 1
-                group = self._group(stored.group_id)
-                group.open_commits.add(transaction.producer_id, self._last_order, stored)
-                self._open.setdefault(transaction.producer_id, {})[group.group_id] = None
+            case OffsetPending():
+                self._take_pending(record)
             case TransactionEnded():
                 self._end_transaction(record)
             case GroupChanged(group, rebalances):
@@ -256,14 +256,7 @@ class GroupMachine:
             case OffsetRemoved():
                 self._remove_offset(record)
             case GroupRemoved(group_id):
-                known = self.groups.pop(group_id, None)
-                if known is not None and (known.offsets or known.open_commits or known.consumer):
-                    self.groups[group_id] = Group(
-                        group_id,
-                        offsets=known.offsets,
-                        open_commits=known.open_commits,
-                        consumer=known.consumer,
-                    )
+                self._remove_group(group_id)
             case GroupForgotten(group_id):
                 self.groups.pop(group_id, None)
             case DeadlinesPassed(now_ms):
@@ -272,6 +265,25 @@ class GroupMachine:
                 self._cleanup_ms = at_ms
             case _:
                 assert_never(record)
+
+    def _take_pending(self, pending: OffsetPending) -> None:
+        """A commit within a transaction: it waits for the marker."""
+        self._last_order += 1
+        producer_id = pending.transaction.producer_id
+        group = self._group(pending.stored.group_id)
+        group.open_commits.add(producer_id, self._last_order, pending.stored)
+        self._open.setdefault(producer_id, {})[group.group_id] = None
+
+    def _remove_group(self, group_id: str) -> None:
+        """The classic group's record is gone; what else there is of the group stays."""
+        known = self.groups.pop(group_id, None)
+        if known is not None and (known.offsets or known.open_commits or known.consumer):
+            self.groups[group_id] = Group(
+                group_id,
+                offsets=known.offsets,
+                open_commits=known.open_commits,
+                consumer=known.consumer,
+            )
 
     def _remove_offset(self, record: OffsetRemoved) -> None:
         known = self.groups.get(record.group_id)

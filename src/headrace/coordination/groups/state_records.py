@@ -14,7 +14,8 @@ it stores a generation only once it is assigned; see `rebalance.py` for why we d
 
 from __future__ import annotations
 
-from struct import Struct
+from functools import lru_cache
+from struct import Struct, error
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -46,8 +47,10 @@ _REPEATED_TAG = 1_000
 """Ours: far above the numbers that Kafka gives out one by one. Readers skip what they do not know.
 Do not change: stored."""
 _TOPIC_ID_SIZE = 16
+_OFFSET_KEY_HEAD = b"\0\x01"
 _TOPIC_ID_HEAD = bytes((1, _TOPIC_ID_TAG, _TOPIC_ID_SIZE))
 """One tagged field: its number and its size. Do not change: stored."""
+_PLAIN_TAIL_SIZE = INT64.size + len(_TOPIC_ID_HEAD) + _TOPIC_ID_SIZE
 _i16 = INT16.pack
 _i32 = INT32.pack
 
@@ -128,6 +131,10 @@ def decode(key: bytes, value: bytes | None) -> DurableRecord | ConsumerRecord | 
 
     Raises RecordInvalid when a known version is cut, has a lying length, or bytes left over.
     """
+    if value is not None:
+        plain = _decode_plain_offset(key, value)
+        if plain is not None:
+            return plain
     reader = StoredReader(key)
     version = reader.int16()
     if version in (0, OFFSET_KEY_VERSION):
@@ -145,6 +152,53 @@ def decode(key: bytes, value: bytes | None) -> DurableRecord | ConsumerRecord | 
             else _decode_group(group_id, StoredReader(value))
         )
     return consumer_records.decode(version, reader, value)
+
+
+def _decode_plain_offset(key: bytes, value: bytes) -> OffsetStored | None:
+    """An offset in the form that is written most, at a fifth of the time; None: look closer.
+
+    A coordinator reads back a million of them. Names are shared, which also spares memory.
+    """
+    if key[:2] != _OFFSET_KEY_HEAD:
+        return None
+    try:
+        at = 4 + (key[2] << 8 | key[3])
+        end = at + 2 + (key[at] << 8 | key[at + 1])
+        version, offset, leader_epoch = _OFFSET_HEAD.unpack_from(value)
+        tail = _OFFSET_HEAD.size + value[_OFFSET_HEAD.size]
+        if (
+            version != OFFSET_VALUE_VERSION_WITH_ID
+            or not _OFFSET_HEAD.size < tail < _OFFSET_HEAD.size + 0x80
+            or end + 4 != len(key)
+            or len(value) != tail + _PLAIN_TAIL_SIZE
+            or value[tail + 8 : tail + 11] != _TOPIC_ID_HEAD
+        ):
+            return None
+        fields = (
+            _shared_text(key[4:at]),
+            _shared_text(key[at + 2 : end]),
+            INT32.unpack_from(key, end)[0],
+            offset,
+            leader_epoch,
+            value[_OFFSET_HEAD.size + 1 : tail].decode(),
+            INT64.unpack_from(value, tail)[0],
+            _shared_uuid(value[tail + 11 :]),
+            False,
+        )
+    except (IndexError, UnicodeDecodeError, error):
+        return None
+    return tuple.__new__(OffsetStored, fields)
+
+
+@lru_cache(maxsize=4_096)
+def _shared_text(data: bytes) -> str:
+    return data.decode()
+
+
+@lru_cache(maxsize=4_096)
+def _shared_uuid(data: bytes) -> UUID | None:
+    found = UUID(bytes=data)
+    return found if found != ZERO_UUID else None
 
 
 def _nullable_string(text: str | None) -> bytes:

@@ -1,0 +1,218 @@
+"""Consumer groups: how fast many members settle, and how fast a broker has its offsets back.
+
+    python -m benchmarks.groups [members] [offsets]
+
+Responsibilities: a broker process as it is shipped on this machine, and members at the level of the
+protocol: each with a connection of its own sends ConsumerGroupHeartbeat as often as it is told to,
+takes and gives up partitions at once, and acknowledges that. They share one process, so their own
+work counts as well. All join at once; then one more joins when all has been quiet. For the second
+figure offsets are committed by OffsetCommit of 1,000 partitions each, the broker is killed with
+kill -9, and the figure is the time from its start until offsets of every coordinator are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tests.integration.broker import Broker
+from tests.integration.raw import Raw, frame, parse
+
+HEARTBEAT, FETCH_OFFSETS, COMMIT, CREATE = 68, 9, 8, 19
+PARTITIONS_EACH = 2
+COMMIT_PARTITIONS = 1_000
+QUIET_S = 8
+LOADING = {14, 15, 16}
+
+
+class Member:
+    """One member of the group."""
+
+    def __init__(self, address: tuple[str, int], topic: str) -> None:
+        self.address = address
+        self.topic = topic
+        self.epoch = 0
+        self.owned: frozenset[int] = frozenset()
+        self.given_up = 0
+        self.topic_id: Any = None
+
+    def _values(self, *, has_changed: bool) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "group_id": "bench",
+            "member_id": self.member_id,
+            "member_epoch": self.epoch,
+            "topic_partitions": None,
+        }
+        if self.epoch == 0:
+            values |= {
+                "rebalance_timeout": 60_000,
+                "subscribed_topic_names": (self.topic,),
+                "topic_partitions": (),
+            }
+        elif has_changed:
+            owned = {"topic_id": self.topic_id, "partitions": tuple(sorted(self.owned))}
+            values["topic_partitions"] = (owned,) if self.owned else ()
+        return values
+
+    async def run(self) -> None:
+        """Be a member until cancelled."""
+        self.member_id = str(uuid.uuid4())
+        reader, writer = await asyncio.open_connection(*self.address)
+        has_changed = False
+        try:
+            while True:
+                writer.write(frame(HEARTBEAT, 1, self._values(has_changed=has_changed)))
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                reply = parse(HEARTBEAT, 1, await reader.readexactly(size))
+                assert int(reply.error_code) in LOADING | {0}, reply
+                has_changed = False
+                if int(reply.error_code):
+                    await asyncio.sleep(0.05)
+                    continue
+                self.epoch = reply.member_epoch
+                if reply.assignment is not None:
+                    has_changed = self._take(reply.assignment)
+                if not has_changed:
+                    await asyncio.sleep(reply.heartbeat_interval.total_seconds())
+        finally:
+            writer.close()
+
+    def _take(self, assignment: Any) -> bool:
+        given: frozenset[int] = frozenset()
+        for topic in assignment.topic_partitions:
+            self.topic_id, given = topic.topic_id, frozenset(topic.partitions)
+        before, self.owned = self.owned, given
+        self.given_up += len(before - given)
+        return before != given
+
+
+def is_settled(members: list[Member], partitions: int) -> bool:
+    owned = [number for member in members for number in member.owned]
+    return (
+        len(owned) == len(set(owned)) == partitions
+        and len({member.epoch for member in members}) == 1
+        and max(len(m.owned) for m in members) - min(len(m.owned) for m in members) <= 1
+    )
+
+
+async def gather(address: tuple[str, int], topic: str, count: int) -> tuple[float, float, int]:
+    """Seconds until all have settled, until one more has, and what the others gave up for it."""
+    partitions = count * PARTITIONS_EACH
+    members = [Member(address, topic) for _ in range(count)]
+    tasks = [asyncio.create_task(member.run()) for member in members]
+
+    async def settled() -> float:
+        began = time.perf_counter()
+        while not is_settled(members, partitions):
+            for task in tasks:
+                if task.done():
+                    task.result()
+            await asyncio.sleep(0.01)
+        return time.perf_counter() - began
+
+    first = await settled()
+    await asyncio.sleep(QUIET_S)
+    before = sum(member.given_up for member in members)
+    members.append(Member(address, topic))
+    tasks.append(asyncio.create_task(members[-1].run()))
+    second = await settled()
+    moved = sum(member.given_up for member in members) - before
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return first, second, moved
+
+
+def create(raw: Raw, topic: str, partitions: int) -> Any:
+    made = {"name": topic, "num_partitions": partitions, "replication_factor": 1}
+    return raw.call(CREATE, 7, topics=[made], timeout=60_000).topics[0].topic_id
+
+
+def commit(raw: Raw, topic: str, offsets: int) -> list[str]:
+    """Commit offsets in as many groups as it takes; their names."""
+    groups = [f"group-{number}" for number in range(offsets // COMMIT_PARTITIONS)]
+    parts = tuple(
+        {
+            "partition_index": number,
+            "committed_offset": 0,
+            "committed_leader_epoch": 0,
+            "committed_metadata": "",
+        }
+        for number in range(COMMIT_PARTITIONS)
+    )
+    for group in groups:
+        values = {
+            "group_id": group,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "topics": [{"name": topic, "partitions": parts}],
+        }
+        while any(int(p.error_code) for p in raw.call(COMMIT, 8, **values).topics[0].partitions):
+            time.sleep(0.05)
+    return groups
+
+
+def restart(folder: Path, offsets: int) -> tuple[float, float, float]:
+    """Seconds until the first offsets are answered after a start, until all are; CPU seconds."""
+    broker = Broker(folder).start()
+    try:
+        with Raw(broker.address) as raw:
+            create(raw, "wide", COMMIT_PARTITIONS)
+            groups = commit(raw, "wide", offsets)
+        broker.kill()
+        began = time.perf_counter()
+        broker.start()
+        first = 0.0
+        with Raw(broker.address) as raw:
+            named = [{"name": "wide", "partition_indexes": (0, COMMIT_PARTITIONS - 1)}]
+            for group in groups:
+                asked = [{"group_id": group, "member_epoch": -1, "topics": named}]
+                while True:
+                    found = raw.call(FETCH_OFFSETS, 8, groups=asked).groups[0]
+                    if not int(found.error_code):
+                        break
+                    time.sleep(0.01)
+                told = [part.committed_offset for part in found.topics[0].partitions]
+                assert told == [0, 0], told
+                first = first or time.perf_counter() - began
+        cpu = psutil.Process(broker.process.pid).cpu_times()
+        return first, time.perf_counter() - began, cpu.user + cpu.system
+    finally:
+        broker.stop()
+
+
+def print_members(folder: Path, count: int) -> None:
+    """The figures of members that join."""
+    broker = Broker(folder).start()
+    try:
+        with Raw(broker.address) as raw:
+            create(raw, "t", count * PARTITIONS_EACH)
+        first, second, moved = asyncio.run(gather(broker.address, "t", count))
+    finally:
+        broker.stop()
+    print(f"{count} members join at once: settled after {first:.2f} s")
+    print(f"one more joins: settled after {second:.2f} s, {moved} partitions moved")
+
+
+def main(members: int, offsets: int) -> None:
+    """Print one line for each figure; no members: the second alone."""
+    with tempfile.TemporaryDirectory() as name:
+        if members:
+            print_members(Path(name) / "members", members)
+        first, every, cpu = restart(Path(name) / "offsets", offsets)
+        print(
+            f"{offsets:,} offsets after kill -9: first {first:.2f} s, all {every:.2f} s,"
+            f" {cpu:.2f} s of CPU"
+        )
+        print(f"load {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main(*[int(word) for word in [*sys.argv[1:], *("100", "1000000")[len(sys.argv) - 1 :]]])
