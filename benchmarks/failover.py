@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,29 +58,37 @@ def pauses(brokers: Brokers, rounds: int, how: str) -> list[float]:
     return found
 
 
-def returns(brokers: Brokers, rounds: int, partitions: int) -> dict[str, list[float]]:
-    """Seconds for which each partition stood still while a broker that was stopped came back and
-    got its share again: the longest pause of each, all rounds together, sorted. Likewise of those
-    of a broker that is stopped."""
-    topic = f"returns-{time.time_ns()}"
+def moves(brokers: Brokers, rounds: int, partitions: int, zookeeper: str) -> dict[str, list[float]]:
+    """Seconds for which each partition that moved stood still: its longest pause, all rounds
+    together, sorted. In each round one broker is stopped and comes back, is drained and gets its
+    share again (`undrain`), is killed and comes back (`return after kill`)."""
+    topic = f"moves-{time.time_ns()}"
     _create(brokers, topic, partitions)
     load = Load(brokers.bootstrap, topic, partitions)
     load.wait_acked(50)
-    found: dict[str, list[float]] = {"stop": [], "return": []}
-    for number in range(rounds):
-        victim = number % len(brokers.by_id) + 1
-        owned = [part for part, leader in brokers.leaders(topic).items() if leader == victim]
-        began = time.monotonic()
-        brokers.by_id[victim].stop()
-        load.wait_acked(20)
-        found["stop"] += load.gaps_s(began, owned)
+    found: dict[str, list[float]] = {}
+
+    def measure(how: str, change: Callable[[], object], wait_s: float) -> None:
         before = brokers.leaders(topic)
-        brokers.add(victim)
         began = time.monotonic()
-        time.sleep(SETTLE_S)
+        change()
+        time.sleep(wait_s)
         load.wait_acked(20)
         moved = [part for part, leader in brokers.leaders(topic).items() if leader != before[part]]
-        found["return"] += load.gaps_s(began, moved)
+        found.setdefault(how, []).extend(load.gaps_s(began, moved))
+
+    def drain(broker_id: int, *options: str) -> None:
+        command = [sys.executable, "-m", "headrace.cli.main", "cluster", "drain", *options]
+        subprocess.run([*command, str(broker_id), "--zookeeper", zookeeper], check=True)
+
+    for number in range(rounds):
+        victim = number % len(brokers.by_id) + 1
+        measure("stop", brokers.by_id[victim].stop, 0)
+        measure("return", partial(brokers.add, victim), SETTLE_S)
+        measure("drain", partial(drain, victim), SETTLE_S)
+        measure("undrain", partial(drain, victim, "--undo"), SETTLE_S)
+        measure("kill -9", brokers.by_id[victim].kill, SETTLE_S)
+        measure("return after kill", partial(brokers.add, victim), SETTLE_S)
     load.stop()
     load.check(brokers.bootstrap)
     return {how: sorted(gaps) for how, gaps in found.items()}
@@ -126,13 +138,15 @@ def main() -> None:
     parser.add_argument("--how", default="kill,stop")
     asked = parser.parse_args()
     figures: dict[str, object] = {"session_ms": SESSION_MS, "rounds": asked.rounds}
+    figures["load_average"] = os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="headrace-failover-") as name:
         folder = Path(name)
         with DevCluster(folder / "cluster", ClusterOptions(bookie_count=4), find_parts()) as under:
             brokers = Brokers(folder, under.zookeeper.address, 3)
             try:
                 if asked.moved:
-                    gaps = returns(brokers, asked.rounds, asked.moved)
+                    address = under.zookeeper.address
+                    gaps = moves(brokers, asked.rounds, asked.moved, address)
                     figures["moved"] = {how: _percentiles(gaps[how]) for how in gaps}
                     print("moved", figures["moved"], flush=True)
                 for how in filter(None, asked.how.split(",")):

@@ -27,7 +27,7 @@ from headrace.errors import (
     TopicUnknown,
 )
 from headrace.log.lifecycle import Effect, Event, Lifecycle, NextLedger, State
-from headrace.log.loading import load_segments
+from headrace.log.loading import load_segments, open_if_sealed
 from headrace.log.sealing import release, seal
 from headrace.log.segment import Segment
 from headrace.log.steps import Steps
@@ -56,6 +56,7 @@ class Upkeep:
         "_ahead",
         "_chain",
         "_environment",
+        "_former",
         "_is_claimed",
         "_lifecycle",
         "_log",
@@ -77,6 +78,8 @@ class Upkeep:
         self._store = environment.store
         self._ahead: Segment | None = None
         """A ledger that was created before this broker's turn; in no chain yet."""
+        self._former: LedgerId | None = None
+        """The ledger that the former owner wrote to, where that was seen before the turn."""
         self._prepared: Segment | None = None
         """The next ledger: in the chain, and empty."""
         self.to_resume: Segment | None = None
@@ -174,7 +177,7 @@ class Upkeep:
             if self.state is not State.WAITING:
                 release([ahead], self._store)
             else:
-                self._ahead = ahead
+                self._ahead, self._former = ahead, LedgerId(fact.ledgers[-1].ledger)
         sealed = [link for link in fact.ledgers if link.is_sealed and link.local_deleted_ms is None]
         if sealed:
             await self._store.read(LedgerId(sealed[-1].ledger), 0, 1)
@@ -188,8 +191,11 @@ class Upkeep:
         ahead: Segment | None = None
         if self._is_claimed:
             ahead = self._ahead
-            created = None if ahead is None else ahead.ledger
-            fact = await self._chain.claim(target.leader_epoch, created)
+            fact, _ = await asyncio.gather(
+                self._chain.claim(target.leader_epoch, None if ahead is None else ahead.ledger),
+                open_if_sealed(self._former, self._store),
+            )
+            self._former = None
         else:
             fact = await self._chain.load()
             target.leader_epoch = fact.leader_epoch
