@@ -26,7 +26,6 @@ from headrace.kafka.apis import (
     DESCRIBE_CONFIGS,
     FETCH,
     INCREMENTAL_ALTER_CONFIGS,
-    METADATA,
     PRODUCE,
     Api,
     advertised,
@@ -57,7 +56,6 @@ from headrace.kafka.peer_client import KafkaPeerClient
 from headrace.kafka.share_peers import SharePeers
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
-from headrace.kafka.wire.schema import load as load_schema
 from headrace.kafka.wire.schema import read_request, write_response
 from headrace.runtime.tasks import Tasks
 
@@ -128,10 +126,6 @@ class KafkaFace:
         self.produce = ProduceHandler(node)
         self.fetch = FetchHandler(node, self._tasks)
         self.request_counts: dict[int, int] = dict.fromkeys(APIS, 0)
-
-    def load_schemas(self) -> None:
-        """Load what every client asks for first, so that no partition waits for it later."""
-        load_schema(METADATA, APIS[METADATA].version_max)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Accept clients; the address that they reach. Raises OSError."""

@@ -194,9 +194,6 @@ async def _open(broker: Broker, node: Node, settings: Settings, counters: Counte
     if settings.advertised is not None:
         node.kafka_address = settings.advertised
     kafka = KafkaFace(node)
-    if node.ownership.guard is not None:
-        # Partitions in use come to this broker from others: no client is to wait for an import.
-        kafka.load_schemas()
     broker.kafka = await kafka.listen(*settings.kafka)
     broker.on_stop(kafka.close)
     http = HttpFace(node, kafka, counters)

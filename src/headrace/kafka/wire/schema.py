@@ -26,11 +26,6 @@ _reader = lru_cache(maxsize=512)(build_reader)
 _writer = lru_cache(maxsize=512)(build_writer)
 
 
-def load(api_key: int, version: int) -> None:
-    """Load what reads and writes an API now, and with it the library, which takes 0.15 s."""
-    _ = _reader(api_key, version), _writer(api_key, version)
-
-
 def read_request(api_key: int, version: int, data: bytes, at: int) -> Any:
     """The request's body. Raises FrameInvalid, whatever is wrong with it.
 
