@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -263,3 +265,34 @@ def test_a_silent_producer_is_asked_and_at_last_the_message_is_rolled_back(own_b
         "silent": "expired",
     }
     assert [value for value, *_ in consume(own_broker, 2, 2)] == [b"answered"]
+
+
+def headrace(broker: Broker, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "headrace.cli.main", *arguments, "--http", broker.http]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_command_line_lists_cancels_and_settles(own_broker):
+    make_topic(own_broker)
+    later = {"headrace-delay": "3600000", "headrace-message-id": "order-17"}
+    send(own_broker, [(b"v", later), half("order-18"), half("order-19")])
+    code, shown = headrace(own_broker, "delayed", "list", TOPIC)
+    assert code == 0
+    assert "order-17" in shown
+    code, shown = headrace(own_broker, "delayed", "list", TOPIC, "--json")
+    (one,) = json.loads(shown)
+    assert headrace(own_broker, "delayed", "cancel", TOPIC, one["receipt"])[0] == 0
+    code, shown = headrace(own_broker, "delayed", "cancel", TOPIC, "--message-id", "order-17")
+    assert code == 3
+    assert "do not wait any more" in shown
+    assert headrace(own_broker, "half", "commit", TOPIC, "order-18")[0] == 0
+    assert headrace(own_broker, "half", "rollback", TOPIC, "order-19", "--reason", "r")[0] == 0
+    assert headrace(own_broker, "half", "commit", TOPIC, "order-19")[0] == 5
+    code, shown = headrace(own_broker, "half", "list", TOPIC, "--settled")
+    assert code == 0
+    assert "rolled back" in shown
+    code, shown = headrace(own_broker, "delayed", "list", "missing")
+    assert code == 3
+    assert "there is no topic" in shown
+    assert [value for value, *_ in consume(own_broker, 1)] == [b"order-18"]

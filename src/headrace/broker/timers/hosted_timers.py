@@ -112,6 +112,16 @@ class HostedTimers:
         machine = self.shard.machine
         return machine.state if isinstance(machine, TimerMachine) else None
 
+    def serves(self, data: PartitionLog) -> bool:
+        """Whether these are the timers of this tenure of the partition."""
+        return self.data is data and not self.shard.is_closed
+
+    @property
+    def is_open(self) -> bool:
+        """Whether records can be added, or will be as soon as the log is read."""
+        state = self.state
+        return state is None or state.producer_id >= 0
+
     async def ask(self, command: TimerCommand) -> Any:
         """The reply to a command. Raises its error, as one that a producer's client knows."""
         reply = await self.shard.submit(command)

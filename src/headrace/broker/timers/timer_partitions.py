@@ -156,9 +156,14 @@ class TimerPartitions:
                     data.is_loaded
                     and data.upkeep.chain.fact.has_companion(CompanionKind.TIMERS)
                     and (topic.id, number) not in self._hosted
+                    and not self._is_opening(topic, number)
                     and ownership.is_mine(topic, number)
                 ):
                     self._environment.tasks.spawn(self._open(topic, number), f"timers {data.name}")
+
+    def _is_opening(self, topic: Topic, number: int) -> bool:
+        lock = self._opening.get((topic.id, number))
+        return lock is not None and lock.locked()
 
     async def _open(self, topic: Topic, number: int) -> None:
         try:
@@ -172,27 +177,30 @@ class TimerPartitions:
             raise TopicUnknown(f"topic {topic.name!r} was deleted")
         key = (topic.id, number)
         hosted = self._hosted.get(key)
-        if hosted is not None and hosted.data is data and not hosted.shard.is_closed:
+        if hosted is not None and hosted.serves(data) and hosted.is_open:
             return hosted
         if not self._topics.ownership.is_mine(topic, number):
             raise NotOwner(f"{data.name} is not served by this broker: refresh the metadata")
         async with self._opening.setdefault(key, asyncio.Lock()):
             hosted = self._hosted.get(key)
-            if hosted is not None and hosted.data is data and not hosted.shard.is_closed:
-                return hosted
-            self.resign(topic, number)
-            kind = CompanionKind.TIMERS
-            companion = await open_companion(
-                self._environment, topic, number, kind, is_owned=not self._is_alone
-            )
-            if topic.log(number) is not data:
-                raise NotOwner(f"{data.name} has changed hands: refresh the metadata")
-            hosted = HostedTimers(
-                topic, number, companion, self._environment, self.lateness, self._wake
-            )
-            self._hosted[key] = hosted
+            if hosted is None or not hosted.serves(data):
+                hosted = await self._make(topic, number, data)
             await self._begin(hosted)
         self._opening.pop(key, None)
+        return hosted
+
+    async def _make(self, topic: Topic, number: int, data: PartitionLog) -> HostedTimers:
+        self.resign(topic, number)
+        kind = CompanionKind.TIMERS
+        companion = await open_companion(
+            self._environment, topic, number, kind, is_owned=not self._is_alone
+        )
+        if topic.log(number) is not data:
+            raise NotOwner(f"{data.name} has changed hands: refresh the metadata")
+        hosted = HostedTimers(
+            topic, number, companion, self._environment, self.lateness, self._wake
+        )
+        self._hosted[topic.id, number] = hosted
         return hosted
 
     async def _begin(self, hosted: HostedTimers) -> None:
