@@ -39,10 +39,17 @@ class Refused(ConnectionError):
 
 def request_bytes(api: int, version: int, correlation_id: int, **values: Any) -> bytes:
     """A request as it goes over the wire, its size in front."""
+    return request_of(b"verify", api, version, correlation_id, values)
+
+
+def request_of(
+    client_id: bytes, api: int, version: int, correlation_id: int, values: dict[str, Any]
+) -> bytes:
+    """Such a request of another client."""
     request: Any = _request_schema(api, version)
     body = io.BytesIO()
     entity_writer(request)(body, build_entity(request, values))
-    header = struct.pack(">hhih", api, version, correlation_id, 6) + b"verify"
+    header = struct.pack(">hhih", api, version, correlation_id, len(client_id)) + client_id
     if request.__flexible__:
         header += b"\x00"
     data = header + body.getvalue()

@@ -1,84 +1,32 @@
-"""A client that speaks any version of any API: built from plain dicts by kio's schemas.
+"""A client that speaks any version of any API, byte by byte where a test wants that.
 
-Rules of the room: what a dict leaves out gets the least value of its type, so that a table of
-requests stays short; what a version does not have is left out.
+Invariants: requests are those of `headrace_verify.kafka_wire`; here each answer is checked to the
+last byte, and what is sent may be anything.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import io
 import socket
 import struct
 import typing
-from types import NoneType, UnionType
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
+
+from headrace_verify.kafka_wire import request_of, response_schema
 
 API_VERSIONS = 18
 
 
-def least(hint: object) -> object:
-    """The least value of a type."""
-    if typing.get_origin(hint) in {typing.Union, UnionType}:
-        return None
-    if typing.get_origin(hint) is tuple:
-        return ()
-    while hasattr(hint, "__supertype__"):
-        hint = hint.__supertype__
-    if isinstance(hint, type):
-        if issubclass(hint, datetime.timedelta):
-            return datetime.timedelta(0)
-        for kind in (bool, int, float, str, bytes):
-            if issubclass(hint, kind):
-                return kind()
-    raise TypeError(f"no least value of {hint}")
-
-
-def build(cls: type, values: dict[str, object]) -> object:
-    """An entity of `cls`."""
-    hints = typing.get_type_hints(cls)
-    arguments = {}
-    for field in dataclasses.fields(cls):
-        hint = hints[field.name]
-        if field.name not in values:
-            if field.default is dataclasses.MISSING:
-                arguments[field.name] = least(hint)
-            continue
-        value = values[field.name]
-        kind = field.metadata.get("kafka_type")
-        if kind in {"timedelta_i32", "timedelta_i64"}:
-            value = datetime.timedelta(milliseconds=value)
-        elif value is not None and kind is None:
-            if typing.get_origin(hint) in {typing.Union, UnionType}:
-                hint = next(part for part in typing.get_args(hint) if part is not NoneType)
-            if typing.get_origin(hint) is tuple:
-                inner = typing.get_args(hint)[0]
-                value = tuple(build(inner, item) for item in value)
-            else:
-                value = build(hint, value)
-        arguments[field.name] = value
-    return cls(**arguments)
-
-
 def frame(api: int, version: int, values: dict[str, object], correlation_id: int = 1) -> bytes:
     """A request with its size in front."""
-    cls = load_request_schema(api, version)
-    body = io.BytesIO()
-    entity_writer(cls)(body, build(cls, values))
-    header = struct.pack(">hhih", api, version, correlation_id, 3) + b"raw"
-    if cls.__flexible__:
-        header += b"\x00"
-    data = header + body.getvalue()
-    return struct.pack(">i", len(data)) + data
+    return request_of(b"raw", api, version, correlation_id, values)
 
 
 def parse(api: int, version: int, answer: bytes, correlation_id: int = 1) -> typing.Any:
     """The entity in an answer without its size. Nothing may be left over."""
-    cls = load_response_schema(api, version)
+    cls = response_schema(api, version)
     assert struct.unpack_from(">i", answer)[0] == correlation_id
     at = 4
     if cls.__flexible__ and api != API_VERSIONS:

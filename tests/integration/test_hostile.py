@@ -339,6 +339,7 @@ def test_a_fault_inside_a_request_is_answered_or_closed_and_logged(broker, name,
     # The metadata's file is taken away from under the broker: the request fails, the broker stays.
     create_topic(own_broker.kafka, "kept")
     Confluent.produce(own_broker.kafka, "kept", [Rec(b"k", b"v")])
+    own_broker.is_damaged = True
     for path in own_broker.data_dir.glob("metadata.sqlite*"):
         path.chmod(0o000)
         path.rename(path.with_name(path.name + ".away"))

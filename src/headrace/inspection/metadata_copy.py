@@ -51,7 +51,12 @@ class MetadataCopy:
         if not self.is_there:
             return
         try:
+            (root / METADATA).open("rb").close()
             check_format(root / METADATA)
+        except OSError as error:
+            step = "let this user read the file, or mend the disk"
+            self.findings.append(unreadable("metadata-file", METADATA, str(error), step))
+            return
         except FormatUnsupported as error:
             step = "start the version that wrote it"
             self.findings.append(unreadable("metadata-format", METADATA, str(error), step))

@@ -230,6 +230,14 @@ def test_the_data_of_older_versions_is_well(name, tmp_path):
             assert report.logs
 
 
+def test_metadata_that_cannot_be_read_is_no_damage_and_not_well_either(stopped, tmp_path):
+    root = laid_out(stopped, tmp_path / "data")
+    (root / "metadata.sqlite").unlink()
+    (root / "metadata.sqlite").mkdir()
+    report = checked(root)
+    assert [one.file for one in report.of(Severity.UNREADABLE)] == ["metadata.sqlite"]
+
+
 @pytest.mark.parametrize("content", [None, "notes.txt"])
 def test_a_folder_that_is_none_is_refused(tmp_path, content):
     root = tmp_path / "elsewhere"
