@@ -38,12 +38,18 @@ class BrokerConfig:
     """group.max.size"""
     group_consumer_size_max: int = 2_147_483_647
     """group.consumer.max.size"""
+    group_consumer_session_timeout_ms: int = 45_000
+    """group.consumer.session.timeout.ms"""
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    """group.consumer.heartbeat.interval.ms"""
     group_consumer_assignment_interval_ms: int = 200
     """group.consumer.assignment.interval.ms (Kafka: 1,000)"""
     offset_metadata_size_max: int = 4_096
     """offset.metadata.max.bytes"""
     offsets_retention_minutes: int = 7 * 24 * 60
     """offsets.retention.minutes"""
+    offsets_retention_check_interval_ms: int = 600_000
+    """offsets.retention.check.interval.ms"""
     topic_defaults: dict[str, str] = field(default_factory=dict)
     """Topic setting to its default on this broker, where that differs from the table of topics."""
     retention_check_interval_ms: int = 300_000
@@ -104,9 +110,11 @@ class BrokerConfig:
             self.group_initial_rebalance_delay_ms,
             self.group_size_max,
             consumer_group_size_max=self.group_consumer_size_max,
+            consumer_session_timeout_ms=self.group_consumer_session_timeout_ms,
             assignment_interval_ms=self.group_consumer_assignment_interval_ms,
             offset_metadata_size_max=self.offset_metadata_size_max,
             offsets_retention_ms=self.offsets_retention_minutes * 60_000,
+            retention_check_interval_ms=self.offsets_retention_check_interval_ms,
         )
 
     def transaction_config(self) -> TransactionConfig:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
-from headrace.broker.coordinators.group_config import group_value
+from headrace.broker.coordinators.group_config import consumer_terms, group_value
 from headrace.broker.coordinators.group_coordinator import (
     ConsumerSurroundings,
     GroupCoordinator,
@@ -285,7 +285,8 @@ class Node:
             config=config.group_config(),
             topics=self.topics,
             consumers=ConsumerSurroundings(
-                SubscribedTopics(self.topics, self._rack_of), self.group_configs.consumer_terms
+                SubscribedTopics(self.topics, self._rack_of),
+                lambda group_id: consumer_terms(self.group_configs.overrides(group_id), config),
             ),
         )
         self.transactions = TransactionCoordinator(

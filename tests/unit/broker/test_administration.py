@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.coordinators.group_config import consumer_terms
 from headrace.broker.node import Node
 from headrace.broker.services.configurations import APPEND, DELETE, SET, SUBTRACT, ConfigChange
 from headrace.broker.services.topic_administration import NewTopic
@@ -148,5 +149,25 @@ def test_offsets_are_committed_for_partitions_that_exist_and_results_keep_their_
             assert isinstance(errors[2], TopicUnknown)
             found = await admin.offsets("g")
             assert [(o.topic, o.partition, o.offset) for o in found.offsets] == [("t", 1, 7)]
+
+    asyncio.run(scenario())
+
+
+def test_groups_have_the_brokers_session_and_heartbeat_unless_they_say_otherwise() -> None:
+    async def scenario() -> None:
+        config = BrokerConfig(
+            group_consumer_session_timeout_ms=30_000, group_consumer_heartbeat_interval_ms=700
+        )
+        async with node() as one:
+            configs = one.configurations
+            name = "consumer.session.timeout.ms"
+            await configs.change_group("g", [ConfigChange(name, SET, "20000")])
+            overrides = one.group_configs.overrides("g")
+            assert consumer_terms(overrides, config) == (20_000, 700)
+            assert consumer_terms({}, config) == (30_000, 700)
+            shown = {setting.definition.name: setting.value for setting in configs.of_group("g")}
+            assert (shown[name], shown["consumer.heartbeat.interval.ms"]) == ("20000", "5000")
+            with pytest.raises(ConfigInvalid):
+                await configs.change_group("g", [ConfigChange(name, SET, "1")])
 
     asyncio.run(scenario())

@@ -18,6 +18,8 @@ from headrace.records.filters import parse_sql, parse_tags
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from headrace.broker.broker_config import BrokerConfig
+
 HOUR_MS: Final = 3_600_000
 BACKOFF_STEPS_MAX: Final = 64
 BACKOFF_MS_MAX: Final = 365 * 24 * HOUR_MS
@@ -222,12 +224,22 @@ class ConsumerTerms(NamedTuple):
     heartbeat_interval_ms: int
 
 
-def consumer_terms(overrides: Mapping[str, str]) -> ConsumerTerms:
+SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
+HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
+
+
+def consumer_defaults(config: BrokerConfig) -> dict[str, str]:
+    """What groups without these settings have on this broker."""
+    return {
+        SESSION_TIMEOUT: str(config.group_consumer_session_timeout_ms),
+        HEARTBEAT_INTERVAL: str(config.group_consumer_heartbeat_interval_ms),
+    }
+
+
+def consumer_terms(overrides: Mapping[str, str], config: BrokerConfig) -> ConsumerTerms:
     """What a group's overrides mean to its members of the new protocol."""
-    return ConsumerTerms(
-        int(group_value(overrides, "consumer.session.timeout.ms")),
-        int(group_value(overrides, "consumer.heartbeat.interval.ms")),
-    )
+    values = {**consumer_defaults(config), **overrides}
+    return ConsumerTerms(int(values[SESSION_TIMEOUT]), int(values[HEARTBEAT_INTERVAL]))
 
 
 def share_config(overrides: Mapping[str, str]) -> ShareConfig:

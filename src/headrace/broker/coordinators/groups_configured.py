@@ -12,9 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.group_config import (
-    ConsumerTerms,
     check_group_config,
-    consumer_terms,
     share_config,
 )
 from headrace.errors import GroupIdInvalid, MetadataUnavailable, VersionConflict
@@ -68,10 +66,6 @@ class ConfiguredGroups:
         """What was set for the group."""
         fact = self._facts.get(group_id)
         return NO_OVERRIDES if fact is None else fact.configs
-
-    def consumer_terms(self, group_id: str) -> ConsumerTerms:
-        """The group's settings, as a consumer group of the new protocol takes them."""
-        return consumer_terms(self.overrides(group_id))
 
     def share_config(self, group_id: str) -> ShareConfig:
         """The group's settings, as its share partitions take them."""

@@ -9,7 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from headrace.broker.coordinators.group_config import GROUP_DEFINITIONS, check_group_config
+from headrace.broker.coordinators.group_config import (
+    GROUP_DEFINITIONS,
+    check_group_config,
+    consumer_defaults,
+)
 from headrace.broker.topics.topic_config import (
     DEFINITIONS,
     LIST,
@@ -129,7 +133,8 @@ class Configurations:
 
     def of_group(self, group_id: str) -> list[Setting]:
         """All settings of a group; a group that nobody configured has the defaults."""
-        return _settings(GROUP_DEFINITIONS, self._groups.overrides(group_id), NO_DEFAULTS)
+        defaults = consumer_defaults(self._config)
+        return _settings(GROUP_DEFINITIONS, self._groups.overrides(group_id), defaults)
 
     async def change_group(
         self, group_id: str, changes: Sequence[ConfigChange], *, is_dry_run: bool = False

@@ -153,10 +153,24 @@ _GROUPS = (
         "With the new group protocol: a group's assignment is computed at most this often.",
     ),
     of_config(
+        "group.consumer.heartbeat.interval.ms",
+        "group_consumer_heartbeat_interval_ms",
+        Whole(100, 60_000),
+        "With the new group protocol: how often members send heartbeats, unless their group's"
+        " `consumer.heartbeat.interval.ms` says otherwise.",
+    ),
+    of_config(
         "group.consumer.max.size",
         "group_consumer_size_max",
         Whole(1),
         "With the new group protocol: the most members that a group may have.",
+    ),
+    of_config(
+        "group.consumer.session.timeout.ms",
+        "group_consumer_session_timeout_ms",
+        Whole(1_000, 30 * 60_000),
+        "With the new group protocol: a member that sends no heartbeat for so long has left, unless"
+        " its group's `consumer.session.timeout.ms` says otherwise.",
     ),
     of_config(
         "group.initial.rebalance.delay.ms",
@@ -188,6 +202,12 @@ _GROUPS = (
         "offset_metadata_size_max",
         Whole(0),
         "The longest text, in characters, that may be stored with a committed offset.",
+    ),
+    of_config(
+        "offsets.retention.check.interval.ms",
+        "offsets_retention_check_interval_ms",
+        INTERVAL,
+        "How often committed offsets that exceed their retention are looked for.",
     ),
     of_config(
         "offsets.retention.minutes",
