@@ -80,9 +80,32 @@ def decode_batch(
     """
     payload, header = _checked_payload(data, position, decompressed_bytes_max)
     try:
-        return _decode_records(payload, header)
+        records, at = _decode_records(payload, header, 0, -1, header.record_count)
     except IndexError:
         raise BatchCorrupt("the batch ends within a record", offset=header.base_offset) from None
+    if at != len(payload):
+        raise BatchCorrupt(f"{len(payload) - at} bytes lie behind the batch's last record")
+    return records
+
+
+def decode_range(data: Buffer, first: int, last: int) -> list[Record]:
+    """The records of a batch with offsets in [first, last]; the others are passed over, and what
+    is wrong with them may not be found. Raises as decode_batch does."""
+    payload, header = _checked_payload(data, 0, DECOMPRESSED_BYTES_MAX)
+    base, count, skipped, at = header.base_offset, header.record_count, 0, 0
+    if count == header.last_offset_delta + 1:  # no gaps: an offset says which record it is
+        skipped = min(max(first - base, 0), count)
+        count = max(min(last - base + 1, count) - skipped, 0)
+    try:
+        for _ in range(skipped):
+            length, at = read_varint(payload, at)
+            if length < 0:
+                raise BatchCorrupt(f"a record of {length} bytes")
+            at += length
+        records, _end = _decode_records(payload, header, at, skipped - 1, count)
+    except IndexError:
+        raise BatchCorrupt("the batch ends within a record", offset=base) from None
+    return [record for record in records if first <= record.offset <= last]
 
 
 def decode_keys_and_values(
@@ -200,16 +223,16 @@ def read_record_headers(payload: bytes, at: int) -> tuple[Headers, int]:
     return headers, _read_headers(payload, at, headers)
 
 
-def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
-    """Decode all of `data`. Raises IndexError where it ends too early."""
+def _decode_records(
+    data: bytes, header: BatchHeader, at: int, delta_before: int, count: int
+) -> tuple[list[Record], int]:
+    """Decode `count` records from `at` on; where they end. Raises IndexError where `data` does."""
     records: list[Record] = []
     append = records.append
     base, first_ms = header.base_offset, header.first_timestamp_ms
     is_log_append = header.attributes & TIMESTAMP_TYPE_LOG_APPEND
     timestamp_ms = header.max_timestamp_ms
-    delta_before = -1
-    at = 0
-    for _ in range(header.record_count):
+    for _ in range(count):
         length, at = read_varint(data, at)
         end = at + length
         at += 1  # attributes: none are defined
@@ -236,9 +259,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
             raise BatchCorrupt(f"offset delta {delta} follows {delta_before}, at {timestamp_ms}")
         delta_before = delta
         append(Record(base + delta, timestamp_ms, key, value, headers))
-    if at != len(data):
-        raise BatchCorrupt(f"{len(data) - at} bytes lie behind the batch's last record")
-    return records
+    return records, at
 
 
 def _decode_keys_and_values(

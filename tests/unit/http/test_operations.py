@@ -242,7 +242,7 @@ async def test_one_settle_mixes_four_ways_and_says_what_became_of_each(web: Web)
     await web.ask("POST", "/v1/topics/t/records", {"records": records})
     _status, received = await web.ask("POST", f"/v1/queues/t/{GROUP}/receive", {"max": 5})
     a, b, c, d, _e = [message["receipt"] for message in received["messages"]]
-    wrong = base64.urlsafe_b64encode(b"0.99.nobody").decode().rstrip("=")
+    wrong = "0.99.nobody"
     settle = {
         "ack": [a, wrong],
         "nack": [{"receipt": b, "delay_ms": 60_000, "reason": "later"}],
@@ -271,6 +271,24 @@ async def test_what_contradicts_itself_is_refused(web: Web) -> None:
     ]:
         status, problem = await web.ask(method, target, body)
         assert (status, problem["retriable"]) == (409, False)
+
+
+@on_the_web
+async def test_a_receipt_that_is_refused_leaves_its_neighbours(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    change = {"set": {"share.auto.offset.reset": "earliest"}}
+    await web.ask("PATCH", f"/v1/groups/{GROUP}/config", change)
+    records = [{"value": str(number)} for number in range(5)]
+    await web.ask("POST", "/v1/topics/t/records", {"records": records})
+    _status, received = await web.ask("POST", f"/v1/queues/t/{GROUP}/receive", {"max": 5})
+    receipts = [message["receipt"] for message in received["messages"]]
+    await web.ask("POST", f"/v1/queues/t/{GROUP}/settle", {"ack": [receipts[2]]})
+    body = {"ack": receipts}
+    _status, answer = await web.ask("POST", f"/v1/queues/t/{GROUP}/settle", body)
+    assert [one["receipt"] for one in answer["results"]] == receipts
+    assert [one["ok"] for one in answer["results"]] == [True, True, False, True, True]
+    _status, offsets = await web.ask("GET", f"/v1/groups/{GROUP}/offsets")
+    assert offsets["offsets"][0]["lag"] == 0
 
 
 def test_nothing_is_served_beyond_loopback() -> None:
