@@ -57,6 +57,7 @@ from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.retention import enforce
 from headrace.metadata.config_facts import BROKER_CONFIGS
+from headrace.metadata.endpoints import HTTP, Endpoint, address_of, listeners_text
 from headrace.metadata.facts import (
     GROUPS,
     TOPICS,
@@ -118,7 +119,9 @@ class Node:
         """The disk of the ledgers, where they lie on this machine."""
         self.cluster_id = ""
         self.kafka_address = ("", 0)
-        """What clients are told: host and port."""
+        """The first Kafka listener's, as clients are told it."""
+        self.endpoints: list[Endpoint] = []
+        """Of all listeners, as clients are told them."""
         self._fact: BrokerFact | None = None
         is_storage_shared = shared_ledgers is not None
         is_alone = self._is_alone = not is_storage_shared and not slots
@@ -161,8 +164,7 @@ class Node:
             self.topics, self.ownership, config.broker_id
         )
         self.configurations = Configurations(self.topics, self.group_configs, config)
-        self.settings.topic_defaults_changed = self.topics.defaults_changed
-        self.settings.advertised = lambda: "PLAINTEXT://{}:{}".format(*self.kafka_address)
+        self.settings.attach(self.topics.defaults_changed, lambda: listeners_text(self.endpoints))
         self.compactor = (
             Compactor(self.topics, environment, config) if shared_ledgers is None else None
         )
@@ -314,11 +316,18 @@ class Node:
         """Where ids come from."""
         return self.topics.randomness
 
-    async def register(self, kafka: tuple[str, int], http: tuple[str, int]) -> None:
-        """Tell the cluster where this broker is reached."""
-        self.kafka_address = kafka
+    async def register(
+        self, kafka: tuple[str, int] | None = None, http: tuple[str, int] | None = None
+    ) -> None:
+        """Join the cluster with the endpoints that the faces have added, or with these."""
+        kafka = self.kafka_address = kafka or self.kafka_address
         self._fact = BrokerFact(
-            self.config.broker_id, *kafka, *http, self.clock.now_ms(), self.config.rack
+            self.config.broker_id,
+            *kafka,
+            *(http or address_of(self.endpoints, HTTP)),
+            self.clock.now_ms(),
+            self.config.rack,
+            endpoints=list(self.endpoints),
         )
         await self.ownership.join(self._fact)
 
@@ -337,7 +346,10 @@ class Node:
     def brokers(self) -> Sequence[BrokerFact]:
         """The live brokers; this one, where it has not told anybody of itself yet."""
         return self.ownership.brokers() or [
-            self._fact or BrokerFact(self.config.broker_id, *self.kafka_address, "", 0, 0)
+            self._fact
+            or BrokerFact(
+                self.config.broker_id, *self.kafka_address, "", 0, 0, endpoints=self.endpoints
+            )
         ]
 
     def coordinator_of(self, shards: CoordinatorShards[Any, Any, Any], key: str) -> BrokerFact:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.settings.kinds import Switch
+from headrace.broker.settings.kinds import Listener, Listeners, Switch
 from headrace.broker.settings.table import SETTINGS, topic_default_of
 from headrace.cli.cluster_options import CLUSTER_NAMES, cluster_settings, tls_of, with_tls
 from headrace.cli.config_file import config_option
@@ -25,6 +25,7 @@ from headrace.cli.reload import Reload
 from headrace.cli.setting_options import given_settings, setting_options
 from headrace.cli.variables import misspelt, name_variables
 from headrace.errors import FolderInUse, HeadraceError
+from headrace.metadata.endpoints import KAFKA
 from headrace.runtime import compiled
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.log_limit import LogLimit
@@ -37,7 +38,7 @@ from headrace.server.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from pathlib import Path
 
     from headrace.server.lifecycle import Broker
@@ -89,7 +90,15 @@ def _at_end_of_input(stop: asyncio.Event) -> None:
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
 
 
-def _ready_line(kafka: list[str], http: list[str], settings: Settings, *, as_json: bool) -> str:
+def _ready_line(
+    kafka: Sequence[str],
+    http: Sequence[str],
+    settings: Settings,
+    *,
+    listeners: Mapping[str, str] | None = None,
+    as_json: bool,
+) -> str:
+    """`listeners`: of one broker, by their names."""
     if as_json:
         ready = {
             "ready": True,
@@ -97,9 +106,11 @@ def _ready_line(kafka: list[str], http: list[str], settings: Settings, *, as_jso
             "http": ",".join(http),
             "data_dir": None if settings.cluster else str(settings.data_dir),
         }
-        return json.dumps(ready)
+        return json.dumps(ready if listeners is None else {**ready, "listeners": listeners})
+    more = [f"{name} {address}" for name, address in list((listeners or {}).items())[1:]]
     return (
-        f"headrace is ready: kafka {','.join(kafka)}, http http://{',http://'.join(http)},"
+        f"headrace is ready: kafka {', '.join([','.join(kafka), *more])},"
+        f" http http://{',http://'.join(http)},"
         f" data in {'BookKeeper' if settings.cluster else settings.data_dir}"
     )
 
@@ -112,7 +123,7 @@ async def _supervise(
 
     stop = _stop_signals(reload)
     addresses = [
-        (show_address(_nth(settings.kafka, number)), show_address(_nth(settings.http, number)))
+        (_nth_listeners(settings, number), show_address(_nth(settings.http, number)))
         for number in range(settings.worker_count)
     ]
     supervisor = Supervisor(addresses, options)
@@ -132,6 +143,14 @@ def _nth(address: tuple[str, int], number: int) -> tuple[str, int]:
     return (host, port + number if port else 0)
 
 
+def _nth_listeners(settings: Settings, number: int) -> str:
+    """The listeners of one of several workers, as the option says them."""
+    kafka = [one for one in settings.endpoints if one.face == KAFKA]
+    return Listeners().format(
+        Listener(one.listener, *_nth((one.host, one.port), number)) for one in kafka
+    )
+
+
 async def _serve(
     settings: Settings, worker: int | None, reload: Callable[[], None], *, as_json: bool
 ) -> None:
@@ -147,16 +166,24 @@ async def _serve(
         log.info("stopped before it was ready")
         return
     line = _ready_line(
-        [show_address(broker.kafka)], [show_address(broker.http)], settings, as_json=as_json
+        [show_address(broker.kafka)],
+        [show_address(broker.http)],
+        settings,
+        listeners={
+            one.listener: show_address((one.host, one.port))
+            for one in broker.bound
+            if one.face == KAFKA
+        },
+        as_json=as_json,
     )
     click.echo(line)
     sys.stdout.flush()
     _calm_the_collector()
-    for address in (broker.kafka, broker.http):
-        if not is_loopback(address[0]):
+    for endpoint in broker.bound:
+        if not is_loopback(endpoint.host):
             log.warning(
                 "%s can be reached from other machines, and there is no authentication yet",
-                show_address(address),
+                show_address((endpoint.host, endpoint.port)),
             )
     await stop.wait()
     log.info("stopping")
@@ -318,17 +345,26 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
     worker_count = 1 if cluster else _worker_count(values["data_dir"], workers)
     if worker_count > 1 and worker is None and values["advertise"] is not None:
         raise CommandFailed("--advertise names one broker: it goes with --workers 1 only")
+    first, *others = values["kafka"]
+    advertised = {one.name: (one.host, one.port) for one in values["advertise"] or ()}
+    unknown = sorted(advertised.keys() - {one.name for one in values["kafka"]})
+    if unknown:
+        raise CommandFailed(
+            f"--advertise names {unknown[0]}, and --kafka has no such listener; nothing was started"
+        )
     return Settings(
         values["data_dir"],
-        values["kafka"],
+        (first.host, first.port),
         values["http"],
-        values["advertise"],
+        advertised,
         values["objects"],
         (values["offload_mib_per_s"] << 20) or None,
         _broker_config(values, worker),
         worker_count,
         cluster,
         given,
+        others,
+        first.name,
         values["open_to_network"],
     )
 

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from headrace.broker.settings.kinds import HostAndPort, PathName, QuorumSizes, Switch, Text, Whole
+from headrace.broker.settings.kinds import (
+    HostAndPort,
+    Listeners,
+    PathName,
+    QuorumSizes,
+    Switch,
+    Text,
+    Whole,
+)
 from headrace.broker.settings.setting import CLUSTER
 from headrace.broker.settings.table import SETTINGS
 
@@ -42,7 +50,7 @@ class SettingType(click.ParamType[Any]):
         kind = setting.kind
         if isinstance(kind, Whole):
             self.name = "integer"
-        elif isinstance(kind, HostAndPort):
+        elif isinstance(kind, HostAndPort | Listeners):
             self.name = "HOST:PORT"
         elif isinstance(kind, QuorumSizes):
             self.name = "E,W,A"

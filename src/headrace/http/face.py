@@ -13,6 +13,8 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING, Any
 
+from headrace.metadata.endpoints import HTTP, PLAINTEXT, Endpoint
+
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.http.metrics import Counters, KafkaFigures
@@ -21,7 +23,9 @@ CLOSE_TIMEOUT_S = 3
 
 
 class HttpFace:
-    """The HTTP face of one broker."""
+    """The HTTP face of one broker. See `broker.face.Face`."""
+
+    name = HTTP
 
     def __init__(self, node: Node, kafka: KafkaFigures, counters: Counters | None) -> None:
         self.node = node
@@ -35,20 +39,28 @@ class HttpFace:
         self._server: Any = None
         self._task: asyncio.Task[None] | None = None
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Serve HTTP; the address. Raises OSError."""
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        listener: str = PLAINTEXT,
+        advertised: tuple[str, int] | None = None,
+    ) -> tuple[str, int]:
+        """Serve HTTP at one address; see Face. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        accepting = socket.socket(family, socket.SOCK_STREAM)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, port))
-            listener.listen()
+            accepting.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            accepting.bind((host, port))
+            accepting.listen()
         except OSError:
-            listener.close()
+            accepting.close()
             raise
-        self._task = self.node.tasks.start(self._serve(listener), "http")
-        address = listener.getsockname()
+        self._task = self.node.tasks.start(self._serve(accepting), "http")
+        address = accepting.getsockname()
         self.is_local = ipaddress.ip_address(address[0]).is_loopback
+        host, port = advertised or address[:2]
+        self.node.endpoints.append(Endpoint(HTTP, listener, host, port))
         return address[0], address[1]
 
     def serve_ready(self) -> None:

@@ -17,7 +17,9 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from headrace.broker.sessions import Session
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
+from headrace.metadata.endpoints import PLAINTEXT
 from headrace.runtime.file_bytes import FileBytes, in_memory, send_now
 
 if TYPE_CHECKING:
@@ -45,11 +47,13 @@ SIZE_BYTES: Final = 4
 class Reply:
     """The place of one answer in its connection's queue."""
 
-    __slots__ = ("buffers", "bytes_max", "connection", "term")
+    __slots__ = ("buffers", "bytes_max", "connection", "term", "throttle_ms")
 
     def __init__(self, connection: Connection, bytes_max: int) -> None:
         self.connection = connection
         self.bytes_max = bytes_max
+        self.throttle_ms = connection.throttle_ms
+        """What the answer says, and how long the connection is muted once it is sent."""
         self.term = ANY_TERM
         """In which the answer may leave: that of the gate when what it tells was read."""
         self.buffers: Sequence[Sendable] | None = None
@@ -110,6 +114,7 @@ class Connection:
         "_is_paused",
         "_is_write_paused",
         "_loop",
+        "_muted",
         "_need",
         "_owed_bytes",
         "_partial",
@@ -117,13 +122,28 @@ class Connection:
         "_socket",
         "_uncut",
         "last_request_ns",
+        "listener",
+        "must_be_admitted",
         "peer",
+        "session",
         "state",
+        "throttle_ms",
         "transport",
     )
 
-    def __init__(self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop, listener: str = PLAINTEXT
+    ) -> None:
+        """`listener`: the name of the one that the client came through."""
         self._dispatcher = dispatcher
+        self.listener = listener
+        self.session = Session(listener, "")
+        """The dispatcher opens another when the client is connected."""
+        self.must_be_admitted = True
+        """Whether the dispatcher has to ask before it takes a request."""
+        self.throttle_ms = 0
+        """Of the request that is being taken."""
+        self._muted: asyncio.TimerHandle | None = None
         self._loop = loop
         self._replies: deque[Reply] = deque()
         self._partial = bytearray()
@@ -161,6 +181,8 @@ class Connection:
             self._socket = None
         self._partial = bytearray()
         self._uncut = b""
+        if self._muted is not None:
+            self._muted.cancel()
         self._dispatcher.closed(self)
 
     def eof_received(self) -> bool:
@@ -287,6 +309,7 @@ class Connection:
         out: list[Sendable] = []
         replies = self._replies
         is_withheld = False
+        mute_ms = 0
         while replies and (buffers := replies[0].buffers) is not None:
             reply = replies.popleft()
             if reply.term != ANY_TERM and not self._may_leave(reply):
@@ -294,15 +317,31 @@ class Connection:
                 break
             out.extend(buffers)
             self._owed_bytes -= reply.bytes_max
+            if reply.throttle_ms > mute_ms:
+                mute_ms = reply.throttle_ms
         transport = self.transport
         if transport is None:
             return
+        if mute_ms:
+            self._mute(mute_ms)
         if out:
             self._write(transport, out)
         if is_withheld:
             self._withhold()
         elif out and self._is_half_closed and not replies and not self._uncut:
             transport.close()
+
+    def _mute(self, mute_ms: int) -> None:
+        """Read no further request for so long, as Kafka does: a client that ignores the throttle
+        time of its answers is held to it (KIP-219)."""
+        if self._muted is not None:
+            self._muted.cancel()
+        self._muted = self._loop.call_later(mute_ms / 1000, self._unmute)
+        self._pause()
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._resume()
 
     def _may_leave(self, reply: Reply) -> bool:
         gate = self._dispatcher.gate
@@ -357,6 +396,7 @@ class Connection:
     def _resume(self) -> None:
         if (
             self._is_paused
+            and self._muted is None
             and not self._is_write_paused
             and len(self._replies) < REPLIES_MAX // 2
             and self._owed_bytes < OWED_BYTES_MAX

@@ -15,6 +15,7 @@ import logging
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from headrace.broker.sessions import Admission, Anonymous, Quotas
 from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
     ALTER_CONFIGS,
@@ -57,6 +58,7 @@ from headrace.kafka.share_peers import SharePeers
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
 from headrace.kafka.wire.schema import read_request, write_response
+from headrace.metadata.endpoints import KAFKA, PLAINTEXT, Endpoint
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -110,10 +112,17 @@ _HANDLERS: dict[int, Handler] = {
 
 
 class KafkaFace:
-    """All Kafka connections of one broker."""
+    """All Kafka connections of one broker. See `broker.face.Face`."""
 
-    def __init__(self, node: Node) -> None:
+    name = KAFKA
+
+    def __init__(
+        self, node: Node, admission: Admission | None = None, quotas: Quotas | None = None
+    ) -> None:
+        """Every client is admitted and none is throttled, unless these decide otherwise."""
         self._node = node
+        self._admission: Admission = Anonymous() if admission is None else admission
+        self._quotas = quotas
         self._now_ns = node.clock.now_ns
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
@@ -127,25 +136,37 @@ class KafkaFace:
         self.fetch = FetchHandler(node, self._tasks)
         self.request_counts: dict[int, int] = dict.fromkeys(APIS, 0)
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Accept clients; the address that they reach. Raises OSError."""
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        listener: str = PLAINTEXT,
+        advertised: tuple[str, int] | None = None,
+    ) -> tuple[str, int]:
+        """Accept clients; see Face. Raises OSError."""
         server = await self._loop.create_server(
-            lambda: cast("asyncio.Protocol", Connection(self, self._loop)),
+            lambda: cast("asyncio.Protocol", Connection(self, self._loop, listener)),
             host,
             port,
             backlog=1024,
             start_serving=False,
         )
+        if not self._servers:
+            self._tasks.spawn(self._sweep(), "idle connections")
         self._servers.append(server)
         listening: Any = server  # its sockets are a list in uvloop, and a tuple for the checkers
         address = listening.sockets[0].getsockname()[:2]
+        # Before the first client is in: those that wait for a restart ask at once, and what
+        # they are told must lead them back here.
+        told_host, told_port = advertised or address
+        self._node.endpoints.append(Endpoint(KAFKA, listener, told_host, told_port))
         if not self._node.kafka_address[0]:
-            # Before the first client is in: those that wait for a restart ask at once, and what
-            # they are told must lead them back here.
-            self._node.kafka_address = address
+            self._node.kafka_address = told_host, told_port
         await server.start_serving()
-        self._tasks.spawn(self._sweep(), "idle connections")
         return address[0], address[1]
+
+    def serve_ready(self) -> None:
+        """See Face: clients are served from the first one on."""
 
     async def close(self) -> None:
         """Take no more clients, and part from those there are."""
@@ -176,6 +197,9 @@ class KafkaFace:
         """See connection.Dispatcher."""
         self.connections[connection] = None
         connection.last_request_ns = self._now_ns()
+        session = self._admission.open(connection.listener, connection.peer)
+        connection.session = session
+        connection.must_be_admitted = not session.is_authenticated
 
     def closed(self, connection: Connection) -> None:
         """See connection.Dispatcher."""
@@ -189,6 +213,11 @@ class KafkaFace:
         gate = self.gate
         term = ANY_TERM if gate is None else gate.term_at(now_ns)
         api_key, version, correlation_id, client_size = _HEADER.unpack_from(frame)
+        if connection.must_be_admitted:
+            self._admit(connection, api_key)
+        if self._quotas is not None:
+            size = len(frame)
+            connection.throttle_ms = self._quotas.charge(connection.session, api_key, size)
         if api_key == PRODUCE and _PRODUCE_MIN <= version <= _PRODUCE_MAX:
             # The way of most requests: 0.4 us less than the general one below.
             at = 10 + client_size
@@ -220,12 +249,21 @@ class KafkaFace:
             self.fetch.handle(connection, frame, at, version, correlation_id)
             return
         client_id = bytes(frame[10 : 10 + max(client_size, 0)]).decode(errors="replace")
-        context = Context(api_key, version, client_id, connection.peer, connection)
+        context = Context(
+            api_key, version, client_id, connection.peer, connection.session, connection
+        )
         request = read_request(api_key, version, bytes(frame), at)
         reply = connection.expect()
         if api_key not in _NOT_OF_OWNERS:
             reply.term = term
         self._tasks.spawn(self._answer(reply, request, context, correlation_id), api.name)
+
+    def _admit(self, connection: Connection, api_key: int) -> None:
+        """The gate before every handler. Raises FrameInvalid, which closes the connection."""
+        session = connection.session
+        if not session.is_authenticated and not self._admission.admits(session, api_key):
+            raise FrameInvalid(f"asks for API {api_key} before it is authenticated")
+        connection.must_be_admitted = not session.is_authenticated
 
     def _refuse_version(
         self, connection: Connection, api: Api, version: int, correlation_id: int
@@ -246,6 +284,8 @@ class KafkaFace:
         api = APIS[context.api_key]
         try:
             answer = await _HANDLERS[context.api_key](self._node, request, context)
+            if reply.throttle_ms:
+                answer = {**answer, "throttle_time_ms": reply.throttle_ms}
             body = write_response(context.api_key, context.version, answer)
         except HeadraceError as error:
             log.warning("%s from %s cannot be answered: %s", api.name, reply.connection.peer, error)

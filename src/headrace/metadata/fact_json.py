@@ -112,6 +112,13 @@ class FactReader:
             raise self.corrupt(f"has {name!r} {value!r}, not a list")
         return [FactReader(what, item) for item in value]
 
+    def objects_or_none(self, name: str, what: str) -> list[FactReader] | None:
+        """A list of objects, or null, or nothing at all."""
+        if self._fields.get(name) is None:
+            self._fields.pop(name, None)
+            return None
+        return self.objects(name, what)
+
     def rest(self) -> Json:
         """The fields that nobody took."""
         return self._fields

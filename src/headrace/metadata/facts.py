@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from headrace.errors import DataCorrupt, FactMissing, MetadataUnavailable, VersionConflict
+from headrace.metadata.endpoints import KAFKA, Endpoint
 from headrace.metadata.fact_json import FactReader, Json, encode_fact, shown_fields
 from headrace.metadata.store import ABSENT, MetadataStore
 
@@ -346,12 +347,15 @@ class BrokerFact(StoredFact):
     """Which moves by load it follows (`load_facts`); None: none, and then no broker may."""
     warm_version: int | None = None
     """How it gets ready for partitions that it is announced for; None: it does not."""
+    endpoints: list[Endpoint] | None = None
+    """All its addresses; None: `kafka_host` and `http_host` alone, of an earlier version."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, value: bytes) -> BrokerFact:
         """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("broker", value)
+        endpoints = reader.objects_or_none("endpoints", "endpoint")
         return cls(
             reader.integer("id", 0),
             reader.text("kafka_host"),
@@ -363,8 +367,17 @@ class BrokerFact(StoredFact):
             reader.text_or_none("incarnation"),
             reader.integer_or_none("moves_version", 1),
             reader.integer_or_none("warm_version", 1),
+            None if endpoints is None else [Endpoint.read(item) for item in endpoints],
             reader.rest(),
         )
+
+    def kafka_address(self, listener: str) -> tuple[str, int]:
+        """Where clients that came through this listener reach the broker; its first Kafka address
+        where it has no such listener, as brokers of an earlier version have not."""
+        for endpoint in self.endpoints or ():
+            if endpoint.listener == listener and endpoint.face == KAFKA:
+                return endpoint.host, endpoint.port
+        return self.kafka_host, self.kafka_port
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from headrace.broker.node import Node
 from headrace.errors import FactMissing, RequestInvalid
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
+from headrace.metadata.endpoints import KAFKA
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
 from headrace.metadata.sqlite_file import check_format
@@ -26,6 +27,7 @@ from headrace.storage.files.store import FileLedgerStore
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headrace.broker.face import Face
     from headrace.http.metrics import Counters
     from headrace.metadata.store import MetadataStore
     from headrace.server.settings import ClusterSettings, Settings
@@ -186,19 +188,28 @@ async def _tier(
     return tier
 
 
+def _faces(node: Node, counters: Counters | None) -> list[Face]:
+    """Every protocol that this broker speaks, Kafka's first: the line to add one to."""
+    kafka = KafkaFace(node)
+    return [kafka, HttpFace(node, kafka, counters)]
+
+
 async def _open(broker: Broker, node: Node, settings: Settings, counters: Counters | None) -> None:
     """Open the node and its faces, and join the cluster."""
     node.settings.on_change(follow_log_level)
     await node.open()
     broker.on_stop(node.close)
-    if settings.advertised is not None:
-        node.kafka_address = settings.advertised
-    kafka = KafkaFace(node)
-    broker.kafka = await kafka.listen(*settings.kafka)
-    broker.on_stop(kafka.close)
-    http = HttpFace(node, kafka, counters)
-    broker.http = await http.listen(*settings.http)
-    broker.on_stop(http.close)
-    await node.register(settings.advertised or broker.kafka, broker.http)
+    faces = _faces(node, counters)
+    for face in faces:
+        for endpoint in settings.endpoints:
+            if endpoint.face == face.name:
+                name, advertised = endpoint.listener, None
+                if face.name == KAFKA:
+                    advertised = settings.advertised.get(name)
+                address = await face.listen(endpoint.host, endpoint.port, name, advertised)
+                broker.bound.append(replace(endpoint, host=address[0], port=address[1]))
+        broker.on_stop(face.close)
+    await node.register()
     broker.on_stop(node.leave)
-    http.serve_ready()
+    for face in faces:
+        face.serve_ready()

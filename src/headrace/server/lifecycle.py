@@ -6,8 +6,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from headrace.metadata.endpoints import HTTP, KAFKA
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from headrace.metadata.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +23,24 @@ class Broker:
     """A running broker."""
 
     def __init__(self, close_store: Callable[[], Awaitable[None]]) -> None:
-        self.kafka = ("", 0)
-        self.http = ("", 0)
+        self.bound: list[Endpoint] = []
+        """The listeners, as they were bound."""
         self._closers: list[Callable[[], Awaitable[None]]] = [close_store]
         self._stop = asyncio.Lock()
+
+    def addresses(self, face: str) -> list[tuple[str, int]]:
+        """Where a face listens, the first listener first."""
+        return [(one.host, one.port) for one in self.bound if one.face == face]
+
+    @property
+    def kafka(self) -> tuple[str, int]:
+        """The address of the first listener for Kafka clients."""
+        return self.addresses(KAFKA)[0]
+
+    @property
+    def http(self) -> tuple[str, int]:
+        """The address of the HTTP interface."""
+        return self.addresses(HTTP)[0]
 
     def on_stop(self, close: Callable[[], Awaitable[None]]) -> None:
         """Call `close` when the broker stops, before all that was opened earlier."""

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.settings.kinds import LOOPBACK, HostAndPort
+from headrace.broker.settings.kinds import LOOPBACK, HostAndPort, Listener
 from headrace.errors import RequestInvalid
+from headrace.metadata.endpoints import HTTP, KAFKA, PLAINTEXT, Endpoint
 from headrace.runtime.tls import TlsFiles, client_context
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 KAFKA_PORT = 9092
@@ -58,8 +59,8 @@ class Settings:
     data_dir: Path
     kafka: tuple[str, int] = (LOOPBACK, KAFKA_PORT)
     http: tuple[str, int] = (LOOPBACK, HTTP_PORT)
-    advertised: tuple[str, int] | None = None
-    """What clients are told instead of the listener's own address."""
+    advertised: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """By listener: what clients are told instead of its own address."""
     objects_url: str | None = None
     """Where closed ledgers are offloaded to: a bucket or a folder. It holds no secret."""
     offload_bytes_per_s: int | None = 128 << 20
@@ -74,9 +75,22 @@ class Settings:
 
     given: Mapping[str, str] = field(default_factory=dict)
     """What was set at the start, by the settings' names: for those who ask for the settings."""
+    more_listeners: Sequence[Listener] = ()
+    """Of Kafka clients, beside the first one at `kafka`."""
+    kafka_listener: str = PLAINTEXT
+    """The name of the first one."""
     is_open_to_network: bool = False
     """Whether somebody has said that listeners may be reached from other machines, although nobody
     has to say who they are."""
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """Where to listen, Kafka's first listener first."""
+        kafka = (Listener(self.kafka_listener, *self.kafka), *self.more_listeners)
+        return [
+            *(Endpoint(KAFKA, listener.name, listener.host, listener.port) for listener in kafka),
+            Endpoint(HTTP, PLAINTEXT, *self.http),
+        ]
 
     @property
     def ledger_dir(self) -> Path:
@@ -114,12 +128,13 @@ def is_loopback(host: str) -> bool:
 
 def check_exposure(settings: Settings) -> None:
     """Raises RequestInvalid where a port would be open to other machines and nobody said so."""
-    for name, (host, port) in (("Kafka", settings.kafka), ("HTTP", settings.http)):
-        if not is_loopback(host) and not settings.is_open_to_network:
+    names = {KAFKA: "Kafka", HTTP: "HTTP"}
+    for endpoint in settings.endpoints:
+        if not is_loopback(endpoint.host) and not settings.is_open_to_network:
             raise RequestInvalid(
-                f"{name} clients at {host}:{port} could come from other machines, and nobody there"
-                " has to say who they are: there is no authentication yet. Listen on 127.0.0.1, or"
-                " say --open-to-network if the network itself keeps strangers out"
+                f"{names[endpoint.face]} clients at {endpoint.host}:{endpoint.port} could come from"
+                " other machines, and there is no authentication yet. Listen on 127.0.0.1, or"
+                " set --open-to-network if the network itself keeps strangers out"
             )
 
 

@@ -58,9 +58,11 @@ class Worker:
     def __init__(
         self, number: int, kafka: str, http: str, options: Sequence[str], tasks: Tasks
     ) -> None:
-        """`kafka` and `http`: where it listens, as HOST:PORT."""
+        """`kafka` and `http`: where it listens, as the options say it."""
         self.number = number
         self.kafka = kafka
+        """The address of its first listener, once it is ready."""
+        self._listeners = kafka
         self.http = http
         self._options = options
         self._tasks = tasks
@@ -79,7 +81,7 @@ class Worker:
             "-m",
             "headrace.cli.main",
             *("serve", "--json", "--worker", str(self.number), *self._options),
-            *("--kafka", self.kafka, "--http", self.http),
+            *("--kafka", self._listeners, "--http", self.http),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             # Signals of the terminal are for the supervisor, which stops its workers in order.
@@ -104,6 +106,9 @@ class Worker:
             raise WorkerFailed(f"worker {self.number} ended in the middle of a line") from None
         # Ports that it picked itself are its own from now on, so that clients find it again.
         self.kafka, self.http = ready["kafka"], ready["http"]
+        self._listeners = ",".join(
+            f"{name}://{address}" for name, address in ready["listeners"].items()
+        )
 
     def watch(self) -> None:
         """Start it again whenever it dies."""

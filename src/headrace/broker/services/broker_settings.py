@@ -82,9 +82,8 @@ class BrokerSettings:
         self._listeners: list[Callable[[str, Any], None]] = []
         self._facts: dict[str, tuple[Mapping[str, str], int]] = {}
         """By broker id in decimal, ALL_BROKERS for all: (overrides, version)."""
-        self.topic_defaults_changed: Callable[[], None] = lambda: None
-        self.advertised: Callable[[], str] = lambda: ""
-        """What clients are told of this broker's address."""
+        self._topic_defaults_changed: Callable[[], None] = lambda: None
+        self._advertised: Callable[[], str] = lambda: ""
         self._start = {
             setting.name: self._started_with(setting, given) for setting in SETTINGS.values()
         }
@@ -101,6 +100,14 @@ class BrokerSettings:
             text = self._config.topic_defaults.get(topic_setting, setting.default)
         is_given = setting.name in given or text != setting.default or setting.name == NODE_ID
         return text, Source.START if is_given else Source.DEFAULT
+
+    def attach(
+        self, topic_defaults_changed: Callable[[], None], advertised: Callable[[], str]
+    ) -> None:
+        """`topic_defaults_changed`: gives all topics new defaults; `advertised`: the listeners as
+        clients are told them."""
+        self._topic_defaults_changed = topic_defaults_changed
+        self._advertised = advertised
 
     def on_change(self, listener: Callable[[str, Any], None]) -> None:
         """Call `listener(name, value)` after each change of a setting on this broker."""
@@ -147,7 +154,7 @@ class BrokerSettings:
             for listener in self._listeners:
                 listener(name, value)
         if are_defaults_new:
-            self.topic_defaults_changed()
+            self._topic_defaults_changed()
 
     def _set_values(self, setting: BrokerSetting) -> list[tuple[str | None, Source]]:
         """All that were set for this broker, the one that counts first."""
@@ -185,7 +192,7 @@ class BrokerSettings:
                 f" {broker[:50]!r}: ask that one"
             )
         shown = [_shown(setting, self._set_values(setting)) for setting in SETTINGS.values()]
-        fixed = {**FIXED, BROKER_ID: broker, ADVERTISED: self.advertised()}
+        fixed = {**FIXED, BROKER_ID: broker, ADVERTISED: self._advertised()}
         return [
             *(one for one in shown if one.setting.name not in fixed),
             *(_fixed(name, value) for name, value in fixed.items()),

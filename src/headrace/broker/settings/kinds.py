@@ -8,16 +8,21 @@ ASCII digits: what Python accepts beyond that (`1_000`, blanks) other tools cann
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from headrace.broker.topics.topic_config import BOOLEAN, INT, INT32_MAX, LONG, STRING
+from headrace.metadata.endpoints import PLAINTEXT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace.broker.topics.topic_config import ConfigDefinition
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 LOOPBACK: Final = "127.0.0.1"
+_LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_OF_OTHER_SECURITY: Final = ("SSL", "SASL_")
 PORT_MAX: Final = 65_535
 TEXT_LENGTH_MAX: Final = 4_096
 """Characters: a setting may be stored, and is shown with all others."""
@@ -184,6 +189,46 @@ class HostAndPort:
         """See Kind."""
         host, port = value
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Listener(NamedTuple):
+    """A named address."""
+
+    name: str
+    host: str
+    port: int
+
+
+class Listeners:
+    """Addresses with names, as Kafka writes them."""
+
+    wire_type = STRING
+    expected = (
+        "HOST:PORT, as in 127.0.0.1:9092, or NAME://HOST:PORT,... with names that differ and"
+        " without TLS or SASL"
+    )
+
+    def parse(self, text: str) -> tuple[Listener, ...]:
+        """See Kind. An address without a name is PLAINTEXT's."""
+        listeners: list[Listener] = []
+        for item in text.split(","):
+            name, separator, address = item.strip().rpartition("://")
+            name = name if separator else PLAINTEXT
+            # A listener that is called SSL would be taken for an encrypted one.
+            if not _LISTENER_NAME.fullmatch(name) or name.startswith(_OF_OTHER_SECURITY):
+                raise ValueError(self.expected)
+            try:
+                listeners.append(Listener(name, *HostAndPort().parse(address)))
+            except ValueError:
+                raise ValueError(self.expected) from None
+        if len({listener.name for listener in listeners}) < len(listeners):
+            raise ValueError(self.expected)
+        return tuple(listeners)
+
+    def format(self, value: Iterable[Listener]) -> str:
+        """See Kind."""
+        addresses = HostAndPort()
+        return ",".join(f"{name}://{addresses.format((host, port))}" for name, host, port in value)
 
 
 class QuorumSizes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.settings.kinds import (
     HostAndPort,
+    Listeners,
     OneOf,
     PathName,
     Switch,
@@ -40,16 +41,18 @@ _PLACES = (
     ),
     BrokerSetting(
         "listeners",
-        HostAndPort(),
-        "Address where Kafka clients connect; port 0 takes a free one.",
-        "127.0.0.1:9092",
+        Listeners(),
+        "Address where Kafka clients connect; port 0 takes a free one. Several listeners have"
+        " names: CLIENT://10.0.0.5:9092,INTERNAL://127.0.0.1:9093. Brokers use each other's first.",
+        "PLAINTEXT://127.0.0.1:9092",
         spelling="kafka",
         is_common=True,
     ),
     BrokerSetting(
         "advertised.listeners",
-        HostAndPort(),
-        "Address that clients are told to connect to, if it differs from --kafka.",
+        Listeners(),
+        "Addresses that clients are told to connect to, by listener, where they differ from those"
+        " of --kafka. A client is told those of the listener that it came through.",
         spelling="advertise",
         is_common=True,
     ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from headrace.broker.sessions import Session
     from headrace.kafka.wire.schema import Answer
 
     Handler = Callable[[Any, Any, "Context"], Awaitable[Answer]]
@@ -24,5 +25,6 @@ class Context(NamedTuple):
     version: int
     client_id: str
     client_host: str
+    session: Session
     connection: object = None
     """Stands for the client's connection: what is tied to it ends with it."""

@@ -138,7 +138,7 @@ class FetchHandler:
         try:
             fetch.session, fetch.is_incremental = self.sessions.resolve(request)
         except HeadraceError as error:
-            self._send(fetch, write_fetch(version, code_of(error), 0, []))
+            self._send(fetch, write_fetch(version, code_of(error), 0, [], reply.throttle_ms))
             return
         session = fetch.session
         if session is None:
@@ -368,7 +368,9 @@ class FetchHandler:
             news = session.news(results)
             if fetch.is_incremental:
                 results = news
-        self._send(fetch, write_fetch(fetch.version, 0, session_id, results))
+        self._send(
+            fetch, write_fetch(fetch.version, 0, session_id, results, fetch.reply.throttle_ms)
+        )
 
     def _send(self, fetch: _Fetch, body: list[Sendable]) -> None:
         tags = b"\x00" if fetch.version >= FLEXIBLE else b""
@@ -395,7 +397,12 @@ class FetchHandler:
             start, mark = partition.log_start_offset, partition.high_watermark
             stable = partition.visibility.last_stable_offset
         hint = leader_hint(
-            self._node, wanted.topic, wanted.partition, error, is_id=fetch.version >= TOPIC_IDS
+            self._node,
+            wanted.topic,
+            wanted.partition,
+            error,
+            fetch.reply.connection.session.listener,
+            is_id=fetch.version >= TOPIC_IDS,
         )
         return FetchResult(
             wanted.topic,

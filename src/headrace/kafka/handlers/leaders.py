@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def leader_hint(
-    node: Node, topic_key: bytes, number: int, error: BaseException, *, is_id: bool
+    node: Node, topic_key: bytes, number: int, error: BaseException, listener: str, *, is_id: bool
 ) -> LeaderHint | None:
-    """The hint for a partition that `error` was answered for, or None."""
+    """The hint for a partition that `error` was answered for at `listener`, or None."""
     if not isinstance(error, NotOwner | Fenced):
         return None
     try:
@@ -35,7 +35,6 @@ def leader_hint(
         return None
     for broker in node.brokers():
         if broker.id == leader.broker:
-            return LeaderHint(
-                broker.id, leader.leader_epoch, broker.kafka_host, broker.kafka_port, broker.rack
-            )
+            host, port = broker.kafka_address(listener)
+            return LeaderHint(broker.id, leader.leader_epoch, host, port, broker.rack)
     return None

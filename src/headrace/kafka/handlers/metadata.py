@@ -44,8 +44,12 @@ PARTITIONS_MAX = 2_000
 """max.request.partition.size.limit"""
 
 
-async def api_versions(_node: Node, _request: Any, _context: Context) -> Answer:
-    """ApiVersions."""
+async def api_versions(_node: Node, request: Any, context: Context) -> Answer:
+    """ApiVersions; since v3 a client names its software (KIP-511)."""
+    session = context.session
+    session.client_id = context.client_id
+    session.software_name = getattr(request, "client_software_name", "")
+    session.software_version = getattr(request, "client_software_version", "")
     return {
         "error_code": 0,
         "api_keys": apis.advertised(),
@@ -68,18 +72,21 @@ async def api_versions(_node: Node, _request: Any, _context: Context) -> Answer:
     }
 
 
-def _brokers(node: Node) -> list[dict[str, Any]]:
-    return [
-        {
-            "node_id": broker.id,
-            "broker_id": broker.id,
-            "host": broker.kafka_host,
-            "port": broker.kafka_port,
-            "rack": broker.rack,
-            "is_fenced": False,
-        }
-        for broker in node.brokers()
-    ]
+def _brokers(node: Node, context: Context) -> list[dict[str, Any]]:
+    described: list[dict[str, Any]] = []
+    for broker in node.brokers():
+        host, port = broker.kafka_address(context.session.listener)
+        described.append(
+            {
+                "node_id": broker.id,
+                "broker_id": broker.id,
+                "host": host,
+                "port": port,
+                "rack": broker.rack,
+                "is_fenced": False,
+            }
+        )
+    return described
 
 
 def _partitions(node: Node, topic: Topic) -> list[dict[str, Any]]:
@@ -171,7 +178,7 @@ async def metadata(node: Node, request: MetadataRequest, context: Context) -> An
     ]
     cluster_operations = request.include_cluster_authorized_operations
     return {
-        "brokers": _brokers(node),
+        "brokers": _brokers(node, context),
         "cluster_id": node.cluster_id,
         "controller_id": node.config.broker_id,
         "topics": described,
@@ -180,9 +187,7 @@ async def metadata(node: Node, request: MetadataRequest, context: Context) -> An
     }
 
 
-async def describe_cluster(
-    node: Node, request: DescribeClusterRequest, _context: Context
-) -> Answer:
+async def describe_cluster(node: Node, request: DescribeClusterRequest, context: Context) -> Answer:
     """DescribeCluster."""
     with_operations = request.include_cluster_authorized_operations
     return {
@@ -191,7 +196,7 @@ async def describe_cluster(
         "endpoint_type": request.endpoint_type,
         "cluster_id": node.cluster_id,
         "controller_id": node.config.broker_id,
-        "brokers": _brokers(node),
+        "brokers": _brokers(node, context),
         "cluster_authorized_operations": CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
     }
 
@@ -249,12 +254,13 @@ async def find_coordinator(node: Node, request: FindCoordinatorRequest, context:
             broker = node.coordinator_of(shards, key)
         except HeadraceError as refused:
             error = refused
+        host, port = broker.kafka_address(context.session.listener) if broker else ("", -1)
         coordinators.append(
             {
                 "key": key,
                 "node_id": broker.id if broker else -1,
-                "host": broker.kafka_host if broker else "",
-                "port": broker.kafka_port if broker else -1,
+                "host": host,
+                "port": port,
                 "error_code": code_of(error),
                 "error_message": message_of(error),
             }

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.broker.services.appends import Appends
     from headrace.kafka.connection import Connection, Gate, Reply
+    from headrace.kafka.wire.leader_hints import LeaderHint
     from headrace.log.partition_log import PartitionLog
     from headrace.runtime.completion import Completion
 
@@ -105,7 +106,7 @@ class _Pending:
                 self.connection.abort(f"wants no answers, and a batch failed (code {failed[0][2]})")
         elif self.open_count == 0 and self.reply is not None:
             results = [result for result in self.results if result is not None]
-            body = write_produce(self.version, results)
+            body = write_produce(self.version, results, self.reply.throttle_ms)
             tags = b"\x00" if self.version >= FLEXIBLE else b""
             size = INT32.pack(len(body) + 4 + len(tags))
             self.reply.term = self.term
@@ -139,8 +140,10 @@ class ProduceHandler:
         correlation_id: int,
     ) -> None:
         """Take one request. Raises FrameInvalid, struct.error, IndexError on a malformed one."""
-        if version >= ONE_VERSION_MIN and self._handle_one(
-            connection, frame, at, version, correlation_id
+        if (
+            version >= ONE_VERSION_MIN
+            and not connection.throttle_ms
+            and self._handle_one(connection, frame, at, version, correlation_id)
         ):
             return
         request = read_produce(frame, at, version)
@@ -309,9 +312,16 @@ class ProduceHandler:
             if pending.term != before:
                 # The state that refused it was this broker's as an owner, which it is no more.
                 error = NotOwner("this broker has stepped down since: refresh the metadata")
-        hint = leader_hint(
-            self._node, part.topic, part.partition, error, is_id=pending.version >= TOPIC_IDS
-        )
+        hint: LeaderHint | None = None
+        if pending.reply is not None:
+            hint = leader_hint(
+                self._node,
+                part.topic,
+                part.partition,
+                error,
+                pending.reply.connection.session.listener,
+                is_id=pending.version >= TOPIC_IDS,
+            )
         pending.results[index] = ProduceResult(
             part.topic,
             part.partition,

@@ -301,8 +301,13 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
 # --- answers ---------------------------------------------------------------------------------
 
 
-def _hint(node: Node, key: PartitionKey, error: HeadraceError | None) -> LeaderHint | None:
-    return None if error is None else leader_hint(node, key[0].bytes, key[1], error, is_id=True)
+def _hint(
+    node: Node, context: Context, key: PartitionKey, error: HeadraceError | None
+) -> LeaderHint | None:
+    if error is None:
+        return None
+    listener = context.session.listener
+    return leader_hint(node, key[0].bytes, key[1], error, listener, is_id=True)
 
 
 def _endpoints(hints: Sequence[LeaderHint | None]) -> list[dict[str, Any]]:
@@ -337,7 +342,7 @@ async def share_fetch(node: Node, request: Any, context: Context) -> Answer:
         outcomes = await _share_fetch(node, request, context)
     except HeadraceError as error:
         return _refused(error)
-    hints = {key: _hint(node, key, outcome.error) for key, outcome in outcomes.items()}
+    hints = {key: _hint(node, context, key, outcome.error) for key, outcome in outcomes.items()}
     parts = {
         key: {
             "partition_index": key[1],
@@ -379,7 +384,7 @@ async def share_acknowledge(node: Node, request: Any, context: Context) -> Answe
             await node.share_groups.release(session)
     except HeadraceError as error:
         return _refused(error)
-    hints = {key: _hint(node, key, error) for key, error in errors.items()}
+    hints = {key: _hint(node, context, key, error) for key, error in errors.items()}
     parts = {
         key: {
             "partition_index": key[1],

@@ -201,7 +201,11 @@ def _read_forgotten_flexible(
 
 
 def write_fetch(
-    version: int, error_code: int, session_id: int, results: list[FetchResult]
+    version: int,
+    error_code: int,
+    session_id: int,
+    results: list[FetchResult],
+    throttle_ms: int = 0,
 ) -> list[Sendable]:
     """The body of the answer, as buffers to be sent one after the other."""
     topics: list[tuple[bytes, list[FetchResult]]] = []
@@ -210,7 +214,7 @@ def write_fetch(
             topics[-1][1].append(result)
         else:
             topics.append((result.topic, [result]))
-    head = b"\x00\x00\x00\x00"  # throttle time
+    head = INT32.pack(throttle_ms)
     if version >= SESSIONS:
         head += error_code.to_bytes(2, "big", signed=True) + INT32.pack(session_id)
     if version >= FLEXIBLE:

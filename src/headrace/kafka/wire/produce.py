@@ -219,7 +219,7 @@ def _read_flexible(data: memoryview, at: int, version: int) -> ProduceRequest:
     return ProduceRequest(acks, timeout_ms, transactional_id, partitions)
 
 
-def write_produce(version: int, results: list[ProduceResult]) -> bytes:
+def write_produce(version: int, results: list[ProduceResult], throttle_ms: int = 0) -> bytes:
     """The body of the answer. Neighbouring results of one topic are written together."""
     topics: list[tuple[bytes, list[ProduceResult]]] = []
     for result in results:
@@ -228,7 +228,7 @@ def write_produce(version: int, results: list[ProduceResult]) -> bytes:
         else:
             topics.append((result.topic, [result]))
     if version >= FLEXIBLE:
-        return _write_flexible(version, topics)
+        return _write_flexible(version, topics, throttle_ms)
     out = [INT32.pack(len(topics))]
     for name, of_topic in topics:
         out.append(string(name))
@@ -243,7 +243,7 @@ def write_produce(version: int, results: list[ProduceResult]) -> bytes:
                 for index, reason in result.record_errors:
                     out.append(INT32.pack(index) + _message(reason))
                 out.append(_message(result.message))
-    out.append(INT32.pack(0))  # throttle time
+    out.append(INT32.pack(throttle_ms))
     return b"".join(out)
 
 
@@ -251,7 +251,9 @@ def _message(message: str | None) -> bytes:
     return INT16.pack(-1) if message is None else string(message.encode()[:1000])
 
 
-def _write_flexible(version: int, topics: list[tuple[bytes, list[ProduceResult]]]) -> bytes:
+def _write_flexible(
+    version: int, topics: list[tuple[bytes, list[ProduceResult]]], throttle_ms: int
+) -> bytes:
     out = [write_uvarint(len(topics) + 1)]
     hints: list[LeaderHint] = []
     for topic, of_topic in topics:
@@ -271,5 +273,5 @@ def _write_flexible(version: int, topics: list[tuple[bytes, list[ProduceResult]]
                     out.append(INT32.pack(index) + compact_string(reason.encode()[:1000]) + b"\x00")
                 out.append(compact_string(result.message.encode()[:1000]) + tags)
         out.append(b"\x00")
-    out.append(b"\x00\x00\x00\x00" + endpoints_field(hints))  # throttle time before it
+    out.append(INT32.pack(throttle_ms) + endpoints_field(hints))
     return b"".join(out)

@@ -1,0 +1,54 @@
+"""Where a broker is reached: one endpoint for each listener of each face.
+
+Do not change: stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.metadata.fact_json import FactReader
+
+KAFKA, HTTP = "kafka", "http"
+"""Faces."""
+PLAINTEXT = "PLAINTEXT"
+"""Of security: none. Also the name of the listener that is not given one, as in Kafka."""
+
+
+@dataclass(slots=True)
+class Endpoint:
+    """One address, as clients are told it."""
+
+    face: str
+    listener: str
+    host: str
+    port: int
+    security: str = PLAINTEXT
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, reader: FactReader) -> Endpoint:
+        """Take it out of one JSON object. Raises DataCorrupt."""
+        return cls(
+            reader.text("face"),
+            reader.text("listener"),
+            reader.text("host"),
+            reader.integer("port", 0),
+            reader.text("security"),
+            reader.rest(),
+        )
+
+
+def address_of(endpoints: Iterable[Endpoint], face: str) -> tuple[str, int]:
+    """The first address of a face; ("", 0) where it has none."""
+    return next(((one.host, one.port) for one in endpoints if one.face == face), ("", 0))
+
+
+def listeners_text(endpoints: Iterable[Endpoint]) -> str:
+    """The listeners for Kafka clients, as Kafka writes them."""
+    kafka = (one for one in endpoints if one.face == KAFKA)
+    return ",".join(f"{one.listener}://{one.host}:{one.port}" for one in kafka)

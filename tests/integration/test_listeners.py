@@ -1,0 +1,91 @@
+"""Several listeners on one broker, as real clients meet them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from tests.integration.broker import Broker
+
+TIMEOUT_S = 30
+SERVE = [sys.executable, "-m", "headrace.cli.main", "serve"]
+
+
+def ready(broker: Broker) -> dict:
+    return json.loads((broker.log_path.parent / "ready.json").read_text())
+
+
+def round_trip(bootstrap: str, topic: str) -> set[str]:
+    """Write and read a record; the addresses that the cluster's metadata names."""
+    from confluent_kafka import Consumer, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, b"value")
+    assert producer.flush(TIMEOUT_S) == 0
+    group = {"group.id": topic, "auto.offset.reset": "earliest"}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **group})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None
+        assert message.value() == b"value"
+        consumer.commit(message, asynchronous=False)
+    finally:
+        consumer.close()
+    brokers = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S).brokers
+    return {f"{one.host}:{one.port}" for one in brokers.values()}
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_client_stays_on_the_listener_that_it_came_through(tmp_path, workers) -> None:
+    broker = Broker(tmp_path, "--workers", workers)
+    broker.kafka = "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.2:0"
+    broker.start()
+    try:
+        if workers == "1":
+            listeners = ready(broker)["listeners"]
+            assert list(listeners) == ["INSIDE", "OUTSIDE"]
+            assert listeners["INSIDE"] == broker.kafka
+            for name, address in listeners.items():
+                assert round_trip(address, f"by-{name}") == {address}
+        else:
+            told = round_trip(broker.kafka, "inside")
+            assert told == set(broker.kafka.split(","))
+    finally:
+        broker.stop()
+
+
+def test_a_listener_is_advertised_under_another_address(tmp_path) -> None:
+    broker = Broker(tmp_path, "--advertise", "OUTSIDE://localhost:1")
+    broker.kafka = "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0"
+    broker.start()
+    try:
+        from confluent_kafka.admin import AdminClient
+
+        listeners = ready(broker)["listeners"]
+        for name, told in (("INSIDE", listeners["INSIDE"]), ("OUTSIDE", "localhost:1")):
+            client = AdminClient({"bootstrap.servers": listeners[name], "log_level": 0})
+            (one,) = client.list_topics(timeout=TIMEOUT_S).brokers.values()
+            assert f"{one.host}:{one.port}" == told
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kafka", "A://127.0.0.1:0,A://127.0.0.1:0"], "names that differ"),
+        (["--kafka", "SSL://127.0.0.1:0"], "without TLS or SASL"),
+        (["--kafka", "127.0.0.1:0", "--advertise", "B://h:1"], "no such listener"),
+        (["--kafka", "A://127.0.0.1:0,B://0.0.0.0:0"], "--open-to-network"),
+    ],
+)
+def test_listeners_that_cannot_be_are_refused(tmp_path, arguments, message) -> None:
+    command = [*SERVE, "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode in {1, 2}
+    assert message in ran.stderr
+    assert not (tmp_path / "data").exists()
