@@ -42,6 +42,7 @@ FRAME_BYTES_MIN: Final = 8
 ANY_TERM: Final = -1
 """Of an answer that may leave at any time."""
 SIZE_BYTES: Final = 4
+_NOT_OPEN: Final = Session(PLAINTEXT, "")
 
 
 class Reply:
@@ -137,8 +138,8 @@ class Connection:
         """`listener`: the name of the one that the client came through."""
         self._dispatcher = dispatcher
         self.listener = listener
-        self.session = Session(listener, "")
-        """The dispatcher opens another when the client is connected."""
+        self.session = _NOT_OPEN
+        """The dispatcher opens one when the client is connected."""
         self.must_be_admitted = True
         """Whether the dispatcher has to ask before it takes a request."""
         self.throttle_ms = 0
