@@ -52,11 +52,15 @@ LOADS = (
 
 def produce(address: str, load: Load) -> float:
     """Send it all and read every answer; seconds."""
-    host, _, port = address.rpartition(":")
     now_ms = time.time_ns() // 1_000_000
     records = [Record(at, now_ms, None, RECORD, []) for at in range(load.records)]
-    request = produce_request(TOPIC, 0, encode_batch(records))
-    error_at = 4 + 4 + 4 + 2 + len(TOPIC) + 4 + 4
+    return send(address, TOPIC, produce_request(TOPIC, 0, encode_batch(records)), load)
+
+
+def send(address: str, topic: str, request: bytes, load: Load) -> float:
+    """Send a Produce request with one partition of `topic` as often as the load says; seconds."""
+    host, _, port = address.rpartition(":")
+    error_at = 4 + 4 + 4 + 2 + len(topic) + 4 + 4
     answer_size = error_at + 2 + 8 + 8 + 8 + 4
     sent = answered = 0
     rest = b""

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.shares.commands import (
     ACCEPT,
@@ -197,7 +198,8 @@ class Queues:
             if left_s <= 0 or not found.waiting:
                 return []
             retry_s = left_s if found.error is None else min(left_s, RETRY_S)
-            await self._wait(topic, found.waiting, retry_s)
+            waiting = [(topic, number, pause) for number, pause in found.waiting]
+            await wait_for_records(self._node.shares, waiting, retry_s)
 
     async def _begin(self, topic: Topic, group_id: str) -> None:
         """Begin on every partition, though messages of the first may be enough: else what comes to
@@ -256,19 +258,6 @@ class Queues:
         if not served:
             raise NotOwner(f"this broker serves no partition of {topic.name}: ask another one")
         return served
-
-    async def _wait(self, topic: Topic, waiting: list[tuple[int, Pause]], timeout_s: float) -> None:
-        node = self._node
-        waits = [
-            node.tasks.start(node.shares.wait(topic, number, pause, timeout_s), "a receive waits")
-            for number, pause in waiting
-        ]
-        try:
-            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waits:
-                task.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
 
     # --- settle ------------------------------------------------------------------------------
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headrace.errors import BatchCorrupt, RecordInvalid
 from headrace.records.codec import read_record_headers, read_varint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace.records.batch import BatchHeader
 
 DELIVER_AT = "headrace-deliver-at"
@@ -61,6 +60,7 @@ KEYS_BYTES_MAX = 4_096
 KEYS_MAX = 64
 SHOWN_MAX = 40
 
+_CACHED_BYTES_MAX = 256  # of a record's headers
 _DIGITS_MAX = 16  # of TIME_MS_MAX; int() of a long text takes quadratic time
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
@@ -196,7 +196,7 @@ class NamedSequence(NamedTuple):
 
 
 class RecordAttributes(NamedTuple):
-    """What admission needs to know of one record that carries reserved headers."""
+    """What admission needs to know of one record that is delayed or has a named sequence."""
 
     batch_index: int
     """In its batch, from 0."""
@@ -207,49 +207,17 @@ class RecordAttributes(NamedTuple):
     """Whether it is a half message."""
 
 
-_CHECKS: Final[dict[str, Callable[[str, bytes], object]]] = {
-    DELIVER_AT: lambda name, value: _number(name, value, TIME_MS_MAX),
-    DELAY: lambda name, value: _number(name, value, DELAY_MS_MAX),
-    EXPIRE_AT: lambda name, value: _number(name, value, TIME_MS_MAX),
-    PRIORITY: lambda name, value: _number(name, value, PRIORITY_MAX),
-    SEQUENCE: lambda name, value: _number(name, value, SEQUENCE_MAX),
-    TAG: _tag,
-    KEYS: _keys,
-    MESSAGE_GROUP: _text,
-    MESSAGE_ID: _text,
-    HALF: _text,
-    PRODUCER: _text,
+_NUMBERS: Final = {
+    DELIVER_AT: TIME_MS_MAX,
+    DELAY: DELAY_MS_MAX,
+    EXPIRE_AT: TIME_MS_MAX,
+    PRIORITY: PRIORITY_MAX,
+    SEQUENCE: SEQUENCE_MAX,
 }
-RESERVED: Final = frozenset(_CHECKS)
+"""The largest value of each."""
+RESERVED: Final = frozenset({*_NUMBERS, TAG, KEYS, MESSAGE_GROUP, MESSAGE_ID, HALF, PRODUCER})
 """The names that admission looks for. Others with the same prefix are kept and mean nothing."""
-
-
-def read_attributes(headers: Headers, index: int, received_ms: int) -> RecordAttributes | None:
-    """Check all reserved headers of a record; None if it has none. Raises RecordInvalid."""
-    found = {name: value for name, value in headers if name in RESERVED}
-    values = {n: _CHECKS[n](n, value) for n, value in found.items() if value is not None}
-    if not values:
-        return None
-    if (PRODUCER in values) != (SEQUENCE in values):
-        present, absent = (PRODUCER, SEQUENCE) if PRODUCER in values else (SEQUENCE, PRODUCER)
-        raise RecordInvalid(
-            f"header {present} is set without {absent}: set both, or neither", header=absent
-        )
-    if HALF in values and MESSAGE_ID not in values:
-        raise RecordInvalid(
-            f"header {HALF} is set without {MESSAGE_ID}, by which the message is committed: set"
-            " both",
-            header=MESSAGE_ID,
-        )
-    due_ms = values.get(DELIVER_AT)
-    delay_ms = values.get(DELAY)
-    if not isinstance(due_ms, int):
-        due_ms = received_ms + delay_ms if isinstance(delay_ms, int) else None
-    named = None
-    name, sequence = values.get(PRODUCER), values.get(SEQUENCE)
-    if isinstance(name, str) and isinstance(sequence, int):
-        named = NamedSequence(name, sequence)
-    return RecordAttributes(index, due_ms, named, HALF in values)
+_BY_BYTES: Final = {name.encode(): name for name in RESERVED}
 
 
 def has_reserved(payload: bytes) -> bool:
@@ -258,31 +226,138 @@ def has_reserved(payload: bytes) -> bool:
 
 
 def scan_records(payload: bytes, header: BatchHeader, received_ms: int) -> list[RecordAttributes]:
-    """The attributes of all records that have some, from a batch's decompressed bytes.
+    """Check the attributes of all records of a batch, given its decompressed bytes.
 
-    Raises RecordInvalid, which names the record, on a malformed attribute; BatchCorrupt where the
-    bytes are no records.
+    Returns those of the records that are delayed or belong to a named sequence. Raises
+    RecordInvalid, which names the record, on a malformed attribute; BatchCorrupt where the bytes
+    are no records.
     """
     found: list[RecordAttributes] = []
-    hit = payload.find(RESERVED_PREFIX)
+    find = payload.find
+    hit = find(RESERVED_PREFIX)
     at, size = 0, len(payload)
     try:
         for index in range(header.record_count):
             if hit < 0:
                 break
-            length, at = read_varint(payload, at)
+            byte = payload[at]
+            if byte < 128:
+                length = (byte >> 1) ^ -(byte & 1)
+                at += 1
+            else:
+                length, at = read_varint(payload, at)
             end = at + length
             if not at < end <= size:
                 raise BatchCorrupt(f"record {index} has {length} bytes, {size - at} are left")
             if hit < end:
-                record = _read_one(payload, at, end, index, received_ms)
-                if record is not None:
-                    found.append(record)
-                hit = payload.find(RESERVED_PREFIX, end)
+                section = payload[_headers_at(payload, at) : end]
+                is_small = len(section) <= _CACHED_BYTES_MAX
+                try:
+                    parsed = _parse_cached(section) if is_small else _parse(section)
+                except RecordInvalid as error:
+                    raise _in_batch(error, index) from None
+                if parsed is not None:
+                    due_ms, delay_ms, named, is_half = parsed
+                    if due_ms is None and delay_ms is not None:
+                        due_ms = received_ms + delay_ms
+                    found.append(RecordAttributes(index, due_ms, named, is_half))
+                hit = find(RESERVED_PREFIX, end)
             at = end
     except IndexError:
         raise BatchCorrupt("the batch ends within a record") from None
     return found
+
+
+def _in_batch(error: RecordInvalid, index: int) -> RecordInvalid:
+    return RecordInvalid(
+        f"record {index} of the batch: {error}; nothing of the batch is stored",
+        record_errors=[(index, str(error))],
+        **error.fields,
+    )
+
+
+def _headers_at(payload: bytes, at: int) -> int:
+    """Where the headers begin of the record whose attributes byte is at `at`."""
+    at += 1
+    for _ in range(2):  # past the deltas of timestamp and offset
+        while payload[at] & 0x80:
+            at += 1
+        at += 1
+    for _ in range(2):  # past key and value
+        byte = payload[at]
+        if byte < 128:
+            at += 1
+            size = (byte >> 1) ^ -(byte & 1)
+        else:
+            size, at = read_varint(payload, at)
+        if size > 0:
+            at += size
+    return at
+
+
+_Parsed: TypeAlias = "tuple[int | None, int | None, NamedSequence | None, bool]"
+"""(due_ms, delay_ms, named sequence, whether it is a half message)"""
+
+
+def _parse(section: bytes) -> _Parsed | None:
+    """Check the attributes in a record's headers; None where nothing concerns admission.
+
+    Raises RecordInvalid, BatchCorrupt, and IndexError where the section ends too early.
+    """
+    values: dict[str, bytes] = {}
+    count, at = read_varint(section, 0)
+    end = len(section)
+    for _ in range(count):
+        size, at = read_varint(section, at)
+        name = section[at : at + size] if size >= 0 else None
+        if name is None or at + size > end:
+            raise BatchCorrupt("a record header's name does not lie within its record")
+        size, at = read_varint(section, at + size)
+        known = _BY_BYTES.get(name)
+        if known is not None and size >= 0:
+            values[known] = section[at : at + size]
+        elif known is not None:
+            values.pop(known, None)
+        at += max(size, 0)
+    if at != end:
+        raise BatchCorrupt(f"a record's headers end {end - at} bytes before the record does")
+    return _checked(values)
+
+
+_parse_cached = lru_cache(maxsize=1_024)(_parse)
+"""The headers of one producer's records are often the same."""
+
+
+def _checked(values: dict[str, bytes]) -> _Parsed | None:
+    for name, value in values.items():
+        if name in _NUMBERS:
+            _number(name, value, _NUMBERS[name])
+        elif name == TAG:
+            _tag(name, value)
+        elif name == KEYS:
+            _keys(name, value)
+        else:
+            _text(name, value)
+    named = None
+    if PRODUCER in values or SEQUENCE in values:
+        if PRODUCER not in values or SEQUENCE not in values:
+            present, absent = (PRODUCER, SEQUENCE) if PRODUCER in values else (SEQUENCE, PRODUCER)
+            raise RecordInvalid(
+                f"header {present} is set without {absent}: set both, or neither", header=absent
+            )
+        named = NamedSequence(values[PRODUCER].decode(), int(values[SEQUENCE]))
+    is_half = HALF in values
+    if is_half and MESSAGE_ID not in values:
+        raise RecordInvalid(
+            f"header {HALF} is set without {MESSAGE_ID}, by which the message is committed: set"
+            " both",
+            header=MESSAGE_ID,
+        )
+    due_ms = int(values[DELIVER_AT]) if DELIVER_AT in values else None
+    delay_ms = int(values[DELAY]) if DELAY in values else None
+    if due_ms is None and delay_ms is None and named is None and not is_half:
+        return None
+    return due_ms, delay_ms, named, is_half
 
 
 def named_sequences_of(payload: bytes, header: BatchHeader) -> list[NamedSequence]:
@@ -307,19 +382,3 @@ def named_sequences_of(payload: bytes, header: BatchHeader) -> list[NamedSequenc
     except IndexError:
         raise BatchCorrupt("the batch ends within a record") from None
     return found
-
-
-def _read_one(
-    payload: bytes, at: int, end: int, index: int, received_ms: int
-) -> RecordAttributes | None:
-    headers, headers_end = read_record_headers(payload, at)
-    if headers_end != end:
-        raise BatchCorrupt(f"a record says it ends at {end}, its fields end at {headers_end}")
-    try:
-        return read_attributes(headers, index, received_ms)
-    except RecordInvalid as error:
-        raise RecordInvalid(
-            f"record {index} of the batch: {error}; nothing of the batch is stored",
-            record_errors=[(index, str(error))],
-            **error.fields,
-        ) from None

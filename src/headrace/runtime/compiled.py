@@ -57,6 +57,7 @@ CORE = (
     "log/reading",
     "log/partition_log",
     "broker/services/appends",
+    "broker/services/long_poll",
     "kafka/wire/primitives",
     "kafka/wire/produce",
     "kafka/wire/fetch",

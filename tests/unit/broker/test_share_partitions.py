@@ -8,6 +8,7 @@ import functools
 import pytest
 from tests.unit.kafka.face_rig import batch, broker
 
+from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, Settlement
 from headrace.errors import RecordStateInvalid, TopicUnknown
@@ -123,13 +124,15 @@ async def test_who_waits_hears_of_new_records_and_of_released_ones():
         topic = await topic_with(rig)
         shares = rig.node.shares
         empty = await shares.receive(topic, 0, ask())
-        waiting = asyncio.create_task(shares.wait(topic, 0, empty.pause, 30))
+        waiting = asyncio.create_task(wait_for_records(shares, [(topic, 0, empty.pause)], 30))
         await asyncio.sleep(0)
         await append(topic, batch(b"1"))
         await asyncio.wait_for(waiting, 5)
         received = await shares.receive(topic, 0, ask())
         empty = await shares.receive(topic, 0, ask("b"))
-        waiting = asyncio.create_task(shares.wait(topic, 0, empty.pause._replace(wait_ms=-1), 30))
+        waiting = asyncio.create_task(
+            wait_for_records(shares, [(topic, 0, empty.pause._replace(wait_ms=-1))], 30)
+        )
         await asyncio.sleep(0)
         await settle(rig, topic, everything(received, RELEASE))
         await asyncio.wait_for(waiting, 5)
@@ -143,7 +146,7 @@ async def test_a_lock_that_ends_makes_its_record_available_without_anything_new(
         await shares.receive(topic, 0, ask("a", lock_ms=30))
         async with asyncio.timeout(10):
             while not (again := await shares.receive(topic, 0, ask("b"))).acquired:
-                await shares.wait(topic, 0, again.pause, 30)
+                await wait_for_records(shares, [(topic, 0, again.pause)], 30)
         assert again.acquired[0].deliveries == 2
 
 
@@ -290,7 +293,9 @@ async def test_an_idle_group_of_committed_records_waits_while_a_transaction_is_o
         received = await rig.node.shares.receive(topic, 0, ask())
         assert received.pause is not None
         assert received.pause.wait_ms == -1, "nothing comes by time alone"
-        waiting = asyncio.create_task(rig.node.shares.wait(topic, 0, received.pause, 30))
+        waiting = asyncio.create_task(
+            wait_for_records(rig.node.shares, [(topic, 0, received.pause)], 30)
+        )
         await append(topic, batch(b"behind it"))
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -304,7 +309,9 @@ async def test_what_comes_between_a_receive_and_its_wait_is_not_missed():
         topic = await topic_with(rig)
         received = await rig.node.shares.receive(topic, 0, ask())
         await append(topic, batch(b"1"))
-        await asyncio.wait_for(rig.node.shares.wait(topic, 0, received.pause, 30), 5)
+        await asyncio.wait_for(
+            wait_for_records(rig.node.shares, [(topic, 0, received.pause)], 30), 5
+        )
 
 
 @in_a_loop

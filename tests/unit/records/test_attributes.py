@@ -91,7 +91,6 @@ def test_a_scan_names_the_records_that_admission_has_to_look_at(codec):
     assert _scan(headers, codec) == [
         RecordAttributes(1, 1_005, None),
         RecordAttributes(3, None, NamedSequence("p", 7)),
-        RecordAttributes(4, None, None),
         RecordAttributes(5, 99, None),
     ]
 

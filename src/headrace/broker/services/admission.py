@@ -94,7 +94,7 @@ def admit(
     Raises BatchCorrupt, also above `bytes_max`, RecordInvalid, and BatchTooLarge: a small batch may
     decompress to much, which must not wait for its log to be ready.
     """
-    batch = bytes(records)
+    batch: bytes | memoryview = records
     name = "none" if config.compression == "uncompressed" else config.compression
     codec = codec_of_name(name)
     own_codec = header.attributes & COMPRESSION_MASK
@@ -113,13 +113,15 @@ def admit(
         elif found := scan_records(payload, header, now_ms):
             later, named = _attributes(found, header, now_ms)
             if later:
-                return _split(batch, header, later, config, now_ms, codec, bytes_max)
+                return _split(bytes(batch), header, later, config, now_ms, codec, bytes_max)
         if codec is not None and is_recompressed:
             batch = compress_batch(header, payload, codec)
     if config.is_log_append_time:
         batch = log_append_time(batch, now_ms)
     if named:
         batch = mark_named(batch)
+    if batch is records:  # it was looked at alone
+        return Admitted(records, header, None, named, is_unread)
     config.check_size(len(batch))
     return Admitted(batch, check_batch(batch), None, named, is_unread)
 

@@ -165,7 +165,8 @@ class Appends:
         Raises HeadraceError.
         """
         if (
-            not is_kept(header, partition.config)
+            not partition.config.is_opaque  # `is_kept`, without the call
+            or header[12] > header[1]
             or header[5] & TRANSACTIONAL
             or partition in self._queues
         ):

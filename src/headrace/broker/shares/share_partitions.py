@@ -48,6 +48,7 @@ from headrace.coordination.shares.share_machine import ShareMachine, ShareRecord
 from headrace.errors import GroupUnknown, HeadraceError, NotOwner, TopicUnknown
 from headrace.log.reading import fetch, offset_of_time
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
+from headrace.log.waiters import Waiters
 from headrace.metadata.facts import CompanionKind
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ ROUNDS_MAX = 64
 """Of one receive: each learns keys, or passes over records that nobody gets."""
 ROWS_BYTES = 256 * 1024
 """Batches whose keys are learned at a time."""
-WAKE_LATE_MS = 2
-"""A lock's end is acted on by the shard's timer, which comes a moment after it."""
 WAKE_NEVER = -1
 
 OFFSET_MAX = 2**63 - 1
@@ -118,7 +117,7 @@ class Received:
     """Set where nothing was acquired; for `wait`."""
 
 
-class _Hosted:
+class Hosted:
     """The machine of one partition, for one tenure."""
 
     __slots__ = ("data", "journal", "settled", "shard", "waiters")
@@ -128,13 +127,21 @@ class _Hosted:
         self.journal = journal
         self.shard = shard
         self.settled = 0
-        self.waiters: dict[_Waiter, None] = {}
+        self.waiters = Waiters()
 
     def wake(self) -> None:
         """Records may be available again, or the next ones of their keys."""
         self.settled += 1
-        for waiter in list(self.waiters):
-            waiter.notify()
+        self.waiters.wake()
+
+    def has_changed(self, pause: Pause) -> bool:
+        """Whether there may be more than the receive saw that gave `pause`."""
+        end = self.data.visibility.bound(pause.isolation).offset
+        return (end, self.settled) != (pause.readable_end, pause.settled)
+
+    def sources(self, pause: Pause) -> list[tuple[Waiters, int]]:
+        """What notifies of a change, each with the isolation to wait at."""
+        return [(self.waiters, READ_UNCOMMITTED), (self.data.waiters, pause.isolation)]
 
 
 class SharePartitions:
@@ -158,7 +165,7 @@ class SharePartitions:
         self._ownership = ownership
         self._terms = terms
         self._is_alone = is_alone
-        self._hosted: dict[tuple[UUID, int], _Hosted] = {}
+        self._hosted: dict[tuple[UUID, int], Hosted] = {}
         self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
 
     # --- what faces ask ----------------------------------------------------------------------
@@ -199,7 +206,7 @@ class SharePartitions:
 
     @staticmethod
     async def _acquire(
-        hosted: _Hosted, request: ReceiveRequest, within: Sequence[tuple[int, int]]
+        hosted: Hosted, request: ReceiveRequest, within: Sequence[tuple[int, int]]
     ) -> AcquireReply:
         command = AcquireCommand(
             request.group_id,
@@ -213,25 +220,12 @@ class SharePartitions:
         _check(reply.error)
         return reply
 
-    async def wait(self, topic: Topic, number: int, pause: Pause, timeout_s: float) -> None:
-        """Return when there may be more than a receive saw, or after `timeout_s`."""
-        hosted = await self._host(topic, number)
-        waiter = _Waiter()
-        hosted.waiters[waiter] = None
-        hosted.data.waiters.add(waiter, pause.isolation)
-        try:
-            end = hosted.data.visibility.bound(pause.isolation).offset
-            if (end, hosted.settled) != (pause.readable_end, pause.settled):
-                return
-            if pause.wait_ms != WAKE_NEVER:
-                timeout_s = min(timeout_s, (pause.wait_ms + WAKE_LATE_MS) / 1000)
-            async with asyncio.timeout(timeout_s):
-                await waiter.event.wait()
-        except TimeoutError:
-            pass
-        finally:
-            hosted.data.waiters.discard(waiter)
-            hosted.waiters.pop(waiter, None)
+    async def watched(self, topic: Topic, number: int) -> Hosted:
+        """The partition, for those who wait until there may be more than a receive saw.
+
+        Raises NotOwner, TopicUnknown, StorageUnavailable.
+        """
+        return await self._host(topic, number)
 
     async def settle(
         self,
@@ -321,7 +315,7 @@ class SharePartitions:
 
     # --- the machine of a partition ----------------------------------------------------------
 
-    async def _host_or_none(self, topic: Topic, number: int) -> _Hosted | None:
+    async def _host_or_none(self, topic: Topic, number: int) -> Hosted | None:
         """None where no share group has ever begun on the partition."""
         data = topic.require_log(number)
         if (topic.id, number) not in self._hosted and self._ownership.is_mine(topic, number):
@@ -330,7 +324,7 @@ class SharePartitions:
                 return None
         return await self._host(topic, number)
 
-    async def _host(self, topic: Topic, number: int) -> _Hosted:
+    async def _host(self, topic: Topic, number: int) -> Hosted:
         data = topic.require_log(number)
         if data.is_deleted:
             raise TopicUnknown(f"topic {topic.name!r} was deleted")
@@ -350,7 +344,7 @@ class SharePartitions:
             )
             if topic.log(number) is not data:
                 raise NotOwner(f"{data.name} has changed hands: refresh the metadata")
-            hosted = self._hosted[key] = _Hosted(data, journal, self._shard(topic, number, journal))
+            hosted = self._hosted[key] = Hosted(data, journal, self._shard(topic, number, journal))
         self._opening.pop(key, None)
         return hosted
 
@@ -372,7 +366,7 @@ class SharePartitions:
             perform,
         )
 
-    async def _open_group(self, hosted: _Hosted, group_id: str, topic_id: UUID) -> None:
+    async def _open_group(self, hosted: Hosted, group_id: str, topic_id: UUID) -> None:
         await self._begin(group_id, topic_id)
         terms = self._terms(group_id)
         machine, log_config, config = hosted.shard.machine, hosted.data.config, terms.config
@@ -403,7 +397,7 @@ class SharePartitions:
         found = await offset_of_time(data, environment.store, since_ms)
         return data.high_watermark if found.offset < 0 else found.offset
 
-    async def _learn(self, hosted: _Hosted, group_id: str, rows_from: int, isolation: int) -> bool:
+    async def _learn(self, hosted: Hosted, group_id: str, rows_from: int, isolation: int) -> bool:
         """Tell the machine the keys of the records from `rows_from` on; whether there are any."""
         start = max(rows_from, hosted.data.log_start_offset)
         store = self._environment.store
@@ -424,7 +418,7 @@ class SharePartitions:
 
     async def _read(
         self,
-        hosted: _Hosted,
+        hosted: Hosted,
         ranges: Sequence[tuple[int, int]],
         request: ReceiveRequest,
         isolation: int,
@@ -442,19 +436,6 @@ class SharePartitions:
                 data, aborted = bytes(fetched.data), fetched.aborted or ()
                 reached = max(reached, found.add(data, offset, last, aborted))
         return found
-
-
-class _Waiter:
-    """See log.waiters.Waiter."""
-
-    __slots__ = ("event",)
-
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
-
-    def notify(self) -> None:
-        """See Waiter."""
-        self.event.set()
 
 
 def _check(error: HeadraceError | None) -> None:

@@ -7,7 +7,6 @@ repeated.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import (
@@ -16,6 +15,7 @@ from headrace.errors import (
     ShareSessionLimitReached,
     ShareSessionUnknown,
 )
+from headrace.log.waiters import Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,15 @@ PartitionKey = tuple["UUID", int]
 class ShareSession:
     """What one member fetches here."""
 
-    __slots__ = ("connection", "ended", "epoch", "group_id", "member_id", "partitions")
+    __slots__ = (
+        "connection",
+        "epoch",
+        "group_id",
+        "has_ended",
+        "member_id",
+        "partitions",
+        "waiters",
+    )
 
     def __init__(self, group_id: str, member_id: str, connection: object) -> None:
         self.group_id = group_id
@@ -43,8 +51,10 @@ class ShareSession:
         self.connection = connection
         self.epoch = 1
         self.partitions: dict[PartitionKey, None] = {}
-        self.ended = asyncio.Event()
-        """Set when the session is closed: who acquires for it then would acquire for no one."""
+        self.has_ended = False
+        """Whether the session is closed: what is acquired for it then is acquired for no one."""
+        self.waiters = Waiters()
+        """Notified when it ends."""
 
     def update(self, wanted: Iterable[PartitionKey], forgotten: Iterable[PartitionKey]) -> None:
         """Take over what changed. Raises RequestInvalid where it becomes too much."""
@@ -109,7 +119,8 @@ class ShareSessions:
         """End the member's session; what it holds is released by the caller."""
         session = self._sessions.pop((group_id, member_id), None)
         if session is not None:
-            session.ended.set()
+            session.has_ended = True
+            session.waiters.wake()
             known = self._by_connection[session.connection]
             known.pop((group_id, member_id), None)
             if not known:

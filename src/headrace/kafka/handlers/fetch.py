@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from headrace.broker.services.long_poll import LongPoll
 from headrace.errors import (
     HeadraceError,
     LeaderEpochFenced,
@@ -67,12 +68,11 @@ class _Fetch:
         "handler",
         "is_done",
         "is_incremental",
-        "is_scheduled",
         "partitions",
+        "poll",
         "reply",
         "request",
         "session",
-        "timer",
         "version",
         "wanted",
     )
@@ -90,15 +90,15 @@ class _Fetch:
         self.wanted: list[FetchPartition] = []
         self.partitions: list[PartitionLog | HeadraceError] = []
         self.bytes_max = 0
-        self.timer: asyncio.TimerHandle | None = None
+        self.poll: LongPoll | None = None
+        """While it waits."""
         self.is_done = False
-        self.is_scheduled = False
 
-    def notify(self) -> None:
-        """See Waiter: look again at the end of this turn."""
-        if not self.is_scheduled and not self.is_done:
-            self.is_scheduled = True
-            self.handler.loop.call_soon(self.handler.again, self)
+    def look(self, is_over: bool) -> None:  # a callback
+        """See LongPoll."""
+        if is_over:
+            self.request = self.request._replace(wait_ms_max=0)
+        self.handler.again(self)
 
 
 class FetchHandler:
@@ -167,7 +167,6 @@ class FetchHandler:
 
     def again(self, fetch: _Fetch) -> None:
         """A bound has moved."""
-        fetch.is_scheduled = False
         if not fetch.is_done:
             try:
                 self._look(fetch, is_first=False)
@@ -324,33 +323,25 @@ class FetchHandler:
     # --- waiting and answering ---------------------------------------------------------------
 
     def _wait(self, fetch: _Fetch) -> None:
+        poll = fetch.poll = LongPoll(self.loop, fetch.look)
         for partition in fetch.partitions:
             if isinstance(partition, PartitionLog):
-                partition.waiters.add(fetch, fetch.request.isolation)
+                poll.watch(partition.waiters, fetch.request.isolation)
         self._waiting.setdefault(fetch.reply.connection, {})[fetch] = None
         self.waiting += 1
         wait_ms = min(fetch.request.wait_ms_max, WAIT_MS_MAX)
-        fetch.timer = self.loop.call_later(wait_ms / 1000, self._time_is_over, fetch)
+        poll.begin(wait_ms / 1000)
 
     def _leave(self, fetch: _Fetch) -> None:
-        if fetch.timer is not None:
-            fetch.timer.cancel()
-            fetch.timer = None
+        if fetch.poll is not None:
+            fetch.poll.end()
+            fetch.poll = None
             self.waiting -= 1
             waiting = self._waiting.get(fetch.reply.connection)
             if waiting is not None:
                 del waiting[fetch]
                 if not waiting:
                     del self._waiting[fetch.reply.connection]
-            for partition in fetch.partitions:
-                if isinstance(partition, PartitionLog):
-                    partition.waiters.discard(fetch)
-
-    def _time_is_over(self, fetch: _Fetch) -> None:
-        if fetch.is_done:
-            return
-        fetch.request = fetch.request._replace(wait_ms_max=0)
-        self.again(fetch)
 
     def _answer(self, fetch: _Fetch, results: list[FetchResult]) -> None:
         self._leave(fetch)

@@ -200,6 +200,8 @@ class ProduceHandler:
             route = self._routes.get(key)
             if route is None:
                 found = self._partition(topic, number, version)
+                if not found.config.is_opaque:
+                    return False  # before its CRC is computed, which is done once
                 route = self._routes[key] = (found, frame_around_one(version, topic, number))
             partition, around = route
             header = check_single(records)

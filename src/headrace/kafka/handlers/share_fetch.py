@@ -13,6 +13,7 @@ from uuid import UUID
 
 from headrace.broker.coordinators.group_config import group_value
 from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
+from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.shares.share_partitions import Pause, Received, ReceiveRequest
 from headrace.broker.shares.share_sessions import (
     CLOSE_EPOCH,
@@ -176,7 +177,7 @@ async def _receive_all(
     records_left = min(max(request.max_records, 1), RECORDS_MAX)
     bytes_left = min(max(request.max_bytes, 1), BYTES_MAX)
     for key in list(session.partitions):
-        if records_left <= 0 or bytes_left <= 0 or session.ended.is_set():
+        if records_left <= 0 or bytes_left <= 0 or session.has_ended:
             break
         asked = ReceiveRequest(
             session.group_id, session.member_id, records_left, bytes_left, is_strict=is_strict
@@ -203,19 +204,12 @@ async def _wait_for_any(
     waiting: Sequence[tuple[PartitionKey, Pause]],
     timeout_s: float,
 ) -> None:
-    """Until a partition may have something, the session ends, or the time is over."""
-    start = node.tasks.start
-    waits: list[asyncio.Task[Any]] = [start(session.ended.wait(), "a share session's end")]
-    try:
-        for key, pause in waiting:
-            topic, number = _partition(node, key)
-            wait = node.shares.wait(topic, number, pause, timeout_s)
-            waits.append(start(wait, "a share fetch waits"))
-        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waits:
-            task.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
+    """Until a partition may have something, the session ends, or the time is over.
+
+    Raises TopicUnknown.
+    """
+    partitions = [(*_partition(node, key), pause) for key, pause in waiting]
+    await wait_for_records(node.shares, partitions, timeout_s, session.waiters)
 
 
 async def _fetch(
@@ -227,7 +221,7 @@ async def _fetch(
     is_strict = version >= 2 and request.share_acquire_mode == STRICT_MODE
     while True:
         outcomes, waiting = await _receive_all(node, session, request, is_strict=is_strict)
-        if session.ended.is_set():
+        if session.has_ended:
             # Its records were released when it ended; what was acquired since is released now.
             await node.share_groups.release(session)
             raise ShareSessionUnknown("the share session has ended: open another one")

@@ -1,0 +1,147 @@
+"""What an append and a fetch cost a broker, beside another version, and with queue attributes.
+
+    python -m benchmarks.appends --base ../before/src [--rounds 40]
+
+Both brokers run all the time, each from its own sources, and take turns on the same load: requests
+made once, a fixed number under way on one connection, every answer's error code looked at. The
+figures are the broker's CPU time, user and kernel, for each request; what is compared is the ratio
+of neighbouring turns, since the machine's speed drifts. Records are of 100 B.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from statistics import median, quantiles
+from typing import NamedTuple
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.integration.broker import Broker
+
+from benchmarks.broker_cpu import Load, send
+from headrace.records.codec import Headers, Record, encode_batch
+from headrace_bench.raw_client import fetch_all, produce_request
+
+PLAIN, ATTRIBUTES = "plain", "attributes"
+LOADS = (
+    Load("1 record a request", 1, 64, 3_000),
+    Load("145 records a request (16 KiB)", 145, 16, 500),
+)
+FETCH_BYTES = 16 * 1024
+FETCHED = Load("", 145, 4, 600)
+FETCH_PASSES = 2
+HEADERS: dict[str, Headers] = {
+    "no headers": [],
+    "a priority": [("headrace-priority", b"7")],
+    "priority, tag, expiry": [
+        ("headrace-priority", b"7"),
+        ("headrace-tag", b"order"),
+        ("headrace-expire-at", b"1900000000000"),
+    ],
+}
+
+
+class Side(NamedTuple):
+    """One of the brokers that are compared."""
+
+    name: str
+    broker: Broker
+
+    def cpu_us(self) -> float:
+        """CPU time so far, of all threads; known to the nanosecond, so that turns can be short."""
+        assert self.broker.process is not None
+        threads = Path(f"/proc/{self.broker.process.pid}/task").glob("*/schedstat")
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1_000
+
+
+def requests_of(topic: str, load: Load, headers: Headers) -> bytes:
+    """One request of the load."""
+    now_ms = time.time_ns() // 1_000_000
+    records = [Record(at, now_ms, None, bytes(100), headers) for at in range(load.records)]
+    return produce_request(topic, 0, encode_batch(records))
+
+
+def produce_cost(side: Side, topic: str, load: Load, headers: Headers) -> float:
+    """Microseconds of broker CPU a request."""
+    before = side.cpu_us()
+    send(side.broker.kafka, topic, requests_of(topic, load, headers), load)
+    return (side.cpu_us() - before) / load.requests
+
+
+def fetch_cost(side: Side) -> float:
+    """Microseconds of broker CPU a fetch of one batch."""
+    before = side.cpu_us()
+    end = FETCHED.records * FETCHED.requests
+    for _ in range(FETCH_PASSES):
+        fetch_all(side.broker.kafka, "fetched", end, FETCH_BYTES)
+    return (side.cpu_us() - before) / (FETCH_PASSES * FETCHED.requests)
+
+
+def compare(name: str, columns: list[tuple[float, ...]], labels: list[str]) -> None:
+    """One line: medians, and the ratio to the first column, turn by turn."""
+    cells = [f"{median(column):.1f}" for column in zip(*columns, strict=True)]
+    ratios = []
+    for at, label in enumerate(labels[1:], start=1):
+        low, middle, high = quantiles([turn[at] / turn[0] for turn in columns], n=4)
+        ratios.append(f"{label} {middle:.3f} ({low:.3f}-{high:.3f})")
+    print(f"| {name} | {' | '.join(cells)} | {'; '.join(ratios)} |", flush=True)
+
+
+def started(name: str, source: str, folder: Path) -> Side:
+    """A broker that runs from `source`, with its topics."""
+    own = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = source
+    try:
+        broker = Broker(folder / name).start()
+    finally:
+        os.environ["PYTHONPATH"] = own
+    client = AdminClient({"bootstrap.servers": broker.kafka})
+    topics = [NewTopic(PLAIN, 1), NewTopic("fetched", 1)]
+    if name == "after":
+        topics.append(NewTopic(ATTRIBUTES, 1, config={"headrace.message.attributes": "true"}))
+    for future in client.create_topics(topics).values():
+        future.result(30)
+    side = Side(name, broker)
+    send(broker.kafka, "fetched", requests_of("fetched", FETCHED, []), FETCHED)
+    return side
+
+
+def main(base: str, rounds: int) -> None:
+    """Print a table."""
+    with tempfile.TemporaryDirectory(prefix="headrace-appends-") as folder:
+        here = str(Path(__file__).parents[1] / "src")
+        sides = [started("before", base, Path(folder)), started("after", here, Path(folder))]
+        try:
+            print(f"load {os.getloadavg()[0]:.1f}; us of broker CPU; ratio: median (quartiles)")
+            for load in LOADS:
+                turns = [
+                    tuple(produce_cost(side, PLAIN, load, []) for side in sides)
+                    for _ in range(rounds + 1)
+                ]
+                compare(f"produce, {load.name}", turns[1:], ["before", "after"])
+            turns = [tuple(fetch_cost(side) for side in sides) for _ in range(rounds + 1)]
+            compare("fetch, 145 records (16 KiB)", turns[1:], ["before", "after"])
+            after = sides[1]
+            for load in LOADS:
+                turns = [
+                    (
+                        produce_cost(after, PLAIN, load, []),
+                        *(produce_cost(after, ATTRIBUTES, load, one) for one in HEADERS.values()),
+                    )
+                    for _ in range(rounds + 1)
+                ]
+                compare(f"attributes, {load.name}", turns[1:], ["off", *HEADERS])
+        finally:
+            for side in sides:
+                side.broker.stop()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--base", required=True, help="the sources of the other version")
+    parser.add_argument("--rounds", type=int, default=40)
+    options = parser.parse_args()
+    main(options.base, options.rounds)

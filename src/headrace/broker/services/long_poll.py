@@ -1,0 +1,115 @@
+"""One wait for any of several partitions: what the long polls of every face stand on.
+
+Invariants: a wait costs nothing until a source changes, and no task at all; however many sources
+change in one turn of the loop, what waits looks once, at the end of that turn. A wait ends by
+itself when its time is over, and leaves nothing behind at its sources.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.broker.shares.share_partitions import Pause, SharePartitions
+    from headrace.broker.topics.topic import Topic
+    from headrace.log.waiters import Waiters
+
+WAKE_LATE_MS: Final = 2
+"""A lock's end is acted on by the shard's timer, which comes a moment after it."""
+
+
+class LongPoll:
+    """A wait at any number of sources. It looks by `look(is_over)`, until it is ended.
+
+    `is_over`: the time is over; then it has ended by itself.
+    """
+
+    __slots__ = ("_is_scheduled", "_look", "_loop", "_sources", "_timer", "has_ended")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, look: Callable[[bool], None]) -> None:
+        self._loop = loop
+        self._look = look
+        self._sources: list[Waiters] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_scheduled = False
+        self.has_ended = False
+
+    def watch(self, source: Waiters, isolation: int) -> None:
+        """Look whenever `source` changes for readers of this isolation."""
+        source.add(self, isolation)
+        self._sources.append(source)
+
+    def begin(self, timeout_s: float) -> None:
+        """Look once more when the time is over."""
+        self._timer = self._loop.call_later(timeout_s, self._time_is_over)
+
+    def notify(self) -> None:
+        """See Waiter: look at the end of this turn."""
+        if not self._is_scheduled and not self.has_ended:
+            self._is_scheduled = True
+            self._loop.call_soon(self._look_again)
+
+    def end(self) -> None:
+        """Look no more. May be called again."""
+        if self.has_ended:
+            return
+        self.has_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for source in self._sources:
+            source.discard(self)
+
+    def _look_again(self) -> None:
+        self._is_scheduled = False
+        if not self.has_ended:
+            self._look(False)
+
+    def _time_is_over(self) -> None:
+        if not self.has_ended:
+            self.end()
+            self._look(True)
+
+
+async def wait_for_records(
+    shares: SharePartitions,
+    waiting: Sequence[tuple[Topic, int, Pause]],
+    timeout_s: float,
+    session: Waiters | None = None,
+) -> None:
+    """Return when one of the partitions may have more than a receive saw, or after `timeout_s`.
+
+    Also when one of them cannot be watched, as after a change of its owner: the next receive says
+    why. `session`: notified when what waits has ended.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        watched = [(await shares.watched(topic, number), pause) for topic, number, pause in waiting]
+    except HeadraceError:
+        return
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def look(_is_over: bool) -> None:  # a callback
+        if not done.done():
+            done.set_result(None)
+
+    poll = LongPoll(loop, look)
+    try:
+        # In one turn from here to the wait, so that nothing is missed.
+        for partition, pause in watched:
+            if partition.has_changed(pause):
+                return
+            for source, isolation in partition.sources(pause):
+                poll.watch(source, isolation)
+            if pause.wait_ms >= 0:
+                timeout_s = min(timeout_s, (pause.wait_ms + WAKE_LATE_MS) / 1000)
+        if session is not None:
+            poll.watch(session, 0)
+        poll.begin(timeout_s)
+        await done
+    finally:
+        poll.end()
