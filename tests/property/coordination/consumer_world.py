@@ -357,7 +357,10 @@ class History:
             and consumer.topics_version == self.world.version
             and consumer.state() in {"Stable", "Empty"}
             and set(consumer.members) == set(running)
-            and all(c.epoch == consumer.epoch and c.target is None for c in running.values())
+            and all(
+                c.epoch == consumer.epoch and c.target is None and not c.is_telling_all
+                for c in running.values()
+            )
         )
 
     def check_settled(self) -> None:

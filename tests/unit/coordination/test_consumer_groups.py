@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 from consumer_rig import GROUP, SESSION_MS, ConsumerRig, Topics
-from group_rig import Rig
+from group_rig import Rig, subscription
 
 from headrace.coordination.groups.commands import (
     CommitCommand,
@@ -20,7 +20,7 @@ from headrace.coordination.groups.commands import (
 )
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.groups.consumer_commands import DescribeConsumerGroupsCommand
-from headrace.coordination.groups.consumer_protocol import read_assignment
+from headrace.coordination.groups.consumer_protocol import read_assignment, write_assignment
 from headrace.errors import (
     AssignorUnsupported,
     GroupFull,
@@ -404,6 +404,17 @@ def test_a_classic_client_that_shares_no_protocol_is_refused(rig):
     for changes in ({"protocol_type": "connect"}, {"protocols": [("range", b"?")]}):
         ticket = Rig.join(rig, **changes)
         assert isinstance(rig.replies[ticket].error, InconsistentProtocol)
+
+
+def test_a_classic_member_that_was_removed_gives_up_what_it_has_first(rig):
+    old = rig.join_classic(GROUP, {"t": (0, 1, 2, 3)})
+    rig.join("a")
+    rig.leave(LeavingMember(old))
+    metadata = subscription("t")[:-4] + write_assignment([("t", (0, 1))], 1)[2:-4]
+    ticket = Rig.join(rig, old, protocols=[("range", metadata)], topics=rig.topics)
+    assert isinstance(rig.replies[ticket].error, MemberUnknown)
+    assert Rig.join(rig, old, topics=rig.topics) in rig.replies
+    assert old in rig.consumer().members
 
 
 def test_a_classic_member_of_a_new_group_that_does_not_sync_is_removed(rig):

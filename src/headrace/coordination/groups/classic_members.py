@@ -102,6 +102,9 @@ def _join(home: Group, draft: ConsumerDraft, command: JoinCommand) -> GroupDecis
             _check_room(draft)
             return Decision([], JoinReply(MemberIdRequired(), member_id))
     before = _enter(draft, command, member_id)
+    if before is None and any(subscription.owned.values()):
+        # It was removed and does not know yet: what it has may be with others by now.
+        raise MemberUnknown("the member is not in the group: give up all partitions and join again")
     stored = _stored(draft, command, member_id, subscription)
     known = consumer.members.get(member_id)
     if known is None or known.stored != stored:
