@@ -50,3 +50,6 @@ class Tasks:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            # From Python 3.12 on, `gather` returns at once if all have ended, before `_ended` ran.
+            for task in tasks:
+                self._tasks.pop(task, None)

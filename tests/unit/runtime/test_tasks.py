@@ -51,3 +51,20 @@ def test_what_is_to_begin_behind_its_owners_end_does_not_begin():
 
     asyncio.run(main())
     assert steps == []
+
+
+def test_an_owner_closes_though_its_tasks_have_ended_in_this_turn_of_the_loop():
+    """On Python 3.12 and later `close` went on for ever, without letting their callbacks run."""
+
+    async def main() -> None:
+        tasks = Tasks()
+
+        async def work() -> None:
+            pass
+
+        task = tasks.start(work(), "work")
+        await asyncio.sleep(0)
+        assert task.done()
+        await asyncio.wait_for(tasks.close(), 5)
+
+    asyncio.run(main())
