@@ -2,7 +2,7 @@
 
     python -m benchmarks.broker_cpu [--rounds 3]
 
-Rules of the room: real bookies and a real ZooKeeper as they are shipped, on this machine; both
+Invariants: real bookies and a real ZooKeeper as they are shipped, on this machine; both
 brokers run all the time and take turns. The load is raw: requests made once, a fixed number under
 way on one connection, every answer's error code looked at. CPU is the broker's own, user and kernel
 (a send over loopback pays in the sender what a bookie's kernel does to receive it); the bookies' is

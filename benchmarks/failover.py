@@ -2,7 +2,7 @@
 
     python -m benchmarks.failover [--rounds 10] [--partitions 10000] [--moved 50]
 
-Rules of the room: real brokers over a real ZooKeeper and real bookies, all on this machine; an
+Invariants: real brokers over a real ZooKeeper and real bookies, all on this machine; an
 idempotent producer (librdkafka) writes to every partition, and its longest pause is the figure.
 What it wrote is read back and compared after each series.
 """

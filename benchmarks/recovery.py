@@ -2,7 +2,7 @@
 
     python -m benchmarks.recovery [rounds]
 
-Rules of the room: a real ZooKeeper and three real bookies as they are shipped (journal synced) on
+Invariants: a real ZooKeeper and three real bookies as they are shipped (journal synced) on
 this machine. A process of its own keeps 16 appends of 16 KiB under way and is killed with kill -9;
 a store that was open before, and has no connection to any bookie yet, recovers the ledger at once.
 The figure is the time from `recover` until the ledger is closed and open for reading.

@@ -2,7 +2,7 @@
 
     python -m benchmarks.takeover [MiB in the ledger] [rounds]
 
-Rules of the room: a real ZooKeeper and real bookies on this machine. A store writes one ledger from
+Invariants: a real ZooKeeper and real bookies on this machine. A store writes one ledger from
 an idempotent producer and is left as a killed broker would leave it; another store takes the
 partition over, from the claim in the chain until the log can take appends.
 """

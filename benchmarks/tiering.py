@@ -1,6 +1,6 @@
 """What tiers cost: CPU of offloading, and cold reads beside hot ones, by the same reader.
 
-Rules of the room: one broker process, one reader that fetches 1 MiB at a time, figures in turn.
+Invariants: one broker process, one reader that fetches 1 MiB at a time, figures in turn.
 CPU is the broker's own (user and kernel), so a machine that does other things too still tells.
 
     python -m benchmarks.tiering [--mib 512] [--rounds 3] [--objects URL]

@@ -2,7 +2,7 @@
 
     python -m benchmarks.workers [--rounds 3] [--records 3000000]
 
-Rules of the room: Apache Kafka's ProducerPerformance is the load, and takes a core of its own; on a
+Invariants: Apache Kafka's ProducerPerformance is the load, and takes a core of its own; on a
 machine of two cores a second worker competes with it, so the CPU a record is what to read there.
 """
 

@@ -1,6 +1,6 @@
 """A real S3 server for the tests: VersityGW over a folder, on a free port of the loopback.
 
-Rules of the room: the binary is what `scripts/s3-server.sh` built, or what HEADRACE_S3_SERVER
+Invariants: the binary is what `scripts/s3-server.sh` built, or what HEADRACE_S3_SERVER
 names; where there is none, a test is skipped and says so. Its credentials are nobody's.
 """
 

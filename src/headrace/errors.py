@@ -1,6 +1,6 @@
 """The errors of Headrace: four kinds, by what the caller should do next (KIP-1050).
 
-Rules of the room: knows nothing else of Headrace. A subclass carries fields, not prose; its
+Invariants: knows nothing else of Headrace. A subclass carries fields, not prose; its
 message names cause, effect and next step. Each face maps classes to codes in one table.
 """
 

@@ -1,6 +1,6 @@
 """Who is measured when, and about how long that takes: the order of a side-by-side run.
 
-Rules of the room: pure. A turn is one side from its start to its end, alone on the machine; a round
+Invariants: pure. A turn is one side from its start to its end, alone on the machine; a round
 gives each side one turn, so that a slow minute of the machine does not hit the same one each time.
 The seconds are estimates for a quiet machine, to show what is left; nothing depends on them.
 """

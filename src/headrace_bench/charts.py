@@ -1,6 +1,6 @@
 """Charts of kept results: throughput by size, latency by percentile, and what grows.
 
-Rules of the room: nothing is measured here; the same results give the same bytes. matplotlib is
+Invariants: nothing is measured here; the same results give the same bytes. matplotlib is
 loaded when a chart is drawn and not before.
 """
 

@@ -1,6 +1,6 @@
 """`headrace bench`: measure Headrace, beside Apache Kafka and beside other systems.
 
-Rules of the room: what is measured is in `headrace_bench`; here are options, a list, a table.
+Invariants: what is measured is in `headrace_bench`; here are options, a list, a table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The figures of one run, from what a tool said and what the system's processes used.
 
-Rules of the room: pure arithmetic, and one line of words.
+Invariants: pure arithmetic, and one line of words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How throughput, CPU and memory change as one thing grows: partitions, connections, consumers, ...
 
-Rules of the room: Headrace and Apache Kafka, for both take the same clients; nothing is synced on
+Invariants: Headrace and Apache Kafka, for both take the same clients; nothing is synced on
 either, so that what grows is seen and not the disk. One thing grows at a time. Series are data;
 each kind of point has one function.
 """

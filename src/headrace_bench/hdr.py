@@ -1,6 +1,6 @@
 """A histogram of high dynamic range: durations from 1 ns to hours, to three digits.
 
-Rules of the room: pure; knows numbers, not where they come from. Coordinated omission is not
+Invariants: pure; knows numbers, not where they come from. Coordinated omission is not
 corrected here but where a duration begins: at the moment its message was due (see `latency`).
 How it works (as HdrHistogram does): values below 2,048 have a bucket each; above, each power of two
 is cut into 1,024 buckets, so that a bucket is at most a thousandth of its value wide.

@@ -1,6 +1,6 @@
 """Apache Kafka's own load tools, run as they come, and what they print.
 
-Rules of the room: the rate is the tool's own, of its steady state where it tells one; the start
+Invariants: the rate is the tool's own, of its steady state where it tells one; the start
 of its JVM is not in it.
 """
 

@@ -1,6 +1,6 @@
 """Apache Kafka itself, fetched by its Maven coordinates into a cache folder.
 
-Rules of the room: no host is named here. The Ivy that PySpark ships knows where Maven artifacts
+Invariants: no host is named here. The Ivy that PySpark ships knows where Maven artifacts
 live, and does the fetching; a second run finds everything in the cache.
 """
 

@@ -1,6 +1,6 @@
 """End-to-end latency at a steady rate, by librdkafka: one process sends, one receives.
 
-Rules of the room: both processes read the same monotonic clock. A message's clock starts when it
+Invariants: both processes read the same monotonic clock. A message's clock starts when it
 was due, if the sender was held up by the broker (coordinated omission is thus corrected), and
 when it was sent, if the sender merely woke up late (the operating system's timer is not the
 broker's fault). `python -m headrace_bench.latency` is the sending process.

@@ -1,6 +1,6 @@
 """What every system is asked to carry in turn: data, no code that runs anything.
 
-Rules of the room: a load says what, never how: the system's own module knows its tool. Equal
+Invariants: a load says what, never how: the system's own module knows its tool. Equal
 promises stand side by side: `synced` (on disk before the acknowledgement) and `unsynced`.
 """
 

@@ -1,6 +1,6 @@
 """How each kind of workload is run once against one broker: figures out, nothing printed.
 
-Rules of the room: a run makes its own topic and deletes it. Broker CPU is the broker process's
+Invariants: a run makes its own topic and deletes it. Broker CPU is the broker process's
 own, user and kernel, over exactly the run, divided by everything that the broker did in it.
 """
 

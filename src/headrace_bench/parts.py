@@ -1,6 +1,6 @@
 """Other systems, fetched into a cache folder: Debian packages, Go modules, Maven artifacts, wheels.
 
-Rules of the room: only the ordinary clients of each registry are used, as this machine has them set
+Invariants: only the ordinary clients of each registry are used, as this machine has them set
 up; no address is named here. Nothing is installed into the machine: packages are unpacked into
 `<cache>/peers/<name>`, and whoever is not root can do it, too. Versions are pinned where the
 registry keeps old ones; Debian's are the release's.

@@ -1,6 +1,6 @@
 """The two brokers under test, as processes: start, stop, CPU, memory.
 
-Rules of the room: both run on loopback, with their data on the same real disk, each as its
+Invariants: both run on loopback, with their data on the same real disk, each as its
 makers ship it; what differs from that is said here. Neither is told to be quick.
 """
 

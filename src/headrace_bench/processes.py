@@ -1,6 +1,6 @@
 """What a system's processes use: CPU, memory, bytes written, by /proc; and how they start and stop.
 
-Rules of the room: only processes that were started here are looked at or ended, by their ids. A
+Invariants: only processes that were started here are looked at or ended, by their ids. A
 system may consist of several processes (its children, and theirs): their sum counts.
 """
 

@@ -1,6 +1,6 @@
 """A flame graph of Headrace's broker under a workload, by py-spy.
 
-Rules of the room: py-spy looks at a running process from outside, so the broker is the one that
+Invariants: py-spy looks at a running process from outside, so the broker is the one that
 users run. It is fetched by version and hash where it is not on the PATH. What is measured under it
 is not kept as a figure.
 """

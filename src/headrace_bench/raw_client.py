@@ -1,6 +1,6 @@
 """A client that is lighter than any broker: requests encoded once, answers merely counted.
 
-Rules of the room: plain sockets, Kafka's protocol by hand (do not change: protocol). One thread
+Invariants: plain sockets, Kafka's protocol by hand (do not change: protocol). One thread
 drives every connection; each keeps a fixed number of requests in flight. Every answer's error
 code is looked at: a broker gains nothing by refusing quickly.
 """

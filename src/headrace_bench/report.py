@@ -1,6 +1,6 @@
 """Verdicts on figures, and the table in docs/BENCHMARKS.md.
 
-Rules of the room: a figure is the median of its rounds, with the lowest and highest beside it.
+Invariants: a figure is the median of its rounds, with the lowest and highest beside it.
 The page between the markers is written here; the rest of it by hand.
 """
 

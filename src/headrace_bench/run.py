@@ -1,6 +1,6 @@
 """Run the workloads side by side with Apache Kafka, and keep what came out.
 
-Rules of the room: both brokers run all the time and are used in turn; what is not measured is
+Invariants: both brokers run all the time and are used in turn; what is not measured is
 idle. Kafka is warmed up first, until its JVM has compiled what it will run. Each run begins with
 nothing left to write: what one leaves in the page cache is not for the next to wait for.
 """

@@ -1,6 +1,6 @@
 """Runs all loads on each system, one system at a time, and keeps what every round gave.
 
-Rules of the room: only the system that is measured runs: it is started for its turn and ended after
+Invariants: only the system that is measured runs: it is started for its turn and ended after
 it, and the turns alternate, round by round. A system that is not there, does not start or fails is
 written down as such and left out; the others' figures are kept. What its processes used is measured
 over exactly the window that the rate is of.

@@ -1,6 +1,6 @@
 """Tables and charts of all systems side by side, from kept results; and the page that holds them.
 
-Rules of the room: nothing is measured here. A figure is the median of its rounds, the lowest and
+Invariants: nothing is measured here. A figure is the median of its rounds, the lowest and
 highest beside it; a percentile is of all rounds' messages together. The setting that makes the
 promise stands beside each side, and a system that was not there is named.
 """

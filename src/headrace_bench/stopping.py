@@ -1,6 +1,6 @@
 """SIGINT and SIGTERM end the bench as Ctrl-C would: what it has started is ended, then it says so.
 
-Rules of the room: a signal becomes an exception in the main thread, which passes every `except
+Invariants: a signal becomes an exception in the main thread, which passes every `except
 Exception`; whoever has started processes ends them in a `finally`.
 """
 

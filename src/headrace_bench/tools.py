@@ -1,6 +1,6 @@
 """Load tools as processes: run to their end, or watched through a window of steady load.
 
-Rules of the room: no tool outlives the bench, nor waits for a server that has ended (`serving` says
+Invariants: no tool outlives the bench, nor waits for a server that has ended (`serving` says
 which one it loads). A figure of a window is what the tool itself reports while it runs; its start,
 its first reports and its end are not in it.
 """

@@ -1,6 +1,6 @@
 """What is measured, and what each figure has to reach: data, no code that runs anything.
 
-Rules of the room: equal promises are compared. *synced*: Headrace as it comes (fsync before the
+Invariants: equal promises are compared. *synced*: Headrace as it comes (fsync before the
 acknowledgement) against a Kafka topic with flush.messages=1. *unsynced*: a Headrace topic with
 flush.ms=1000 against Kafka as it comes. *third*: Headrace synced against Kafka as it comes.
 """

@@ -1,6 +1,6 @@
 """Bugs planted in the broker and the log: what topics, groups, producers and readers must notice.
 
-Rules of the room: as in `store_bugs`.
+Invariants: as in `store_bugs`.
 """
 
 # ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils

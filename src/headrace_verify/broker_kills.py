@@ -18,9 +18,9 @@ from headrace_verify.broker_load import (
     RawLoad,
     value_of,
 )
-from headrace_verify.chance import seeded
 from headrace_verify.kafka_wire import KafkaWire, Refused
 from headrace_verify.real_broker import RealBroker
+from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
     from headrace_verify.task import Task
@@ -62,15 +62,15 @@ def run_broker_kills(task: Task) -> None:
 
 
 def _cycles(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) -> RawLoad:
-    chance = seeded(task.seed)
+    rng = seeded(task.seed)
     starts: list[float] = []
     while task.goes_on():
         _wait_for_acknowledgements(library, raw)
-        time.sleep(chance.choice((0.0, 0.05, 0.3)) + 0.2 * chance.random())
+        time.sleep(rng.choice((0.0, 0.05, 0.3)) + 0.2 * rng.random())
         broker.kill()
         raw.join()
-        if chance.random() < 0.2:  # some die while they recover
-            _die_early(broker, chance.random() * 0.5)
+        if rng.random() < 0.2:  # some die while they recover
+            _die_early(broker, rng.random() * 0.5)
         starts.append(broker.start())
         task.runs += 1
         task.checked += 1

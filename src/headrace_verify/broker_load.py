@@ -1,6 +1,6 @@
 """The load on a real broker that is killed: three clients that know what was acknowledged.
 
-Rules of the room: payloads are self-describing (seed, partition and number decide every byte).
+Invariants: payloads are self-describing (seed, partition and number decide every byte).
 A client never forgives: it keeps what it sent, what was acknowledged and where.
 """
 
@@ -10,8 +10,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from headrace.records.codec import Record, encode_batch
-from headrace_verify.chance import seeded
 from headrace_verify.kafka_wire import KafkaWire, Refused
+from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
     from headrace_verify.real_broker import RealBroker
@@ -24,9 +24,9 @@ _IN_FLIGHT_MAX = 400
 
 def value_of(seed: int, partition: int, number: int) -> bytes:
     """The bytes of one record."""
-    chance = seeded(f"{seed} {partition} {number}")
+    rng = seeded(f"{seed} {partition} {number}")
     head = b"%d %d %d " % (seed, partition, number)
-    return head + chance.randbytes(chance.choice((0, 10, 100, 2_000)))
+    return head + rng.randbytes(rng.choice((0, 10, 100, 2_000)))
 
 
 class LibraryLoad(threading.Thread):
@@ -37,7 +37,7 @@ class LibraryLoad(threading.Thread):
         from confluent_kafka import Producer
 
         self._seed = seed
-        self._chance = seeded(seed)
+        self._rng = seeded(seed)
         host, port = broker.address
         self._producer = Producer(
             {
@@ -67,8 +67,8 @@ class LibraryLoad(threading.Thread):
         """Produce until told to stop."""
         while not self._over.is_set():
             if len(self._producer) < _IN_FLIGHT_MAX:
-                for _ in range(self._chance.choice((1, 5, 20))):
-                    self._send(self._chance.choice(LIBRARY_PARTITIONS))
+                for _ in range(self._rng.choice((1, 5, 20))):
+                    self._send(self._rng.choice(LIBRARY_PARTITIONS))
             self._producer.poll(0.002)
 
     def _send(self, partition: int) -> None:
@@ -103,7 +103,7 @@ class RawLoad(threading.Thread):
         self._seed = seed
         self._broker = broker
         self._producer = producer
-        self._chance = seeded(seed + 1)
+        self._rng = seeded(seed + 1)
         self.batches: list[tuple[bytes, int]] = []
         """(batch, its first number); the last may be unacknowledged."""
         self.acknowledged = 0
@@ -133,10 +133,10 @@ class RawLoad(threading.Thread):
                 self._send(wire, self.batches[-1][0])
             while not self._over.is_set():
                 first = self.next_number
-                batch = self._batch(first, self._chance.choice((1, 3, 10)))
+                batch = self._batch(first, self._rng.choice((1, 3, 10)))
                 self.batches.append((batch, first))
                 self._send(wire, batch)
-                if self._chance.random() < 0.3:
+                if self._rng.random() < 0.3:
                     self.committed_sent = self.offsets[-1]
                     wire.commit(GROUP, TOPIC, RAW_PARTITION, self.committed_sent)
                     self.committed = self.committed_sent
@@ -168,7 +168,7 @@ class RawLoad(threading.Thread):
             {
                 name: self.__dict__[name]
                 for name in (
-                    "_chance",
+                    "_rng",
                     "acknowledged",
                     "batches",
                     "committed",

@@ -1,6 +1,6 @@
 """What a broker's folder may hold after a crash, from what was asked for and what was answered.
 
-Rules of the room: `step` takes the notes of `broker_scenario` up to the crash; `violations` holds
+Invariants: `step` takes the notes of `broker_scenario` up to the crash; `violations` holds
 a broker that was opened again against them. What was answered is there; what was under way may
 be; what nobody asked for is not. What was deleted is gone for good, under any name.
 """

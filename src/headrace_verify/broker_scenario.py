@@ -1,6 +1,6 @@
 """A random life of a broker without sockets: topics that come, change, go and come again; groups.
 
-Rules of the room: a worker asks one thing at a time and notes it, before it asks and when it is
+Invariants: a worker asks one thing at a time and notes it, before it asks and when it is
 answered. Workers run side by side, each on a topic or a group of its own, so what may be there
 after a crash is always known. Batches describe themselves: topic id, partition, life and number
 decide every byte, so what a deleted topic held is never mistaken for what its successor holds.
@@ -28,7 +28,7 @@ from headrace.log.reading import read
 from headrace.records.batch import PLACEMENT, read_header
 from headrace.records.codec import Record, encode_batch
 from headrace.records.identifiers import OFFSETS_TOPIC
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 from headrace_verify.task import patched
 
 if TYPE_CHECKING:
@@ -64,12 +64,10 @@ def has_quick_groups(node: Node) -> None:
 @lru_cache(maxsize=20_000)
 def batch_of(topic_id: str, partition: int, life: int, number: int) -> bytes:
     """What is sent as batch `number` of a partition in one life of the broker."""
-    chance = seeded(f"{topic_id} {partition} {life} {number}")
+    rng = seeded(f"{topic_id} {partition} {life} {number}")
     records = [
-        Record(
-            0, 1_000 * number + at, b"%d" % number, chance.randbytes(chance.choice((5, 60, 300)))
-        )
-        for at in range(chance.choice((1, 2, 4)))
+        Record(0, 1_000 * number + at, b"%d" % number, rng.randbytes(rng.choice((5, 60, 300))))
+        for at in range(rng.choice((1, 2, 4)))
     ]
     return encode_batch(records)
 
@@ -110,7 +108,7 @@ class _TopicWorker:
         self._note = note
         self._name = name
         self._life = life
-        self._chance = seeded(f"{seed} {name}")
+        self._rng = seeded(f"{seed} {name}")
         self._numbers: dict[tuple[str, int], int] = {}
         self._committed = 1_000 * life
         self._last: Any = None
@@ -121,7 +119,7 @@ class _TopicWorker:
             if topic is None:
                 await self._create()
                 continue
-            draw = self._chance.random()
+            draw = self._rng.random()
             if draw < 0.10 and self._name != LASTING:
                 await self._delete(topic)
             elif draw < 0.18:
@@ -140,12 +138,12 @@ class _TopicWorker:
             await self._last.wait()
 
     def _choose(self, topic: Any) -> PartitionLog:
-        return cast("PartitionLog", self._chance.choice(topic.partitions))
+        return cast("PartitionLog", self._rng.choice(topic.partitions))
 
     async def _create(self) -> None:
         configs = {"segment.bytes": _SEGMENT_BYTES}
         self._note("creating", self._name)
-        count = self._chance.choice((1, 2))
+        count = self._rng.choice((1, 2))
         fact = await self._node.topics.create(self._name, count, 1, configs)
         self._note("created", self._name, fact.id.hex, count, configs)
 
@@ -156,11 +154,11 @@ class _TopicWorker:
         answer = await delete_topics(self._node, request, context)
         assert not answer["responses"][0]["error_code"], answer
         self._note("deleted", self._name, topic.id.hex)
-        if self._chance.random() < 0.7:
+        if self._rng.random() < 0.7:
             await self._create()
 
     async def _configure(self, topic: Any) -> None:
-        retention_ms = str(3_600_000 * self._chance.randint(1, 1_000_000))
+        retention_ms = str(3_600_000 * self._rng.randint(1, 1_000_000))
         configs = {"segment.bytes": _SEGMENT_BYTES, "retention.ms": retention_ms}
         self._note("configuring", topic.id.hex, configs)
         await self._node.topics.change_configs(topic, lambda _before: configs)
@@ -173,7 +171,7 @@ class _TopicWorker:
         self._note("widened", topic.id.hex, count)
 
     async def _commit(self, topic: Any) -> None:
-        partition = self._chance.randrange(topic.fact.partition_count)
+        partition = self._rng.randrange(topic.fact.partition_count)
         self._committed += 1
         where = (SIMPLE_GROUP, self._name, partition, self._committed)
         self._note("committing", *where)
@@ -185,15 +183,15 @@ class _TopicWorker:
     async def _trim(self, topic: Any) -> None:
         partition = self._choose(topic)
         await partition.wait_loaded()
-        offset = self._chance.randint(partition.log_start_offset, partition.high_watermark)
+        offset = self._rng.randint(partition.log_start_offset, partition.high_watermark)
         where = (topic.id.hex, topic.partitions.index(partition), offset)
         self._note("trimming", *where)
         await partition.upkeep.trim(offset)
         self._note("trimmed", *where)
 
     async def _append(self, topic: Any) -> None:
-        for _ in range(self._chance.choice((1, 2, 4))):
-            number = self._chance.randrange(topic.fact.partition_count)
+        for _ in range(self._rng.choice((1, 2, 4))):
+            number = self._rng.randrange(topic.fact.partition_count)
             partition = topic.require_log(number)
             key = (topic.id.hex, number)
             which = self._numbers[key] = self._numbers.get(key, -1) + 1
@@ -206,7 +204,7 @@ class _TopicWorker:
                     await ready.wait()
             appended.completion.then(self._appended, (topic.id.hex, number, partition.end_offset))
             self._last = appended.completion
-        if self._chance.random() < 0.5:
+        if self._rng.random() < 0.5:
             await self._last.wait()
         else:
             await asyncio.sleep(0)
@@ -223,7 +221,7 @@ class _TeamWorker:
         self._node = node
         self._note = note
         self._group = f"{TEAM}-{life}"
-        self._chance = seeded(f"{seed} {TEAM}")
+        self._rng = seeded(f"{seed} {TEAM}")
         self._members: list[str] = []
         self._generation = -1
         self._joins = 0
@@ -232,7 +230,7 @@ class _TeamWorker:
     async def run(self, turns: int) -> None:
         await self._meet()
         for _ in range(turns // 2):
-            draw = self._chance.random()
+            draw = self._rng.random()
             if draw < 0.3:
                 await self._meet()
             elif draw < 0.6:
@@ -240,13 +238,13 @@ class _TeamWorker:
                 self._note("producer id", taken)
             else:
                 await self._commit()
-            for _ in range(self._chance.randrange(4)):
+            for _ in range(self._rng.randrange(4)):
                 await asyncio.sleep(0)
 
     async def _meet(self) -> None:
         self._note("meeting", self._group)
         members = self._members or [""]
-        if len(members) == 1 and self._members and self._chance.random() < 0.3:
+        if len(members) == 1 and self._members and self._rng.random() < 0.3:
             members = ["", *members]  # the new one first: it makes the others meet again
         replies = await asyncio.gather(*(self._join(member) for member in members))
         assert all(reply.error is None for reply in replies), replies

@@ -1,6 +1,6 @@
 """`headrace verify crash`: all attacks on what must survive crashes and damage, and their verdict.
 
-Rules of the room: the list of attacks, how they share the time, and what makes a run fail: a
+Invariants: the list of attacks, how they share the time, and what makes a run fail: a
 violation, or an attack that has checked nothing.
 """
 

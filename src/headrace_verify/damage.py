@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.storage.files.format import SECTOR_BYTES, decode_folder, decode_frame
-from headrace_verify.chance import seeded
 from headrace_verify.data_folder import METADATA_FILES, DataFolder, build, look
+from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,7 +124,7 @@ def _boundaries(parts: list[bytes]) -> set[int]:
 def run_flips(task: Task) -> None:
     """Flip single bits: samples over all files, or with `is_exhaustive` every bit once."""
     folders = _folders(task, TURNS, ALL_WAL_BYTES if task.is_exhaustive else WAL_BYTES)
-    chance = seeded(task.seed)
+    rng = seeded(task.seed)
     scratch = task.folder / "scratch"
     scratch.mkdir(exist_ok=True)
     places = [
@@ -150,8 +150,8 @@ def run_flips(task: Task) -> None:
         if task.is_exhaustive:
             is_closed, path, bit = next(every)
         else:
-            is_closed, path, size = chance.choice(places)
-            bit = chance.randrange(8 * size)
+            is_closed, path, size = rng.choice(places)
+            bit = rng.randrange(8 * size)
         folder = folders[is_closed]
         content = bytearray(folder.files()[path])
         content[bit // 8] ^= 1 << bit % 8
@@ -193,7 +193,7 @@ def run_tails(task: Task) -> None:
     """Cut, zero and garble the tails of files, at every byte if there is time."""
     folder = _folders(task, TAIL_TURNS, wal_bytes=256 << 10, scale=TAIL_SCALE)[False]
     frames = Frames(folder)
-    chance = seeded(task.seed)
+    rng = seeded(task.seed)
     files = folder.files()
     places = []
     for path, content in sorted(files.items()):
@@ -205,7 +205,7 @@ def run_tails(task: Task) -> None:
         places += [(path, at) for at in range(max(0, end - TAIL_BYTES), end)]
     task.figures["bytes in the tails"] = len(places)
     task.skip("metadata.sqlite is not cut: SQLite's own recovery owns its tail")
-    chance.shuffle(places)
+    rng.shuffle(places)
     if task.is_exhaustive:  # every byte; of the WAL first, for a limit ends it
         places.sort(key=lambda place: (place[0] != frames.path, place))
     limit = task.flips_max

@@ -1,6 +1,6 @@
 """A small data folder with everything in it, what it must give back, and a look at it from above.
 
-Rules of the room: the folder is made and opened by the broker's own parts (store, metadata, logs,
+Invariants: the folder is made and opened by the broker's own parts (store, metadata, logs,
 groups), without sockets. Its ledgers' files live on a ModelDisk, so that a damaged copy costs no
 disk; the metadata's SQLite file is real.
 """
@@ -26,8 +26,8 @@ from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.files import FileLedgerStore
-from headrace_verify.chance import seeded
 from headrace_verify.model_disk import ROOT, Image, ModelDisk
+from headrace_verify.rng import seeded
 from headrace_verify.scenario import FixedSalt, abandon
 
 if TYPE_CHECKING:
@@ -123,15 +123,15 @@ def make_batch(seed: int, partition: str, number: int, scale: int = 1) -> bytes:
 
     `scale` makes records larger, so that few batches fill a file.
     """
-    chance = seeded(f"{seed} {partition} {number}")
+    rng = seeded(f"{seed} {partition} {number}")
     records = [
         Record(
             0,
             1_000 * number + at,
             b"%d" % number,
-            chance.randbytes(scale * chance.choice((5, 60, 300))),
+            rng.randbytes(scale * rng.choice((5, 60, 300))),
         )
-        for at in range(chance.choice((1, 2, 5)))
+        for at in range(rng.choice((1, 2, 5)))
     ]
     if number:
         return encode_batch(records)

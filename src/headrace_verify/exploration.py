@@ -10,9 +10,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
-from headrace_verify.chance import seeded
 from headrace_verify.model_disk import Image, ModelDisk
 from headrace_verify.power_loss import KEEPS, PowerLoss
+from headrace_verify.rng import seeded
 from headrace_verify.scenario import Oracle, abandon, open_store, run_workload
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def explore(
 ) -> Report:
     """Lose power at each operation of each generation; `recovery_share` of the states lose it
     again during each operation of their recovery."""
-    chance = seeded(seed)
+    rng = seeded(seed)
     report = Report()
     image = NEW_DISK
     seen: set[int] = set()
@@ -87,19 +87,19 @@ async def explore(
             loss.step(operation)
             if index < begun_at:
                 continue
-            for keep, state in zip(KEEPS, loss.states(chance), strict=True):
+            for keep, state in zip(KEEPS, loss.states(rng), strict=True):
                 key = hash((tuple(state.inodes), repr(state.names), _acknowledged(oracle)))
                 if key in seen:
                     continue
                 seen.add(key)
                 where = f"seed {seed} {profile} generation {generation} operation {index} {keep}"
                 again = await _check(state, oracle, where, report)
-                if again is not None and chance.random() < recovery_share:
+                if again is not None and rng.random() < recovery_share:
                     await _lose_power_in_recovery(state, again, oracle, profile, where, report)
                 if report.states >= states_max or (stop_at_first and report.violations):
                     return report
                 candidates.append(state)
-        image = candidates[-chance.randint(1, len(candidates))]
+        image = candidates[-rng.randint(1, len(candidates))]
     return report
 
 
@@ -133,9 +133,9 @@ async def _lose_power_in_recovery(
     where: str,
     report: Report,
 ) -> None:
-    chance = seeded(where)
+    rng = seeded(where)
     loss = PowerLoss(image, profile)
     for index, operation in enumerate(account):
         loss.step(operation)
-        for state in loss.states(chance, ("none", "prefix", "subset", "all")):
+        for state in loss.states(rng, ("none", "prefix", "subset", "all")):
             await _check(state, oracle, f"{where}, then in recovery at {index}", report)

@@ -21,10 +21,10 @@ from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.batch import PLACEMENT, read_header
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.tasks import Tasks
-from headrace.storage.files import tails, wal_sync
-from headrace_verify.chance import seeded
+from headrace.storage.files import segment_write_buffer, wal_sync
 from headrace_verify.data_folder import SlowClock, open_ledgers
 from headrace_verify.model_disk import ModelDisk
+from headrace_verify.rng import seeded
 from headrace_verify.scenario import abandon
 from headrace_verify.task import patched
 
@@ -43,15 +43,15 @@ _TOPIC_ID = UUID(int=42)
 class FailingDisk(ModelDisk):
     """A ModelDisk that fails by chance, in the ways of real ones."""
 
-    def __init__(self, chance: Random, *settings: Any) -> None:
+    def __init__(self, rng: Random, *settings: Any) -> None:
         super().__init__(*settings)
-        self._chance = chance
+        self._rng = rng
         self.share = 0.0
         """Of the operations that fail."""
         self.counts: dict[str, int] = {}
 
     def _draws(self, what: str) -> bool:
-        if self._chance.random() >= self.share:
+        if self._rng.random() >= self.share:
             return False
         self.counts[what] = self.counts.get(what, 0) + 1
         return True
@@ -61,10 +61,10 @@ class FailingDisk(ModelDisk):
         if self._draws("EIO on write"):
             raise OSError(errno.EIO, "injected")
         if self._draws("ENOSPC after a part"):
-            super().pwrite(fd, bytes(data)[: self._chance.choice((0, 1, 30, 511))], position)
+            super().pwrite(fd, bytes(data)[: self._rng.choice((0, 1, 30, 511))], position)
             raise OSError(errno.ENOSPC, "injected")
         if len(data) > 1 and self._draws("short writes"):
-            return super().pwrite(fd, bytes(data)[: self._chance.randrange(1, len(data))], position)
+            return super().pwrite(fd, bytes(data)[: self._rng.randrange(1, len(data))], position)
         return super().pwrite(fd, data, position)
 
     def fdatasync(self, fd: int, /) -> None:
@@ -98,10 +98,10 @@ class _Truth:
     def next_batch(self, seed: int) -> bytes:
         """Another batch for the same place: each attempt has bytes of its own."""
         self.attempts += 1
-        chance = seeded(f"{seed} {self.name} {self.attempts}")
+        rng = seeded(f"{seed} {self.name} {self.attempts}")
         records = [
-            Record(0, 1_000, None, chance.randbytes(chance.choice((3, 100, 900))))
-            for _ in range(chance.choice((1, 2, 4)))
+            Record(0, 1_000, None, rng.randbytes(rng.choice((3, 100, 900))))
+            for _ in range(rng.choice((1, 2, 4)))
         ]
         batch = encode_batch(
             records, producer_id=9, producer_epoch=0, base_sequence=self.end_offset
@@ -127,11 +127,11 @@ def run_faults(task: Task) -> None:
     while task.goes_on():
         seed = task.seed + task.runs
         inline_ns = -1 if seed % 2 else wal_sync.INLINE_SYNC_NS
-        small_bytes = seeded(seed).choice((0, 600, tails.SMALL_BYTES))
+        small_bytes = seeded(seed).choice((0, 600, segment_write_buffer.SMALL_BYTES))
         with (
             patched(wal_sync, "INLINE_SYNC_NS", inline_ns),
-            patched(tails, "SMALL_BYTES", small_bytes),
-            patched(tails, "TAIL_BYTES_MAX", 2_000),
+            patched(segment_write_buffer, "SMALL_BYTES", small_bytes),
+            patched(segment_write_buffer, "TAIL_BYTES_MAX", 2_000),
         ):
             try:
                 wrong = asyncio.run(_life(task, seed))
@@ -143,10 +143,10 @@ def run_faults(task: Task) -> None:
 
 
 async def _life(task: Task, seed: int) -> list[str]:
-    chance = seeded(seed)
+    rng = seeded(seed)
     truths = [_Truth(f"p-{number}") for number in range(PARTITIONS)]
     facts = MemoryMetadata()
-    disk = FailingDisk(chance, None, 3 if seed % 2 else 0)
+    disk = FailingDisk(rng, None, 3 if seed % 2 else 0)
     wrong: list[str] = []
     for session in range(SESSIONS + 1):
         store = await open_ledgers(disk, 12 << 10, 16 << 10)
@@ -159,7 +159,7 @@ async def _life(task: Task, seed: int) -> list[str]:
                 task.checked += 1
             if wrong or session == SESSIONS:
                 return wrong
-            disk.share = chance.choice((0.0, 0.005, 0.02))
+            disk.share = rng.choice((0.0, 0.005, 0.02))
             writers = [
                 _write(store, log, truth, seed) for log, truth in zip(logs, truths, strict=True)
             ]
@@ -176,7 +176,7 @@ async def _life(task: Task, seed: int) -> list[str]:
         if wrong:
             return wrong
         image = disk.image()
-        disk = FailingDisk(chance, image, 3 if seed % 2 else 0)
+        disk = FailingDisk(rng, image, 3 if seed % 2 else 0)
     return wrong
 
 

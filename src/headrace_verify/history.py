@@ -1,6 +1,6 @@
 """The history of a run: what every client asked for, what it was told, and when.
 
-Rules of the room: append-only, one file for each process, one line of JSON for each event, written
+Invariants: append-only, one file for each process, one line of JSON for each event, written
 at once, so that a client may be killed at any moment and leaves at most half a line. Nothing is
 kept in memory. Times are `CLOCK_MONOTONIC` in ns, which all processes of a machine share, so files
 are merged by time. The format is described for an outside judge in `docs/VERIFY.md`.

@@ -1,6 +1,6 @@
 """The least of a Kafka client: one connection, any request, every answer looked at.
 
-Rules of the room: blocking sockets, no retries, nothing hidden: an attack must know which request
+Invariants: blocking sockets, no retries, nothing hidden: an attack must know which request
 was answered and how. Requests are plain dicts, encoded by kio's schemas; what a dict leaves out
 gets its default or the least value of its type.
 """

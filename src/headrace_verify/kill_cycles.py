@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.clock import SystemClock
 from headrace.storage.files import FileLedgerStore, wal_sync
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 from headrace_verify.scenario import Expected, payload
 
 if TYPE_CHECKING:
@@ -124,12 +124,12 @@ def run_kill_cycles(
     count: int, seed: int, folder: Path, goes_on: Callable[[], bool] = lambda: True
 ) -> Model:
     """Kill the writer `count` times and once let it end; the model says what was wrong."""
-    chance = seeded(seed)
+    rng = seeded(seed)
     model = Model()
     for cycle in range(count + 1):
         is_last = cycle == count or not goes_on()
         # A third die while they recover or just behind it.
-        delay = chance.choice((0.0, 0.01, 0.02)) + chance.random() * 0.03
+        delay = rng.choice((0.0, 0.01, 0.02)) + rng.random() * 0.03
         if is_last:
             delay = 30.0
         is_spawned = cycle % SPAWN_EVERY == 0 and not is_last
@@ -248,7 +248,7 @@ def _where(pid: int) -> str:
 
 
 async def _write_until_killed(folder: Path, generation: int, pipe: int, *, is_last: bool) -> None:
-    chance = seeded(generation)
+    rng = seeded(generation)
     if generation % 2:
         wal_sync.INLINE_SYNC_NS = -1
 
@@ -277,37 +277,37 @@ async def _write_until_killed(folder: Path, generation: int, pipe: int, *, is_la
             tell(ACKNOWLEDGED, *context)
 
     while True:
-        await _change(store, ledgers, chance, tell)
+        await _change(store, ledgers, rng, tell)
         last: Any = None
-        for _ in range(chance.choice((1, 2, 20))):
-            ledger = chance.choice(ledgers)
+        for _ in range(rng.choice((1, 2, 20))):
+            ledger = rng.choice(ledgers)
             found = store._ledgers[ledger]
             if found.is_sealed:
                 continue
-            size = chance.choice((1, 100, 3_000, 20_000))
+            size = rng.choice((1, 100, 3_000, 20_000))
             data = payload(ledger, found.end, size, generation)
             tell(APPEND, ledger, found.end, size)
-            position, last = store.append(ledger, [data], size, chance.choice((None, None, 5)))
+            position, last = store.append(ledger, [data], size, rng.choice((None, None, 5)))
             last.then(acknowledged, (ledger, position + size))
-        if last is not None and chance.random() < 0.5:
+        if last is not None and rng.random() < 0.5:
             await last.wait()
         else:
             await asyncio.sleep(0)
 
 
-async def _change(store: FileLedgerStore, ledgers: list[Any], chance: Any, tell: Any) -> None:
-    if len(ledgers) < LEDGERS_MAX and (not ledgers or chance.random() < 0.1):
+async def _change(store: FileLedgerStore, ledgers: list[Any], rng: Any, tell: Any) -> None:
+    if len(ledgers) < LEDGERS_MAX and (not ledgers or rng.random() < 0.1):
         tell(CREATING, store._catalog.next_ledger)
         ledgers.append(await store.create())
         tell(CREATED, ledgers[-1])
-    draw = chance.random()
+    draw = rng.random()
     if draw < 0.04 and len(ledgers) > 2:
-        ledger = ledgers.pop(chance.randrange(len(ledgers)))
+        ledger = ledgers.pop(rng.randrange(len(ledgers)))
         tell(DELETING, ledger)
         await store.delete(ledger)
         tell(DELETED, ledger)
     elif draw < 0.06:
-        ledger = chance.choice(ledgers)
+        ledger = rng.choice(ledgers)
         if not store._ledgers[ledger].is_sealed:
             tell(SEALING, ledger)
             await store.seal(ledger, b"sealed")

@@ -1,6 +1,6 @@
 """Attack: a partition's log against a plain model of what it promises producers and readers.
 
-Rules of the room: the log is the real one, over a store on a modelled disk; the model is a list.
+Invariants: the log is the real one, over a store on a modelled disk; the model is a list.
 Producers retry what they sent up to eight batches ago, run through the end of their sequences, and
 send times that go up and down; readers ask for every offset and for times. Ledgers roll, and the
 process dies and comes back.
@@ -22,9 +22,9 @@ from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.runtime.tasks import Tasks
-from headrace_verify.chance import seeded
 from headrace_verify.data_folder import SlowClock, open_ledgers
 from headrace_verify.model_disk import ModelDisk
+from headrace_verify.rng import seeded
 from headrace_verify.scenario import abandon
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class _Sent(NamedTuple):
 class _Model:
     """What was acknowledged."""
 
-    def __init__(self, chance: Any) -> None:
-        self.chance = chance
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
         self.records: list[int] = []
         """The timestamp of each, by offset."""
         self.sent: list[list[_Sent]] = [[] for _ in range(PRODUCERS)]
@@ -58,10 +58,10 @@ class _Model:
 
     def new_batch(self, producer: int) -> bytes:
         """Its next batch, with times of any order."""
-        count = self.chance.choice((1, 1, 2, 5))
+        count = self.rng.choice((1, 1, 2, 5))
         records = [
-            Record(0, self.chance.randrange(1, 3_000_000), None, self.chance.randbytes(size))
-            for size in self.chance.choices((3, 200, 2_000), k=count)
+            Record(0, self.rng.randrange(1, 3_000_000), None, self.rng.randbytes(size))
+            for size in self.rng.choices((3, 200, 2_000), k=count)
         ]
         return encode_batch(
             records,
@@ -121,20 +121,20 @@ async def _life(task: Task, seed: int) -> list[str]:
 async def _session(
     task: Task, log: PartitionLog, store: FileLedgerStore, model: _Model, *, is_first: bool
 ) -> list[str]:
-    chance = model.chance
+    rng = model.rng
     if not is_first:
         wrong = [text for one in range(PRODUCERS) for text in await _retries(log, model, one)]
         if wrong:
             return wrong
     for _ in range(TURNS):
-        producer = chance.randrange(PRODUCERS)
+        producer = rng.randrange(PRODUCERS)
         batch = model.new_batch(producer)
         base_offset = await _append(log, batch)
         task.checked += 1
         if base_offset != len(model.records):
             return [f"offset {base_offset} was given where {len(model.records)} is next"]
         model.accept(producer, batch, base_offset, _times(batch))
-        draw = chance.random()
+        draw = rng.random()
         wrong = []
         if draw < 0.15:
             wrong = await _retries(log, model, producer)
@@ -193,7 +193,7 @@ async def _gap(log: PartitionLog, model: _Model, producer: int) -> list[str]:
 async def _times_asked(log: PartitionLog, store: FileLedgerStore, model: _Model) -> list[str]:
     """The first record at or behind a time, and the one with the largest of all."""
     records = model.records
-    for time_ms in (0, *model.chance.choices(records, k=4), max(records) + 1):
+    for time_ms in (0, *model.rng.choices(records, k=4), max(records) + 1):
         expected = next((at for at, found in enumerate(records) if found >= time_ms), -1)
         found = await offset_of_time(log, store, time_ms)
         if found.offset != expected:

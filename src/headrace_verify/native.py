@@ -1,6 +1,6 @@
 """Small C sources of ours, compiled on the spot for LD_PRELOAD.
 
-Rules of the room: knows compilers, not what a library is for. Where none is installed, what needs
+Invariants: knows compilers, not what a library is for. Where none is installed, what needs
 one is left out and named.
 """
 

@@ -1,6 +1,6 @@
 """Metadata in memory whose every change is an event of a disk's account.
 
-Rules of the room: a change counts at one instant, as SQLite's commit does, some turns of the loop
+Invariants: a change counts at one instant, as SQLite's commit does, some turns of the loop
 after it was asked for and before it is answered.
 """
 

@@ -1,6 +1,6 @@
 """Self-proof: known bugs are planted, one at a time, and each must be found.
 
-Rules of the room: a harness that nobody has seen fail proves nothing. A planted bug names the
+Invariants: a harness that nobody has seen fail proves nothing. A planted bug names the
 attack that must find it; it is found if that attack reports a violation within its quick budget.
 """
 
@@ -56,7 +56,7 @@ def serve_batches_whose_checksum_is_wrong(patch: Patch) -> None:
 
 
 def serve_batches_at_other_offsets(patch: Patch) -> None:
-    patch(segment.Segment, "prove", lambda *_: None)
+    patch(segment.Segment, "verify_crc", lambda *_: None)
 
 
 def take_damage_in_the_middle_for_a_torn_tail(patch: Patch) -> None:

@@ -7,10 +7,10 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import HeadraceError
-from headrace.storage.files import tails, wal_sync
-from headrace_verify.chance import seeded
+from headrace.storage.files import segment_write_buffer, wal_sync
 from headrace_verify.exploration import explore
 from headrace_verify.power_loss import PROFILES
+from headrace_verify.rng import seeded
 from headrace_verify.scenario import run_faulty_workload, run_workload
 from headrace_verify.task import patched
 
@@ -75,11 +75,11 @@ def run_case(task: Task, case: _Case, seed: int) -> None:
     inline_ns = wal_sync.INLINE_SYNC_NS if case.way == "inline" else -1
     replay = {"seed": seed, **case._asdict()}
     # How much a segment lags behind the log: not at all, some appends, up to the checkpoint.
-    small_bytes = seeded(seed).choice((0, 600, tails.SMALL_BYTES))
+    small_bytes = seeded(seed).choice((0, 600, segment_write_buffer.SMALL_BYTES))
     with (
         patched(wal_sync, "INLINE_SYNC_NS", inline_ns),
-        patched(tails, "SMALL_BYTES", small_bytes),
-        patched(tails, "TAIL_BYTES_MAX", 2_000),
+        patched(segment_write_buffer, "SMALL_BYTES", small_bytes),
+        patched(segment_write_buffer, "TAIL_BYTES_MAX", 2_000),
     ):
         try:
             report = asyncio.run(

@@ -1,6 +1,6 @@
 """Attack: the power goes under a whole broker: topics, groups, producer ids, its ledgers.
 
-Rules of the room: one workload, one oracle and one crash model, with two recorders. `power-broker`
+Invariants: one workload, one oracle and one crash model, with two recorders. `power-broker`
 records the ledgers' files at the disk seam and takes metadata for durable at one instant before it
 is answered, so it needs nothing, is quick, and is the same for the same seed. `power-files` records
 a real process, so that SQLite's files are cut at the same instant as the ledgers'.
@@ -32,7 +32,6 @@ from headrace_verify.broker_scenario import (
     run_broker_life,
     small_settings,
 )
-from headrace_verify.chance import seeded
 from headrace_verify.data_folder import SlowClock
 from headrace_verify.exploration import NEW_DISK
 from headrace_verify.model_disk import Image, ModelDisk
@@ -45,6 +44,7 @@ from headrace_verify.recorder import (
     recording,
     without,
 )
+from headrace_verify.rng import seeded
 from headrace_verify.scenario import FixedSalt, abandon, open_store
 from headrace_verify.task import patched
 
@@ -75,11 +75,11 @@ class SeededRandomness(FixedSalt):
     """Ids by seed, so that a run is the same again."""
 
     def __init__(self, seed: str) -> None:
-        self._chance = seeded(seed)
+        self._rng = seeded(seed)
 
     def uuid(self) -> UUID:
         """See Randomness."""
-        return UUID(int=self._chance.getrandbits(128), version=4)
+        return UUID(int=self._rng.getrandbits(128), version=4)
 
 
 class State:
@@ -169,7 +169,7 @@ class Walk:
         self._facts = before.facts
         self._seen: set[int] = set()
 
-    async def run(self, account: list[tuple[Any, ...]], chance: Random) -> None:
+    async def run(self, account: list[tuple[Any, ...]], rng: Random) -> None:
         """Lose power at operations, the first start's among them."""
         loss = PowerLoss(self._before.image, self.profile)
         # Of a long account a part, by chance: the next seed visits others.
@@ -182,14 +182,14 @@ class Walk:
                 continue
             if operation[0] == "facts":
                 self._facts = operation[1]
-            if chance.random() >= share:
+            if rng.random() >= share:
                 continue
-            for keep, image in zip(KEEPS, loss.states(chance), strict=True):
-                await self._look(image, index, keep, chance)
+            for keep, image in zip(KEEPS, loss.states(rng), strict=True):
+                await self._look(image, index, keep, rng)
                 if self.has_found:
                     return
 
-    async def _look(self, image: Image, index: int, keep: str, chance: Random) -> None:
+    async def _look(self, image: Image, index: int, keep: str, rng: Random) -> None:
         facts = id(self._facts)  # replaced by each change
         key = hash((tuple(image.inodes), repr(image.names), facts, self.oracle.version))
         if key in self._seen:
@@ -199,7 +199,7 @@ class Walk:
         account = await self._examine(state, f"operation {index}, {keep}")
         state.producer_id_last = self.oracle.producer_id_last
         self.candidates.append(state)
-        if account and state.scratch is None and chance.random() < RECOVERY_SHARE:
+        if account and state.scratch is None and rng.random() < RECOVERY_SHARE:
             await self._lose_power_again(state, account, f"operation {index}, {keep}")
 
     async def _examine(self, state: State, where: str) -> list[tuple[Any, ...]]:
@@ -217,14 +217,14 @@ class Walk:
     ) -> None:
         """While the state is opened: recovery, and the collection of what nobody needs."""
         loss, facts = PowerLoss(state.image, self.profile), state.facts
-        chance = seeded(where)
+        rng = seeded(where)
         for index, operation in enumerate(account):
             loss.step(operation)
             if operation[0] == "facts":
                 facts = operation[1]
-            if chance.random() >= OPERATIONS_AGAIN / len(account):
+            if rng.random() >= OPERATIONS_AGAIN / len(account):
                 continue
-            for image in loss.states(chance, _DEPTH_KEEPS):
+            for image in loss.states(rng, _DEPTH_KEEPS):
                 again = State(image, facts, None)
                 await self._examine(again, f"{where}, then while it was opened, at {index}")
 
@@ -238,7 +238,7 @@ def run_power_broker(task: Task) -> None:
 
 
 async def _modelled(task: Task, seed: int, profile: str, sync_turns: int) -> None:
-    chance = seeded(seed)
+    rng = seeded(seed)
     state, oracle = State(NEW_DISK, {}, None), BrokerOracle()
     for life in range(LIVES):
         name = f"{seed} {life}"
@@ -249,10 +249,10 @@ async def _modelled(task: Task, seed: int, profile: str, sync_turns: int) -> Non
             account = list(opened.disk.operations)
         walk = Walk(task, state, oracle, profile)
         walk.replay |= {"seed": seed, "life": life, "sync_turns": sync_turns}
-        await walk.run(account, chance)
+        await walk.run(account, rng)
         if walk.has_found:
             return
-        state = walk.candidates[-chance.randint(1, len(walk.candidates))]
+        state = walk.candidates[-rng.randint(1, len(walk.candidates))]
         async with Opened(state, name) as opened:
             oracle = await BrokerOracle.after_recovery(opened.node, walk.oracle)
             oracle.producer_id_last = state.producer_id_last
@@ -279,7 +279,7 @@ async def _recorded(task: Task, recorder: Path, seed: int, profile: str, sync_tu
     with tempfile.TemporaryDirectory(
         prefix="headrace-verify-", dir=quick if os.access(quick, os.W_OK) else task.folder
     ) as scratch:
-        chance = seeded(seed)
+        rng = seeded(seed)
         state, oracle = State(NEW_DISK, {}, Path(scratch)), BrokerOracle()
         for life in range(LIVES):
             image = without(state.image, "-shm")
@@ -287,10 +287,10 @@ async def _recorded(task: Task, recorder: Path, seed: int, profile: str, sync_tu
             reader = record_process(recorder, task.folder / f"{seed}-{life}", image, words)
             walk = Walk(task, State(image, {}, state.scratch), oracle, profile)
             walk.replay |= {"seed": seed, "life": life, "sync_turns": sync_turns}
-            await walk.run(reader.operations, chance)
+            await walk.run(reader.operations, rng)
             if walk.has_found:
                 return
-            state = walk.candidates[-chance.randint(1, len(walk.candidates))]
+            state = walk.candidates[-rng.randint(1, len(walk.candidates))]
             async with Opened(state, f"{seed} {life}") as opened:
                 oracle = await BrokerOracle.after_recovery(opened.node, walk.oracle)
                 oracle.producer_id_last = state.producer_id_last

@@ -107,20 +107,20 @@ class PowerLoss:
             if name and base + "/" in self._folders[parent].durable:
                 self._durable_folders.add(name)
 
-    def states(self, chance: Random, keeps: tuple[str, ...] = KEEPS) -> Iterator[Image]:
+    def states(self, rng: Random, keeps: tuple[str, ...] = KEEPS) -> Iterator[Image]:
         """States that a loss of power now may leave."""
         for keep in keeps:
-            yield self._state(keep, chance)
+            yield self._state(keep, rng)
 
-    def _state(self, keep: str, chance: Random) -> Image:
+    def _state(self, keep: str, rng: Random) -> Image:
         keep_names = {"none": "none", "sizes": "all", "names only": "all"}.get(keep, keep)
         keep_names = {"garbage": "subset", "suffix": "subset"}.get(keep_names, keep_names)
-        names = self._names(keep_names, chance)
+        names = self._names(keep_names, rng)
         keep_data = "none" if keep == "names only" else keep
-        contents = [bytes(self._content(file, keep_data, chance)) for file in self._files]
+        contents = [bytes(self._content(file, keep_data, rng)) for file in self._files]
         return Image(contents, names)
 
-    def _names(self, keep: str, chance: Random) -> dict[str, dict[str, int]]:
+    def _names(self, keep: str, rng: Random) -> dict[str, dict[str, int]]:
         kept: set[int] = set()
         pending = [
             (index, operation)
@@ -130,15 +130,15 @@ class PowerLoss:
         pending.sort(key=lambda item: item[0])
         if self._profile == "ext4-like" and keep != "none":
             # One journal: what is kept is a prefix of all.
-            cut = len(pending) if keep == "all" else chance.randint(0, len(pending))
+            cut = len(pending) if keep == "all" else rng.randint(0, len(pending))
             kept = {index for index, _operation in pending[:cut]}
         elif keep != "none":
             for folder in self._folders.values():
                 some = folder.pending
                 if keep == "prefix":
-                    some = some[: chance.randint(0, len(some))]
+                    some = some[: rng.randint(0, len(some))]
                 elif keep == "subset":
-                    some = some[: chance.randint(0, len(some))] if chance.random() < 0.5 else some
+                    some = some[: rng.randint(0, len(some))] if rng.random() < 0.5 else some
                 kept.update(index for index, _operation in some)
         result: dict[str, dict[str, int]] = {}
         for name, folder in self._folders.items():
@@ -159,7 +159,7 @@ class PowerLoss:
             if name in present
         }
 
-    def _content(self, file: _File, keep: str, chance: Random) -> bytearray:
+    def _content(self, file: _File, keep: str, rng: Random) -> bytearray:
         content = bytearray(file.durable)
         operations = [operation for _index, operation in file.pending]
         if keep == "none" or not operations:
@@ -176,16 +176,16 @@ class PowerLoss:
             return content
         pieces = list(_sectors(operations))
         if keep == "prefix":
-            pieces = pieces[: chance.randint(0, len(pieces))]
+            pieces = pieces[: rng.randint(0, len(pieces))]
         elif keep == "suffix":
-            pieces = pieces[chance.randint(0, len(pieces)) :]
+            pieces = pieces[rng.randint(0, len(pieces)) :]
         else:
-            pieces = [piece for piece in pieces if chance.random() < 0.7]
+            pieces = [piece for piece in pieces if rng.random() < 0.7]
         for operation in pieces:
             apply_to_content(content, operation)
-        if keep == "garbage" and pieces and chance.random() < 0.8:
+        if keep == "garbage" and pieces and rng.random() < 0.8:
             # A sector that was on its way holds noise, or what an earlier write had brought.
-            _kind, _inode, position, data = chance.choice(
+            _kind, _inode, position, data = rng.choice(
                 [piece for piece in pieces if piece[0] == "write"] or [("write", 0, 0, b"")]
             )
             size = len(data)
@@ -194,8 +194,8 @@ class PowerLoss:
                 # do: docs/FORMAT.md names that assumption.
                 size = min(SECTOR, len(content) - position // SECTOR * SECTOR)
                 position = position // SECTOR * SECTOR
-            noise = bytes(chance.getrandbits(8) for _ in range(size))
-            if chance.random() < 0.3:
+            noise = bytes(rng.getrandbits(8) for _ in range(size))
+            if rng.random() < 0.3:
                 noise = bytes(size)
             write_into(content, position, noise)
         return content

@@ -1,6 +1,6 @@
 """The process that `power-files` records: a whole broker, its faces included, and its workload.
 
-Rules of the room: it is started with the recorder preloaded and notes what it asks and is told
+Invariants: it is started with the recorder preloaded and notes what it asks and is told
 through it, in the same order as its file operations. Its WAL files are small, so that a state of
 its disk is; all else is as `headrace serve` starts it.
 """

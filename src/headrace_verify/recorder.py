@@ -1,6 +1,6 @@
 """The account of a real process: each operation on its folder's files, and its notes, in order.
 
-Rules of the room: `recorder.c` records, loaded into the process by LD_PRELOAD; here it is compiled
+Invariants: `recorder.c` records, loaded into the process by LD_PRELOAD; here it is compiled
 and its record is read into the operations that `power_loss` understands. So SQLite's files are cut
 at the same instant as the ledgers'. A record that does not add up to the files as they are in the
 end is refused: a call that went past the recorder would make every verdict worthless.

@@ -1,6 +1,6 @@
 """The report of a run: one folder with everything that somebody else needs to judge it.
 
-Rules of the room: `report.json` says what was tried, on what machine, with which seed, what was
+Invariants: `report.json` says what was tried, on what machine, with which seed, what was
 skipped and why; each violation has a file of its own with what brings it up again. The chart is
 drawn only where matplotlib is installed, and the report says so if it is not.
 """

@@ -15,8 +15,8 @@ from typing import Any
 
 from headrace.errors import DataCorrupt, HeadraceError, StorageUnavailable
 from headrace.storage.files import FileLedgerStore
-from headrace_verify.chance import seeded
 from headrace_verify.model_disk import ROOT, ModelDisk
+from headrace_verify.rng import seeded
 
 WAL_FILE_BYTES = 12 << 10
 CHECKPOINT_BYTES = 16 << 10
@@ -188,7 +188,7 @@ async def run_workload(
     store: FileLedgerStore, disk: ModelDisk, seed: int, turns: int, generation: int
 ) -> None:
     """Random appends, creations, seals and deletions; everything is noted in the account."""
-    chance = seeded(seed)
+    rng = seeded(seed)
     open_ledgers = [info.ledger for info in store.list() if not info.is_sealed]
     waiting: list[Any] = []
 
@@ -204,33 +204,33 @@ async def run_workload(
 
     await create()
     for _ in range(turns):
-        draw = chance.random()
+        draw = rng.random()
         if draw < 0.08:
             await create()
         elif draw < 0.13 and len(open_ledgers) > 1:
-            ledger = open_ledgers.pop(chance.randrange(len(open_ledgers)))
+            ledger = open_ledgers.pop(rng.randrange(len(open_ledgers)))
             footer = b"footer of %d" % ledger
             disk.note("sealing", ledger, footer)
             await store.seal(ledger, footer)
             disk.note("sealed", ledger)
         elif draw < 0.17 and len(open_ledgers) > 1:
-            ledger = open_ledgers.pop(chance.randrange(len(open_ledgers)))
+            ledger = open_ledgers.pop(rng.randrange(len(open_ledgers)))
             disk.note("deleting", ledger)
             await store.delete(ledger)
             disk.note("deleted", ledger)
-        for _ in range(chance.choice((0, 1, 1, 2, 5))):
-            ledger = chance.choice(open_ledgers)
-            size = chance.choice((1, 17, 100, 511, 700, 2_500))
+        for _ in range(rng.choice((0, 1, 1, 2, 5))):
+            ledger = rng.choice(open_ledgers)
+            size = rng.choice((1, 17, 100, 511, 700, 2_500))
             position = store._ledgers[ledger].end
             data = payload(ledger, position, size, generation)
-            flush_ms = None if chance.random() < 0.8 else chance.choice((0, 1, 50))
+            flush_ms = None if rng.random() < 0.8 else rng.choice((0, 1, 50))
             disk.note("append", ledger, position, data)
             given, completion = store.append(ledger, [data], size, flush_ms)
             assert given == position, "positions follow each other"
             if flush_ms is None:
                 completion.then(acknowledge, (ledger, position + size))
             waiting.append(completion)
-        if chance.random() < 0.5 and waiting:
+        if rng.random() < 0.5 and waiting:
             await waiting[-1].wait()
         else:
             await asyncio.sleep(0)
@@ -245,22 +245,22 @@ async def run_faulty_workload(
     store: FileLedgerStore, disk: ModelDisk, seed: int, turns: int, generation: int
 ) -> None:
     """Appends on a disk that fails now and then: syncs, and writes that stop halfway."""
-    chance = seeded(seed)
+    rng = seeded(seed)
     disk.note("creating", store._catalog.next_ledger)
     first = await store.create()
     disk.note("created", first)
     disk.note("creating", store._catalog.next_ledger)
     second = await store.create()
     disk.note("created", second)
-    disk.are_failed_syncs_dropped = chance.random() < 0.5
+    disk.are_failed_syncs_dropped = rng.random() < 0.5
 
     def fault(action: str, path: str) -> int | None:
         is_segment_sync = action == "sync" and path.endswith(".ledger")  # a checkpoint's: rare
         share = 0.2 if is_segment_sync else 0.04
-        if not path.endswith((".wal", ".ledger")) or chance.random() > share:
+        if not path.endswith((".wal", ".ledger")) or rng.random() > share:
             return None
         if action == "write":
-            return chance.choice((0, 1, 100, 600))
+            return rng.choice((0, 1, 100, 600))
         raise OSError(errno.EIO, "injected", path)
 
     def ended(error: BaseException | None, context: tuple[int, int, int, bool]) -> None:
@@ -273,20 +273,20 @@ async def run_faulty_workload(
     disk.fault = fault
     completion: Any = None
     for _ in range(turns):
-        for _ in range(chance.choice((1, 1, 3))):
+        for _ in range(rng.choice((1, 1, 3))):
             if store._commit.outage is not None:
                 await asyncio.sleep(0.002)
                 continue
-            ledger = chance.choice((first, second))
-            size = chance.choice((1, 100, 511, 1_500))
+            ledger = rng.choice((first, second))
+            size = rng.choice((1, 100, 511, 1_500))
             position = store._ledgers[ledger].end
             # The bytes differ from those that failed at this position before.
             data = payload(ledger, len(disk.operations), size, generation)
-            is_synced = chance.random() < 0.8
+            is_synced = rng.random() < 0.8
             disk.note("append", ledger, position, data)
             _, completion = store.append(ledger, [data], size, None if is_synced else 5)
             completion.then(ended, (ledger, position, position + size, is_synced))
-        if chance.random() < 0.6 and completion is not None:
+        if rng.random() < 0.6 and completion is not None:
             try:
                 await completion.wait()
             except StorageUnavailable:

@@ -1,6 +1,6 @@
 """Self-proof, what its modes share: a bug is named, and planted in a broker before it starts.
 
-Rules of the room: each mode has its `bugs` module with its own `BUGS`; here is no bug.
+Invariants: each mode has its `bugs` module with its own `BUGS`; here is no bug.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A broker with a planted bug: `python -m headrace_verify.spoiled MODE BUG serve ...`.
 
-Rules of the room: for self-proof alone; the installed command has no way to plant anything.
+Invariants: for self-proof alone; the installed command has no way to plant anything.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bugs planted in the store, each a small patch: the attacks must find every one of them.
 
-Rules of the room: a patch changes one function of the running process and nothing on disk. The
+Invariants: a patch changes one function of the running process and nothing on disk. The
 numbers are those of the list that `headrace verify crash --list` prints.
 """
 

@@ -1,6 +1,6 @@
 """One attack while it runs: its budget, what it has checked, what it has found.
 
-Rules of the room: an attack counts every check it makes, names what it left out and why, and
+Invariants: an attack counts every check it makes, names what it left out and why, and
 gives every violation what is needed to see it again. Nothing here knows what is attacked.
 """
 

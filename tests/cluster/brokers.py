@@ -1,6 +1,6 @@
 """Several broker processes over a real ZooKeeper and real bookies, and a load that keeps the books.
 
-Rules of the room: a test knows what a client knows. The load is produced by an idempotent producer
+Invariants: a test knows what a client knows. The load is produced by an idempotent producer
 which retries, and every delivery report is written down; what is read back at the end must be that,
 once each, in the order in which it was sent.
 """

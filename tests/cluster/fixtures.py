@@ -1,6 +1,6 @@
 """A real ZooKeeper and real bookies: shared by the whole session, or a test's own to kill.
 
-Rules of the room: `tests/conftest.py` makes these fixtures known everywhere; nothing is started
+Invariants: `tests/conftest.py` makes these fixtures known everywhere; nothing is started
 before a test asks. Where Java or the jars cannot be had, what needs them is skipped, loudly.
 """
 

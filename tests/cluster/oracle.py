@@ -1,6 +1,6 @@
 """The official Java client of BookKeeper as a process that is driven line by line.
 
-Rules of the room: `java/BookKeeperOracle.java` is compiled once a session against the jars of the
+Invariants: `java/BookKeeperOracle.java` is compiled once a session against the jars of the
 cluster's own servers. Where there is no compiler, what needs it is skipped, loudly.
 """
 

@@ -255,19 +255,19 @@ def recover_patiently(java: Oracle, ledger: int) -> None:
 
 def die_together(cluster, java: Oracle, seed: int) -> None:
     """A bookie and, a moment later, the writer: in the middle of an ensemble change, or near it."""
-    chance = random.Random(seed)
-    quorum = chance.choice([(3, 3, 2), (4, 3, 2), (3, 2, 2)])
+    rng = random.Random(seed)
+    quorum = rng.choice([(3, 3, 2), (4, 3, 2), (3, 2, 2)])
     writer = WriterProcess(
-        cluster.zookeeper.address, quorum, chance.choice([100, 16 << 10]), chance.choice([4, 32])
+        cluster.zookeeper.address, quorum, rng.choice([100, 16 << 10]), rng.choice([4, 32])
     )
     victim = None
     try:
-        writer.wait_more(chance.randrange(5, 100))
-        victim = chance.choice(bookies_of(cluster, writer.ledger)[0])
+        writer.wait_more(rng.randrange(5, 100))
+        victim = rng.choice(bookies_of(cluster, writer.ledger)[0])
         victim.kill()
-        time.sleep(chance.choice([0, 0, 0.002, 0.01, 0.05]))
+        time.sleep(rng.choice([0, 0, 0.002, 0.01, 0.05]))
         writer.end()
-        if chance.random() < 0.5:
+        if rng.random() < 0.5:
             recover_patiently(java, writer.ledger)
 
         async def check(store):

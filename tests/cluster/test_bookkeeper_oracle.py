@@ -39,14 +39,14 @@ async def append(store: BookKeeperLedgerStore, ledger: int, data: bytes) -> None
 
 
 async def fill(store: BookKeeperLedgerStore, ledger: int, count: int, seed: int = 0) -> int:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     end = 0
     last = None
     for _ in range(count):
-        size = chance.choice([1, 7, 300, 5_000, 70_000])
+        size = rng.choice([1, 7, 300, 5_000, 70_000])
         _, last = store.append(ledger, [stream(end, size)], size, None)
         end += size
-        if chance.random() < 0.7:
+        if rng.random() < 0.7:
             await asyncio.sleep(0)
     await last.wait()
     return end
@@ -157,11 +157,11 @@ def test_both_recover_one_ledger_at_the_same_time_and_agree(
 
 
 def kill_writer_at_random(zookeeper: str, quorum, seed: int) -> WriterProcess:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     writer = WriterProcess(
-        zookeeper, quorum, chance.choice([20, 2_000, 30_000]), chance.choice([1, 8, 32])
+        zookeeper, quorum, rng.choice([20, 2_000, 30_000]), rng.choice([1, 8, 32])
     )
-    writer.wait_more(chance.randrange(1, 200))
+    writer.wait_more(rng.randrange(1, 200))
     writer.end()
     return writer
 
@@ -272,11 +272,11 @@ def test_an_entry_that_is_damaged_everywhere_is_served_by_neither(java: Oracle, 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(200, 260))
 def test_writers_killed_at_many_moments(java: Oracle, with_store, shared_cluster, seed):
-    chance = random.Random(seed)
-    writer = kill_writer_at_random(shared_cluster.zookeeper.address, chance.choice(QUORUMS), seed)
+    rng = random.Random(seed)
+    writer = kill_writer_at_random(shared_cluster.zookeeper.address, rng.choice(QUORUMS), seed)
 
     async def scenario(store):
-        if chance.random() < 0.5:
+        if rng.random() < 0.5:
             assert (await store.recover(writer.ledger)).end >= writer.acked
         content = await check_same(store, writer.ledger, java.recover(writer.ledger))
         assert len(content) >= writer.acked

@@ -90,12 +90,12 @@ def test_sealed_ledgers_beyond_the_memory_for_them_are_opened_anew(with_store):
 @pytest.mark.parametrize("quorum", [(3, 3, 2), (4, 2, 2)])
 def test_any_position_of_a_ledger_without_an_index_is_found(with_store, quorum):
     async def scenario(store):
-        chance = random.Random(1)
+        rng = random.Random(1)
         ledger = await store.create()
         end, last = 0, None
         for index in range(600):
             # At first tiny entries, then large ones: where a guess by share goes wrong.
-            size = chance.randrange(1, 60) if index < 500 else chance.randrange(20_000, 60_000)
+            size = rng.randrange(1, 60) if index < 500 else rng.randrange(20_000, 60_000)
             _, last = store.append(ledger, [stream(end, size)], size, None)
             end += size
             await asyncio.sleep(0)
@@ -112,7 +112,7 @@ def test_any_position_of_a_ledger_without_an_index_is_found(with_store, quorum):
 
         other._reader.read = counted
         for _ in range(40):
-            position, size = chance.randrange(end), chance.randrange(1, 5_000)
+            position, size = rng.randrange(end), rng.randrange(1, 5_000)
             other._cluster.cache.forget(ledger)
             found = bytes(await other.read(ledger, position, size))
             assert found == stream(position, size)[: end - position]

@@ -219,17 +219,17 @@ def test_folders_hold_no_value_and_are_made_when_they_are_missing(shared_zookeep
 
 def test_whoever_follows_a_watch_knows_the_truth_after_every_kind_of_trouble(make_cluster, root):
     zookeeper = make_cluster(bookie_count=0).zookeeper
-    chance = random.Random(12)
+    rng = random.Random(12)
 
     async def write(store, over):
         """Change keys until it is over, giving up on each change that is in doubt."""
         while not over.is_set():
-            key = f"/k/{chance.randrange(40)}"
+            key = f"/k/{rng.randrange(40)}"
             with contextlib.suppress(MetadataUnavailable, VersionConflict):
-                if chance.random() < 0.3:
+                if rng.random() < 0.3:
                     await store.delete(key, ANY)
                 else:
-                    await store.put(key, b"%d" % chance.randrange(1000), ANY)
+                    await store.put(key, b"%d" % rng.randrange(1000), ANY)
             await asyncio.sleep(0.002)
 
     async def trouble(proxy, store):

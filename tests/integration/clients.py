@@ -1,6 +1,6 @@
 """Real clients behind two verbs, so that each can read what any other has written.
 
-Rules of the room: every client runs with its own defaults, but for the codec and for where to
+Invariants: every client runs with its own defaults, but for the codec and for where to
 start reading. What it gives back is compared as tuples.
 """
 

@@ -1,6 +1,6 @@
 """Apache Kafka's own tools and clients, in one JVM for the whole session.
 
-Rules of the room: `ToolServer.java` takes one command a line and runs the `main` of the class it
+Invariants: `ToolServer.java` takes one command a line and runs the `main` of the class it
 names, so a test costs a call and not the start of a JVM. Where there is no compiler (javac), the
 tools run as processes of their own, and what needs `Scenarios.java` is skipped, loudly.
 """

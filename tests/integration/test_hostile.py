@@ -98,14 +98,14 @@ def test_what_was_asked_before_a_malformed_request_is_no_danger(broker, unharmed
 
 
 def test_noise_and_every_cut_of_good_requests_never_stop_the_broker(broker, unharmed):
-    chance = random.Random(7)
+    rng = random.Random(7)
     good = [METADATA, PRODUCE, FETCH, JOIN, frame(19, 5, {}), frame(18, 3, {}), frame(9, 8, {})]
-    requests = [chance.randbytes(chance.randrange(1, 300)) for _ in range(150)]
+    requests = [rng.randbytes(rng.randrange(1, 300)) for _ in range(150)]
     for request in good:
         for _ in range(60):
             changed = bytearray(request)
-            for _ in range(chance.randrange(1, 5)):
-                changed[chance.randrange(4, len(changed))] = chance.randrange(256)
+            for _ in range(rng.randrange(1, 5)):
+                changed[rng.randrange(4, len(changed))] = rng.randrange(256)
             requests.append(bytes(changed))
         requests += [request[:end] for end in range(1, len(request), 3)]
     for request in requests:

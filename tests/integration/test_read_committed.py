@@ -21,10 +21,10 @@ RETRIABLE = {14, 15, 16, 19, 51}
 class Transactions:
     """Producers that write batches of a few records, one request each."""
 
-    def __init__(self, raw: Raw, topic: str, chance: Random) -> None:
+    def __init__(self, raw: Raw, topic: str, rng: Random) -> None:
         self.raw = raw
         self.topic = topic
-        self.chance = chance
+        self.rng = rng
         self.count = 0
         self.ids = [f"{topic}-{number}" for number in range(PRODUCERS)]
         self.producers = [self._init(name) for name in self.ids]
@@ -55,7 +55,7 @@ class Transactions:
 
     def _values(self) -> list[bytes]:
         self.count += 1
-        return [b"%d.%d" % (self.count, at) for at in range(self.chance.randrange(1, 4))]
+        return [b"%d.%d" % (self.count, at) for at in range(self.rng.randrange(1, 4))]
 
     def plain(self) -> None:
         values = self._values()
@@ -103,8 +103,8 @@ class Transactions:
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
-            number = self.chance.randrange(PRODUCERS)
-            match self.chance.choice(("send", "send", "send", "plain", "commit", "abort")):
+            number = self.rng.randrange(PRODUCERS)
+            match self.rng.choice(("send", "send", "send", "plain", "commit", "abort")):
                 case "send":
                     self.send(number)
                 case "plain":

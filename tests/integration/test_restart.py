@@ -188,13 +188,13 @@ def partition_values(bootstrap: str, topic: str, partition: int) -> list[int]:
 @pytest.mark.timeout(600 + 60 * CYCLES)
 def test_an_idempotent_producer_writes_through_kills_without_loss_or_duplicate(own_broker):
     create_topic(own_broker.kafka, "through", 3)
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     writer = Writer(own_broker.kafka, "through", 3).start()
     try:
         for _ in range(CYCLES):
             before = writer.acknowledgements()
             wait_until(lambda floor=before: writer.acknowledgements() > floor + 500, 120)
-            time.sleep(chance.random() * 0.3)
+            time.sleep(rng.random() * 0.3)
             own_broker.crash()
     finally:
         writer.stop()
@@ -214,7 +214,7 @@ def test_plain_producers_and_groups_under_kills_lose_nothing_that_was_acknowledg
 
     topic, group = "load", "load-group"
     create_topic(own_broker.kafka, topic, 4, segment_bytes=200_000)
-    chance = random.Random(SEED + 1)
+    rng = random.Random(SEED + 1)
     codecs = ("none", "zstd", "lz4", "gzip")
     writers = [
         Writer(
@@ -264,7 +264,7 @@ def test_plain_producers_and_groups_under_kills_lose_nothing_that_was_acknowledg
             wait_until(
                 lambda floor=before: sum(w.acknowledgements() for w in writers) > floor + 500, 120
             )
-            time.sleep(chance.random() * 0.3)
+            time.sleep(rng.random() * 0.3)
             own_broker.crash()
         wait_until(lambda: len(commits) == 4, 120)
     finally:

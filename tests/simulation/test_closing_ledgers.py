@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError, StorageUnavailable
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 from headrace_verify.simulation.clock import SimulatedClock, SimulatedRandomness
 from headrace_verify.simulation.cluster import Cluster
 from headrace_verify.simulation.loop import Host, SimulatedLoop

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 from headrace_verify.simulation.loop import OUTSIDE, Host, SimulatedLoop
 from headrace_verify.simulation.network import Network
 

@@ -118,19 +118,19 @@ def test_a_broker_that_is_alone_holds_whatever_happens_to_it_and_to_its_disk():
 def test_mischief_is_done_where_the_seed_wants_it_and_nowhere_else():
     scenario = draw_scenario(12, 20.0)._replace(schedule=())
     calm = simulate(scenario._replace(points=()))
-    assert (calm.held, calm.mischief) == (True, {})
+    assert (calm.held, calm.fault_points) == (True, {})
     points = ("bytes in pieces", "ledger rolled", "timer late")
     odd = simulate(scenario._replace(points=points))
     assert odd.held
-    assert set(odd.mischief) == set(points)
+    assert set(odd.fault_points) == set(points)
 
 
 def test_a_long_run_that_has_missed_a_point_of_mischief_is_no_proof():
     from headrace_verify.simulation.explore import RUNS_FOR_ALL_POINTS, Outcome
-    from headrace_verify.simulation.mischief import POINTS
+    from headrace_verify.simulation.fault_points import POINTS
 
-    done = {"operations": 1, "faults": {"crash": 1}, "mischief": dict.fromkeys(POINTS, 1)}
+    done = {"operations": 1, "faults": {"crash": 1}, "fault_points": dict.fromkeys(POINTS, 1)}
     assert Outcome(1, runs=RUNS_FOR_ALL_POINTS, **done).held
-    del done["mischief"]["watch late"]
+    del done["fault_points"]["watch late"]
     assert not Outcome(1, runs=RUNS_FOR_ALL_POINTS, **done).held
     assert Outcome(1, runs=8, **done).held

@@ -14,7 +14,7 @@ pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 from headrace_verify.simulation.clock import SimulatedClock, SimulatedRandomness
 from headrace_verify.simulation.cluster import Cluster
 from headrace_verify.simulation.loop import Host, SimulatedLoop
@@ -89,14 +89,14 @@ def test_bookies_that_are_killed_one_at_a_time_cost_no_ledger_and_no_pause(
 
     async def work(cluster: Cluster, store: BookKeeperLedgerStore, loop: SimulatedLoop) -> None:
         ledger = await store.create()
-        chance = seeded(f"victims {seed}")
+        rng = seeded(f"victims {seed}")
         assert await write(store, ledger, 1.0, loop) < GAP_MS_MAX
         for _ in range(8):
-            victim = chance.choice(cluster.bookies)
+            victim = rng.choice(cluster.bookies)
             victim.end(is_told=True)
-            assert await write(store, ledger, chance.choice([0.2, 1.0, 6.0]), loop) < GAP_MS_MAX
+            assert await write(store, ledger, rng.choice([0.2, 1.0, 6.0]), loop) < GAP_MS_MAX
             victim.start()
-            assert await write(store, ledger, chance.choice([1.0, 3.0]), loop) < GAP_MS_MAX
+            assert await write(store, ledger, rng.choice([1.0, 3.0]), loop) < GAP_MS_MAX
             assert not store.without_bookie(), "all slots have a bookie again"
         await store.seal(ledger, b"")
         state = store.replication()

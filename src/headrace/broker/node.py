@@ -1,6 +1,6 @@
 """One broker: what it knows and owns, and its housekeeping.
 
-Rules of the room: faces call this, it calls the log and the coordinators. Opening it reads the
+Invariants: faces call this, it calls the log and the coordinators. Opening it reads the
 metadata; a partition's log is read when somebody first asks for it.
 """
 
@@ -28,13 +28,13 @@ from headrace.broker.coordinators.transaction_coordinator import TransactionCoor
 from headrace.broker.coordinators.transaction_verification import Verifications
 from headrace.broker.housekeeping.compactor import Compactor
 from headrace.broker.housekeeping.ledger_evidence import LedgerEvidence
+from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
 from headrace.broker.housekeeping.orphans import collect_orphans
 from headrace.broker.housekeeping.replication import Replication
-from headrace.broker.housekeeping.sweep import Sweep
 from headrace.broker.housekeeping.tiering import Tiering
 from headrace.broker.ownership.balance import Balance
 from headrace.broker.ownership.cluster_view import adopt_partitions
-from headrace.broker.ownership.follower import Follower
+from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.services.appends import Appends
 from headrace.broker.services.broker_settings import BrokerSettings
@@ -124,7 +124,7 @@ class Node:
         """Of all listeners, as clients are told them."""
         self._fact: BrokerFact | None = None
         is_storage_shared = shared_ledgers is not None
-        is_alone = self._is_alone = not is_storage_shared and not slots
+        is_standalone = self._is_standalone = not is_storage_shared and not slots
         self._slots = slots
         self.evidence = (
             None if shared_ledgers is None else LedgerEvidence(shared_ledgers, metadata, clock)
@@ -132,7 +132,7 @@ class Node:
         """None where this broker alone sees its ledgers."""
         parts = store, metadata, clock, self.tasks, is_storage_shared, tier
         environment = Environment(*parts, LoadedIndexes(), self.evidence)
-        self.topics = Topics(environment, config, randomness, is_alone=is_alone)
+        self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
         self.tiering: Tiering | None = None
@@ -141,12 +141,12 @@ class Node:
             self.tiering = Tiering(
                 self.topics, store, tier, metadata, clock, config, self.partition_ready
             )
-        self.sweep: Sweep | None = None
-        """None where this broker alone sees its ledgers, and deletes them itself."""
+        self.sweep: LedgerGarbageCollector | None = None  # alone, a broker deletes at once
         if shared_ledgers is not None:
-            self.sweep = Sweep(config, shared_ledgers, metadata, self.topics, self.ownership, clock)
-        self.balance: Balance | None = None
-        """None where partitions do not move."""
+            self.sweep = LedgerGarbageCollector(
+                config, shared_ledgers, metadata, self.topics, self.ownership, clock
+            )
+        self.balance: Balance | None = None  # None where partitions do not move
         if shared_ledgers is not None and isinstance(self.ownership, SharedOwnership):
             self.balance = Balance(config, metadata, self.topics, self.ownership, clock)
         self.replication: Replication | None = None
@@ -172,7 +172,7 @@ class Node:
 
     def _prepare_shares(self, environment: Environment) -> None:
         self.timers = TimerPartitions(
-            environment, self.topics, self.producer_ids, is_alone=self._is_alone
+            environment, self.topics, self.producer_ids, is_standalone=self._is_standalone
         )
         self.appends.delays = self.timers
         self.group_configs = ConfiguredGroups(self.metadata)
@@ -185,7 +185,7 @@ class Node:
             self._terms,
             self.dead_letters,
             self.group_configs.begin,
-            is_alone=self._is_alone,
+            is_standalone=self._is_standalone,
         )
         self.share_groups = ShareGroups(
             self.topics,
@@ -205,7 +205,7 @@ class Node:
         )
 
     def _make_ownership(self, incarnation: str) -> Ownership:
-        if self._is_alone:
+        if self._is_standalone:
             return SoleOwnership(self.config.broker_id, self.metadata)
         return SharedOwnership(
             self.config,
@@ -228,13 +228,13 @@ class Node:
             (BROKER_CONFIGS, self.settings.apply),
             (GROUPS, self.group_configs.apply),
         ):
-            await Follower(self.metadata, prefix, apply, lambda: None, self.tasks).start()
-        if self._is_alone:
+            await MetadataCache(self.metadata, prefix, apply, lambda: None, self.tasks).start()
+        if self._is_standalone:
             await self.topics.load()
             await self._collect_orphans()
             self._topics_changed()
         else:
-            await Follower(
+            await MetadataCache(
                 self.metadata, TOPICS, self._topic_changed, self._topics_changed, self.tasks
             ).start()
             if self._slots:

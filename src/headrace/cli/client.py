@@ -1,6 +1,6 @@
 """The Kafka client library, imported when first asked for.
 
-Rules of the room: the library's own type hints contradict themselves (a message's offset "may be
+Invariants: the library's own type hints contradict themselves (a message's offset "may be
 None", its admin module "exports nothing"), so here it counts as untyped.
 """
 

@@ -1,6 +1,6 @@
 """`headrace cluster`: the commands, and `dev`, which runs what brokers of a cluster stand on.
 
-Rules of the room: `dev` starts and stops servers, and says what to type next; what they are made of
+Invariants: `dev` starts and stops servers, and says what to type next; what they are made of
 is `headrace.dev_cluster`'s business. The other commands are in `cluster_admin`.
 """
 

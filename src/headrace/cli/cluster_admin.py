@@ -1,6 +1,6 @@
 """`headrace cluster status | drain | move | verify`: a cluster over ZooKeeper and BookKeeper.
 
-Rules of the room: asks and tells; what it means is in `headrace.server.cluster_admin`. A command
+Invariants: asks and tells; what it means is in `headrace.server.cluster_admin`. A command
 that wishes for a move waits until it has happened, unless told not to.
 """
 

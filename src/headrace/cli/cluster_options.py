@@ -1,6 +1,6 @@
 """The options by which a broker or a command finds its cluster.
 
-Rules of the room: options and their checks; what a cluster is, others know.
+Invariants: options and their checks; what a cluster is, others know.
 """
 
 from __future__ import annotations

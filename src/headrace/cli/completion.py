@@ -1,6 +1,6 @@
 """`headrace completion`: the shell's completion script, and what completes topic names.
 
-Rules of the room: completing must never print, fail or hang: no answer is an empty list.
+Invariants: completing must never print, fail or hang: no answer is an empty list.
 """
 
 from __future__ import annotations

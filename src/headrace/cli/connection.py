@@ -1,6 +1,6 @@
 """The options that say which cluster is meant, before a command or behind it.
 
-Rules of the room: each option is defined once. Before the command it makes the Session, behind it
+Invariants: each option is defined once. Before the command it makes the Session, behind it
 changes the Session that is there; what stands behind wins.
 """
 

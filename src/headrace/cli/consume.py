@@ -1,6 +1,6 @@
 """`headrace consume`: read records of a topic and write them to stdout.
 
-Rules of the room: without --group nothing is left behind on the broker. With --group, progress is
+Invariants: without --group nothing is left behind on the broker. With --group, progress is
 committed only for what was written to stdout (at least once).
 """
 

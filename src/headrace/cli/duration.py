@@ -1,6 +1,6 @@
 """Times as people write them: 60s, 10m, 2h.
 
-Rules of the room: an option's type, nothing else.
+Invariants: an option's type, nothing else.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What can go wrong in a command, in words and exit codes.
 
-Rules of the room: an error names cause, effect and next step, and never shows a traceback.
+Invariants: an error names cause, effect and next step, and never shows a traceback.
 The exit codes are documented in `headrace --help`: do not change, scripts rely on them.
 """
 

@@ -1,6 +1,6 @@
 """`headrace group`: list, describe, reset, delete.
 
-Rules of the room: a group whose consumers run is never changed under them: its next commit would
+Invariants: a group whose consumers run is never changed under them: its next commit would
 undo the change.
 """
 

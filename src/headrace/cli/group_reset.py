@@ -1,6 +1,6 @@
 """`headrace group reset`: put a group somewhere else in its topics.
 
-Rules of the room: shows what it does in a table, before and after, with the records that will be
+Invariants: shows what it does in a table, before and after, with the records that will be
 read again or skipped. Refuses a group that is active.
 """
 

@@ -1,6 +1,6 @@
 """`headrace info`: what cluster is this, and what does it speak.
 
-Rules of the room: reads only. The versions of the protocol are asked for with one hand-made
+Invariants: reads only. The versions of the protocol are asked for with one hand-made
 ApiVersions request (key 18, version 0), since the client library does not show them.
 """
 

@@ -1,6 +1,6 @@
 """How far consumer groups are behind: in messages, and in seconds.
 
-Rules of the room: reads only. Lag in seconds is the age of the first unread record; to know it,
+Invariants: reads only. Lag in seconds is the age of the first unread record; to know it,
 that one record of each lagging partition is fetched, all partitions at once.
 """
 

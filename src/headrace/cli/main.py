@@ -1,6 +1,6 @@
 """The command `headrace`: global options, commands found when they are used, errors in words.
 
-Rules of the room: nothing is imported that the chosen command does not need, so that
+Invariants: nothing is imported that the chosen command does not need, so that
 `headrace serve` is up in a fraction of a second. No traceback ever reaches the user.
 """
 

@@ -1,6 +1,6 @@
 """How commands print: tables for people, plain columns for pipes, JSON for scripts.
 
-Rules of the room: data goes to stdout, everything said about it to stderr. On a terminal tables
+Invariants: data goes to stdout, everything said about it to stderr. On a terminal tables
 are drawn; in a pipe they are plain columns that nothing truncates.
 """
 

@@ -1,6 +1,6 @@
 """Options of the form NAME=VALUE.
 
-Rules of the room: text in, values out; imports nothing but click, since most commands need it.
+Invariants: text in, values out; imports nothing but click, since most commands need it.
 """
 
 from __future__ import annotations

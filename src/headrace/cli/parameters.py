@@ -1,6 +1,6 @@
 """Kinds of options that click does not have.
 
-Rules of the room: text in, values out; what is wrong is said by click, with the option's name.
+Invariants: text in, values out; what is wrong is said by click, with the option's name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Places in a log, as a user names them: `earliest`, `latest`, `42`, `-10`, a time, a duration.
 
-Rules of the room: parsing is pure; `resolve` alone asks the broker, once per kind.
+Invariants: parsing is pure; `resolve` alone asks the broker, once per kind.
 """
 
 from __future__ import annotations

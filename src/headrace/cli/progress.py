@@ -1,6 +1,6 @@
 """A progress line on stderr, for a terminal; a line a minute in the log of what takes hours.
 
-Rules of the room: in a pipe or with --quiet it imports nothing. It is refreshed by time, never per
+Invariants: in a pipe or with --quiet it imports nothing. It is refreshed by time, never per
 record.
 """
 

@@ -1,6 +1,6 @@
 """Reading records off partitions: spans of offsets, or as a member of a group.
 
-Rules of the room: hands bytes to stdout in blocks; knows where to stop; never skips a record in
+Invariants: hands bytes to stdout in blocks; knows where to stop; never skips a record in
 silence. An error of one partition ends the reading with words.
 """
 

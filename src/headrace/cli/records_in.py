@@ -1,6 +1,6 @@
 """Where `headrace produce` gets its records: lines, JSON lines, whole files.
 
-Rules of the room: pure reading and parsing, one record at a time, so that a file of any size
+Invariants: pure reading and parsing, one record at a time, so that a file of any size
 needs no memory. A line that cannot be read names its source and number.
 """
 

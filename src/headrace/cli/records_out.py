@@ -1,6 +1,6 @@
 """How `headrace consume` writes records: text, JSON lines, raw values, templates.
 
-Rules of the room: pure; a format is a function from a message to bytes. On a terminal text is
+Invariants: pure; a format is a function from a message to bytes. On a terminal text is
 shown with its control characters made visible; in a pipe every byte passes as it is.
 """
 

@@ -1,6 +1,6 @@
 """A command's connection to the cluster: settings, clients, and waiting for answers.
 
-Rules of the room: the client library is imported only when a client is made, and is kept quiet;
+Invariants: the client library is imported only when a client is made, and is kept quiet;
 what it has to say reaches the user as a CommandFailed.
 """
 

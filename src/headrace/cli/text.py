@@ -1,6 +1,6 @@
 """Bytes as text, for people: escapes in options, control characters on a terminal.
 
-Rules of the room: pure.
+Invariants: pure.
 """
 
 from __future__ import annotations

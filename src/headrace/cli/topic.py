@@ -1,6 +1,6 @@
 """`headrace topic`: create, list, describe, alter, delete.
 
-Rules of the room: what changes something says on stdout what it changed; `--json` prints the same
+Invariants: what changes something says on stdout what it changed; `--json` prints the same
 facts with stable names.
 """
 

@@ -1,6 +1,6 @@
 """What a machine is: state that changes by records alone.
 
-Rules of the room (all of `coordination/`): no I/O, no clock, no chance, no asyncio, no logging.
+Invariants (all of `coordination/`): no I/O, no clock, no chance, no asyncio, no logging.
 Time comes in as `now_ms`, fresh ids come in with the command.
 
 - `decide(command, now_ms)` changes nothing. It says which records the command amounts to, and

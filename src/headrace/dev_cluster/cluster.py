@@ -1,6 +1,6 @@
 """A real ZooKeeper and real bookies on this machine's loopback, for tests and for developers.
 
-Rules of the room: it starts Apache's own servers with small memory and nothing else of theirs
+Invariants: it starts Apache's own servers with small memory and nothing else of theirs
 changed; what is stored is as durable as in a real cluster, but all of it lies on one disk. Ports
 and folders are remembered in the cluster's folder, since a bookie's address is its identity: a
 cluster starts again as it was. Every call may block; nothing here knows asyncio.

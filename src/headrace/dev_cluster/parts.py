@@ -1,6 +1,6 @@
 """What a real ZooKeeper and real bookies are made of: a Java, pinned jars, and their flags.
 
-Rules of the room: knows where the parts come from, not what is run with them.
+Invariants: knows where the parts come from, not what is run with them.
 """
 
 from __future__ import annotations

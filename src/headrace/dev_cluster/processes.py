@@ -1,6 +1,6 @@
 """Processes that end with their owner, however the owner ends.
 
-Rules of the room: knows processes and signals, not what runs in them. All processes of one
+Invariants: knows processes and signals, not what runs in them. All processes of one
 Family share a process group whose leader waits at a pipe from the owner; when the pipe closes,
 because the owner closed it or was killed, the leader kills the group. (PR_SET_PDEATHSIG would be
 bound to the thread that started a process, and a pool's thread ends before its process does.)

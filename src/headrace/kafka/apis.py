@@ -1,6 +1,6 @@
 """Which Kafka APIs this face speaks, and in which versions: the one table.
 
-Rules of the room: a version is listed once its every field is honoured. Do not change a minimum
+Invariants: a version is listed once its every field is honoured. Do not change a minimum
 without the table of real clients at hand.
 """
 

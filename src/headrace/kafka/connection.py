@@ -1,6 +1,6 @@
 """One client's connection: cuts frames out of the stream, sends answers in the order of requests.
 
-Rules of the room: knows frames, not what is in them. A frame is a memoryview of what was received.
+Invariants: knows frames, not what is in them. A frame is a memoryview of what was received.
 Requests are handed on as they arrive, so a client may have many under way; each gets its place in
 the queue of replies first, and leaves in that order. What is ready at the end of a turn of the
 loop goes out in one write. An answer that depends on what this broker owns leaves only in the term

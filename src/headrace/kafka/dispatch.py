@@ -1,6 +1,6 @@
 """From a frame to the handler of its API, and from its answer back to bytes.
 
-Rules of the room: the one place that knows all handlers. Produce and Fetch are called at once, in
+Invariants: the one place that knows all handlers. Produce and Fetch are called at once, in
 the turn in which they arrived; every other API runs in a task of its own. Whatever a handler
 raises is answered with an error where the API has a place for one, else the connection is closed;
 nobody else notices. Whether this broker may still answer as an owner is asked where a request comes

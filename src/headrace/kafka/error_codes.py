@@ -1,6 +1,6 @@
 """Which Kafka error code each error of Headrace becomes: the one table of this face.
 
-Rules of the room: codes are Kafka's (`Errors.java`). Do not change: on the wire. A test walks every
+Invariants: codes are Kafka's (`Errors.java`). Do not change: on the wire. A test walks every
 error class through `code_of`. The class nearest to an error decides.
 """
 

@@ -272,7 +272,7 @@ class Cleaner:
             data = await self._store.read(segment.ledger, position, size)
             if len(data) < size:
                 raise segment.corrupt(position + len(data), "the ledger ends there, too early")
-            aside.prove(data, position)
+            aside.verify_crc(data, position)
             consumed = 0
             for at, header in iterate_headers(data):
                 if header.base_offset < offset:

@@ -1,6 +1,6 @@
 """Shuts whoever still serves a deleted topic out of its log.
 
-Rules of the room: knows the stored chain and the ledgers, no PartitionLog: who deletes a topic need
+Invariants: knows the stored chain and the ledgers, no PartitionLog: who deletes a topic need
 not serve it. The chain comes first, since a former owner whose ledger is taken from it would
 otherwise enter another one.
 """

@@ -1,6 +1,6 @@
 """The chain of ledgers that makes up one partition, as it is kept in the metadata store.
 
-Rules of the room: the stored PartitionFact changes by compare-and-set alone. A ledger enters the
+Invariants: the stored PartitionFact changes by compare-and-set alone. A ledger enters the
 chain before its first append, with the lowest offset that it could begin at; its true base is the
 end of the one before, and is written down when that one is sealed. So a crash at any point leaves
 a chain from which every offset follows. Within one leader epoch one broker alone changes the fact;

@@ -1,6 +1,6 @@
 """What a topic's configuration means to its logs: typed values, Kafka's names and defaults.
 
-Rules of the room: values only. The strings, their parsing and their documentation are in
+Invariants: values only. The strings, their parsing and their documentation are in
 `broker/topics/topic_config.py`.
 """
 

@@ -1,6 +1,6 @@
 """Where in a ledger an offset or a time lies: sparse, in memory, one per ledger.
 
-Rules of the room: knows offsets, positions and timestamps; reads nothing itself. Every entry
+Invariants: knows offsets, positions and timestamps; reads nothing itself. Every entry
 points at the first byte of a batch. An entry is made for each batch that begins at least
 `INTERVAL_BYTES` behind the last entry, so batches of 4 KiB and more are all found without a walk.
 

@@ -1,6 +1,6 @@
 """Which ledgers a topic no longer keeps: by time and by size, whole ledgers at a time.
 
-Rules of the room: never the ledger that is written to, unless all it holds has expired; then it is
+Invariants: never the ledger that is written to, unless all it holds has expired; then it is
 closed first. Time is compared with the records' own largest timestamp, as Kafka does, and with
 the time of the first append where records carry none.
 """

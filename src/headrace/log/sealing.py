@@ -1,6 +1,6 @@
 """How a ledger that takes no more appends is left: sealed, even by a recovery, or let go.
 
-Rules of the room: knows ledgers and their store; when ledgers are sealed is for `upkeep`, and so
+Invariants: knows ledgers and their store; when ledgers are sealed is for `upkeep`, and so
 is trying again.
 """
 

@@ -1,6 +1,6 @@
 """One ledger of a partition's chain, as the log sees it while it runs.
 
-Rules of the room: knows one ledger's offsets and positions. `load_by_scan` rebuilds from the
+Invariants: knows one ledger's offsets and positions. `load_by_scan` rebuilds from the
 records themselves what a footer would say, and proves each batch's CRC and place on the way.
 Where the store keeps notes, the log notes its state in the open ledger from time to time, in the
 form of a footer whose index holds only what came since the note before; a scan begins at the
@@ -126,7 +126,7 @@ class Segment:
             position=position,
         )
 
-    def prove(self, data: Buffer, position: int) -> None:
+    def verify_crc(self, data: Buffer, position: int) -> None:
         """Check the CRC of every batch in `data`, read at `position`, unless that was done.
 
         Raises DataCorrupt.

@@ -1,6 +1,6 @@
 """Which sealed ledgers of a partition go to object storage, and which local copies then go.
 
-Rules of the room: decisions and their notes in the chain; the bytes are the tier's business. What
+Invariants: decisions and their notes in the chain; the bytes are the tier's business. What
 is done is noted in the chain before anything relies on it: *offloaded* once the copy has been
 written and read back, *local deleted* before the local bytes go. So a crash between two steps
 leaves at most a copy that nobody names, on one side or the other, and both are collected.

@@ -1,6 +1,6 @@
 """The JSON of a stored fact: an object with `v`, the version of its shape.
 
-Rules of the room: knows JSON and dataclasses, no fact by name. Decoding is strict about the fields
+Invariants: knows JSON and dataclasses, no fact by name. Decoding is strict about the fields
 that are taken and hands over those that nobody took.
 """
 

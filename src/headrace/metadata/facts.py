@@ -1,6 +1,6 @@
 """The typed values of the metadata store, their JSON and their keys.
 
-Rules of the room: knows names and shapes, not who uses them. A fact is a value: read it, change
+Invariants: knows names and shapes, not who uses them. A fact is a value: read it, change
 a copy (`dataclasses.replace`), put it back with the version that was read. Do not change: stored.
 
     /topics/<name>                     TopicFact

@@ -1,6 +1,6 @@
 """What brokers tell each other of their load, and what was moved because of it.
 
-Rules of the room: as in `facts`. Do not change: stored.
+Invariants: as in `facts`. Do not change: stored.
 
     /load/<id>      LoadFact (ephemeral): what a living broker has carried lately
     /moves/by-load  MovesFact: partitions that should be elsewhere than placement says

@@ -1,6 +1,6 @@
 """A metadata store in memory: the contract in its plainest form, for tests and simulations.
 
-Rules of the room: nothing survives the process. Several stores (sessions, as of several brokers)
+Invariants: nothing survives the process. Several stores (sessions, as of several brokers)
 may share one MemoryMetadata.
 """
 

@@ -1,6 +1,6 @@
 """The metadata store of one machine: a SQLite file that several broker processes may share.
 
-Rules of the room: SQLite is touched by one thread, so the loop never waits for a disk; what the
+Invariants: SQLite is touched by one thread, so the loop never waits for a disk; what the
 thread finds out goes back through `call_soon_threadsafe`. What is stored, and how, is said in
 `sqlite_file`. While somebody watches, the thread asks four times a second whether another process
 wrote; with no watcher an idle store does nothing at all.

@@ -1,6 +1,6 @@
 """What the SQLite file of the metadata holds, and how it is read and changed.
 
-Rules of the room: everything here blocks, and one thread alone uses one SqliteFile. Journal in WAL
+Invariants: everything here blocks, and one thread alone uses one SqliteFile. Journal in WAL
 mode, synchronous=FULL: a write that was answered is on disk. The file must not lie on a network
 file system (nor may any SQLite journal in WAL mode).
 

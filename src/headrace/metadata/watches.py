@@ -1,6 +1,6 @@
 """What every metadata store needs alike: the rule of versions, and watchers who are told of keys.
 
-Rules of the room: no store is known here. Used by the thread of the event loop alone. A watcher
+Invariants: no store is known here. Used by the thread of the event loop alone. A watcher
 who is slow costs memory for each key once, and nobody else time: changes of one key are folded.
 """
 

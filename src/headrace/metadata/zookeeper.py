@@ -1,6 +1,6 @@
 """The metadata store of a cluster: keys as nodes of ZooKeeper. See MetadataStore.
 
-Rules of the room: knows keys, versions and watches; the session and lost connections are
+Invariants: knows keys, versions and watches; the session and lost connections are
 `runtime.zookeeper`'s, the spelling of paths is `zookeeper_keys`'s. The client belongs to whoever
 made it, and is shared with BookKeeper's.
 

@@ -1,6 +1,6 @@
 """How keys lie in ZooKeeper's tree. Do not change: stored.
 
-Rules of the room: pure text. The key `/topics/orders` is the node `<root>/topics/=orders`: what is
+Invariants: pure text. The key `/topics/orders` is the node `<root>/topics/=orders`: what is
 before the last slash are folders, which hold no value and come and go with what is in them; the
 rest is the key's own node, marked with `=`. So `/a` and `/a/b` may both be keys, a key can be
 removed while there are longer ones, and an empty value is not the same as no key. Characters that

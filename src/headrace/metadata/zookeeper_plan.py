@@ -1,6 +1,6 @@
 """From operations on keys to changes of nodes: pure.
 
-Rules of the room: decides, sends nothing. Every change carries the version that it expects, so a
+Invariants: decides, sends nothing. Every change carries the version that it expects, so a
 plan is done as it was meant or not at all.
 """
 

@@ -1,6 +1,6 @@
 """The errors of the pipeline, of the four kinds in `headrace.errors`.
 
-Rules of the room: a message names cause, effect and next step; imports nothing heavy.
+Invariants: a message names cause, effect and next step; imports nothing heavy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The two jars that Spark does not bring: Iceberg's runtime and SQLite's JDBC driver.
 
-Rules of the room: coordinates and hashes only; `headrace.java.jars` fetches and checks.
+Invariants: coordinates and hashes only; `headrace.java.jars` fetches and checks.
 """
 
 from __future__ import annotations

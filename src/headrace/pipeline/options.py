@@ -1,6 +1,6 @@
 """What the data source `headrace` may be told, read from Spark's options into typed values.
 
-Rules of the room: pure; every unknown or contradicting option is an OptionInvalid that names
+Invariants: pure; every unknown or contradicting option is an OptionInvalid that names
 it. Spark hands options over with names in any case; `kafka.*` go to the client as they are.
 """
 

@@ -1,6 +1,6 @@
 """How a read is cut: limits per batch, ranges, tasks. Pure functions over plain dicts.
 
-Rules of the room: no client, no Spark, no clock. Offsets are `{topic: {"partition": offset}}`
+Invariants: no client, no Spark, no clock. Offsets are `{topic: {"partition": offset}}`
 with the partition as text, because that is what Spark stores in a checkpoint as JSON (do not
 change: stored). An end is exclusive.
 """

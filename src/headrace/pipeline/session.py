@@ -1,6 +1,6 @@
 """One quiet SparkSession, with the Iceberg catalog that Spark and pyiceberg share.
 
-Rules of the room: loopback addresses and this interpreter for the workers unless a master is
+Invariants: loopback addresses and this interpreter for the workers unless a master is
 given; nothing is printed but warnings of ours. The catalog's name is part of its rows, so it
 is the same on both sides.
 """

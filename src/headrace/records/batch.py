@@ -1,6 +1,6 @@
 """The record batch, magic 2, from outside: its header is read in place, its records are opaque.
 
-Rules of the room: no I/O, no decompression, no copies of a batch. The layout is Kafka's
+Invariants: no I/O, no decompression, no copies of a batch. The layout is Kafka's
 (`DefaultRecordBatch`, KIP-98). Do not change: stored and on the wire.
 
      0 base offset         int64      27 first timestamp   int64

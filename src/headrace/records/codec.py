@@ -1,6 +1,6 @@
 """Records in and out of a batch (magic 2): for those few who must look inside one.
 
-Rules of the room: no I/O, no clock. Nothing in a batch is trusted: every length, count and
+Invariants: no I/O, no clock. Nothing in a batch is trusted: every length, count and
 number is checked against the bytes that are there, and `decompressed_bytes_max` bounds those, so
 work and memory are bounded, too. Do not change: stored and on the wire (KIP-98).
 

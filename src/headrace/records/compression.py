@@ -1,6 +1,6 @@
 """The five codecs of a record batch, with a bound on what comes out.
 
-Rules of the room: bytes in, bytes out; the C and Rust libraries are loaded when first needed.
+Invariants: bytes in, bytes out; the C and Rust libraries are loaded when first needed.
 The numbers are Kafka's (`CompressionType`). Do not change: stored.
 
 A few bytes can claim gigabytes, so every codec stops at `bytes_max`, and no buffer is larger than

@@ -1,6 +1,6 @@
 """Time, as the rest of Headrace sees it.
 
-Rules of the room: wall time is `now_ms` (int, since the epoch), monotonic time is `now_ns`.
+Invariants: wall time is `now_ms` (int, since the epoch), monotonic time is `now_ns`.
 Nobody else names `time`; a simulation brings its own Clock.
 """
 

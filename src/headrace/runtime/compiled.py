@@ -42,7 +42,7 @@ CORE = (
     "storage/bookkeeper/writing_ledger",
     "storage/files/format",
     "storage/files/group",
-    "storage/files/tails",
+    "storage/files/segment_write_buffer",
     "storage/files/segments",
     "storage/files/write_ahead_log",
     "storage/files/wal_sync",

@@ -1,6 +1,6 @@
 """Something that will be done once: the light future that storage hands up.
 
-Rules of the room: callbacks run at once, in the order in which they asked, in the thread of the
+Invariants: callbacks run at once, in the order in which they asked, in the thread of the
 event loop. It exists because an `asyncio.Future` schedules every callback through the loop
 (0.5 us each here), and one group commit completes hundreds of requests.
 """

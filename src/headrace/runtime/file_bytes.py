@@ -1,6 +1,6 @@
 """Bytes that lie in a file and go out to a socket without a copy through this process.
 
-Rules of the room: knows descriptors, not what is in the files. Whoever makes FileBytes has seen
+Invariants: knows descriptors, not what is in the files. Whoever makes FileBytes has seen
 that their pages are in memory, a moment ago: nothing here waits for a disk. They are used in the
 turn of the loop in which they were made, or read.
 How it works: `sendfile` hands the pages of the file to the socket: 0.10 s of CPU a GB, where

@@ -1,6 +1,6 @@
 """Memory that was freed: given back to the machine, or kept for the next time.
 
-Rules of the room: glibc keeps what a thread has freed in that thread's part of the heap, for the
+Invariants: glibc keeps what a thread has freed in that thread's part of the heap, for the
 next time; after tens of megabytes that seldom come again, it is asked to let go. What comes again
 all the time in large pieces is another matter: glibc lets go of those at once, and the kernel has
 to clear every page of the next one. Other C libraries have no such calls, and nothing is done.

@@ -1,6 +1,6 @@
 """What anybody outside can make a broker log, bounded: a client must not fill the disk.
 
-Rules of the room: a filter of the logging module. It limits the loggers that it is told of, each on
+Invariants: a filter of the logging module. It limits the loggers that it is told of, each on
 its own: `burst` records at once, then one every `interval_s`. The next that passes says how many
 did not.
 """

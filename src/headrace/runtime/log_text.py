@@ -1,6 +1,6 @@
 """Lines of the log, and of tables: whatever a client calls itself, one event stays one line.
 
-Rules of the room: text in, text out. Names, client ids and header lines come from anybody who can
+Invariants: text in, text out. Names, client ids and header lines come from anybody who can
 connect; on a terminal they must not move the cursor, in a file not look like a line of ours.
 """
 

@@ -1,6 +1,6 @@
 """A session with a service that forgets us when we are silent: what is known of its life.
 
-Rules of the room: keeps facts and tells of changes; who talks to the service feeds it. Used from
+Invariants: keeps facts and tells of changes; who talks to the service feeds it. Used from
 the loop's thread. Time is monotonic, in ns; it comes from whoever asks.
 """
 
@@ -78,12 +78,12 @@ class Session:
     def resume(self, timeout_ms: int, sent_ns: int, now_ns: int) -> None:
         """The same session goes on over another connection."""
         self.timeout_ms = timeout_ms
-        self.prove(sent_ns)
+        self.confirm(sent_ns)
         assert self._proven_ns is not None, "it was proved just now"
         self.ends_ns = self._proven_ns + timeout_ms * 1_000_000
         self._enter(SessionState.CONNECTED, now_ns)
 
-    def prove(self, sent_ns: int) -> None:
+    def confirm(self, sent_ns: int) -> None:
         """A request that was sent at `sent_ns` was answered."""
         if self._proven_ns is None or sent_ns > self._proven_ns:
             self._proven_ns = sent_ns

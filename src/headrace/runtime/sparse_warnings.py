@@ -1,6 +1,6 @@
 """Warnings about things that happen again and again: once a minute each, with how often.
 
-Rules of the room: a fault that every request meets must not fill a disk with its log, and must
+Invariants: a fault that every request meets must not fill a disk with its log, and must
 not be silent either.
 """
 

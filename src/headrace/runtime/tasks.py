@@ -1,6 +1,6 @@
 """Background tasks with an owner.
 
-Rules of the room: every task belongs to a Tasks; closing it cancels and awaits them all, those
+Invariants: every task belongs to a Tasks; closing it cancels and awaits them all, those
 too that others begin as they end, so no task outlives its owner. A task that fails is logged with
 its name, never lost in silence.
 """

@@ -1,6 +1,6 @@
 """TLS as a client of the cluster's own servers: ZooKeeper's and the bookies'.
 
-Rules of the room: files in, a context out. Only the given authority is believed, never those of the
+Invariants: files in, a context out. Only the given authority is believed, never those of the
 machine: any of these could sign for anybody. The server's name is checked against its certificate.
 """
 

@@ -1,6 +1,6 @@
 """ZooKeeper for asyncio: one client of a process, over kazoo's threads.
 
-Rules of the room: knows nodes and watches, not what is kept in them. Whoever is above calls from
+Invariants: knows nodes and watches, not what is kept in them. Whoever is above calls from
 the loop's thread alone, and is called back there. Nothing of kazoo's gets out, its errors least of
 all. Deadlines, lost connections and the session are `zookeeper_link`'s.
 

@@ -1,6 +1,6 @@
 """The link to ZooKeeper under `zookeeper`: its session, its calls and their deadlines.
 
-Rules of the room: knows that calls are made and answered, not what they ask. kazoo's threads only
+Invariants: knows that calls are made and answered, not what they ask. kazoo's threads only
 put what they have into a queue and wake the loop; everything else runs in the loop's thread.
 
 How it works. A call waits until the session is connected and a place is free, is sent, and ends
@@ -203,7 +203,7 @@ class ZooKeeperLink:
     def _prove(self, sent_ns: int) -> None:
         """kazoo's thread asks by itself, too, while the loop is held up: it lived all the while."""
         if self.session.state is SessionState.CONNECTED:
-            self.session.prove(sent_ns)
+            self.session.confirm(sent_ns)
 
     async def _beat(self) -> None:
         """Ask for something small again and again; break a connection that stays silent."""
@@ -268,7 +268,7 @@ class ZooKeeperLink:
         self._release_place()
         error = result.exception
         if not isinstance(error, _BROKEN):
-            self.session.prove(sent_ns)
+            self.session.confirm(sent_ns)
         if future.done():
             return
         if error is None:

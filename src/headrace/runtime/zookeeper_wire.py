@@ -1,6 +1,6 @@
 """What kazoo 2.11 does not know of ZooKeeper's protocol, and what it knows but does not tell.
 
-Rules of the room: the only module that touches kazoo's inside (`_call`, `_connection`); bytes and
+Invariants: the only module that touches kazoo's inside (`_call`, `_connection`); bytes and
 threads, no asyncio. Everything here runs in kazoo's threads unless it says otherwise. The server
 must be ZooKeeper 3.6 (2020) or newer: persistent recursive watches and reads of many nodes at once
 came with it (operations 106 and 22; formats: zookeeper.jute, MultiOperationRecord).
@@ -267,7 +267,7 @@ class KazooParts:
         """When the request was sent that last (re)opened the session: it lived after that."""
         self.session_timeout_ms = session_timeout_ms
         """What the server has agreed to."""
-        connection = self.client._connection  # noqa: SLF001 - see the rules of the room
+        connection = self.client._connection  # noqa: SLF001 - see the invariants
         self._invoke = connection._invoke  # noqa: SLF001
         connection._invoke = self._invoke_and_note  # noqa: SLF001
         self.on_pong: Callable[[int], None] = lambda _sent_ns: None

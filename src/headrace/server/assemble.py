@@ -1,6 +1,6 @@
 """Puts a broker together: the only place that knows every implementation.
 
-Rules of the room: choices only, no behaviour. An optional part is imported here, when it is asked
+Invariants: choices only, no behaviour. An optional part is imported here, when it is asked
 for.
 """
 

@@ -1,6 +1,6 @@
 """What an operator asks of a cluster and tells it: over ZooKeeper, so brokers need not run.
 
-Rules of the room: reads facts and writes wishes (pins, draining). It never changes an owner or a
+Invariants: reads facts and writes wishes (pins, draining). It never changes an owner or a
 chain: that is for the brokers, which see the wish and act on it.
 """
 

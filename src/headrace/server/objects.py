@@ -1,6 +1,6 @@
 """Opens the object storage that the settings name, and sees that it works.
 
-Rules of the room: a broker that has never used it does not start before it could write, read and
+Invariants: a broker that has never used it does not start before it could write, read and
 delete there: better to hear of a wrong bucket at once than when the disk is full. Where ledgers lie
 in it already, the broker starts in any case and warns: object storage that is away must not keep
 anybody from what is here.

@@ -1,6 +1,6 @@
 """Several brokers on one machine: one process each, watched, and started again when it dies.
 
-Rules of the room: knows processes, not brokers. A worker tells on its standard output when it is
+Invariants: knows processes, not brokers. A worker tells on its standard output when it is
 ready, in one line of JSON, and ends when its standard input does: so none outlives the supervisor,
 however that one ended. A worker that served and dies is started again at once, one that dies again
 and again soon after its start, or before it is ready, ever later; the others go on meanwhile, and

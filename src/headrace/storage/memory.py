@@ -1,6 +1,6 @@
 """Ledgers in memory: for tests, simulations and embedded throw-away brokers.
 
-Rules of the room: the same contract as on disk, except that nothing outlives the process. What
+Invariants: the same contract as on disk, except that nothing outlives the process. What
 was appended in one turn of the loop completes together at its end, as a group commit would.
 `beside` gives another broker's view of the same ledgers: then `recover` fences and seals, as it
 does over storage that brokers share.

@@ -1,6 +1,6 @@
 """What the log asks of a ledger store that has object storage beneath it.
 
-Rules of the room: words only. A sealed ledger may have a copy in object storage (it is
+Invariants: words only. A sealed ledger may have a copy in object storage (it is
 *offloaded*); once the chain says so, its local bytes may go, and reads are served from the copy.
 The chain of ledgers in the metadata store alone says which ledgers these are: the log tells the
 tier (`attach`), the tier never guesses.

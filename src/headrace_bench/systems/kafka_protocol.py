@@ -1,6 +1,6 @@
 """Headrace and Apache Kafka: the same tools and clients, for both speak the same protocol.
 
-Rules of the room: Kafka's own ProducerPerformance and ConsumerPerformance write and read,
+Invariants: Kafka's own ProducerPerformance and ConsumerPerformance write and read,
 librdkafka is timed; each side has a broker of its own.
 """
 

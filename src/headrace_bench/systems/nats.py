@@ -1,6 +1,6 @@
 """NATS JetStream: a file stream per topic, synced always or by its interval (two minutes).
 
-Rules of the room: the loads are written in Go on NATS's own client (`nats_load`), for the bench
+Invariants: the loads are written in Go on NATS's own client (`nats_load`), for the bench
 tool of its command line cannot be had as a Go module everywhere. One server, one way to sync.
 """
 

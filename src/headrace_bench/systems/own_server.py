@@ -1,6 +1,6 @@
 """What the systems beside Kafka's protocol share: processes of their own with one promise.
 
-Rules of the room: here is the life of a server (an empty folder, a port, started, answering,
+Invariants: here is the life of a server (an empty folder, a port, started, answering,
 ended); its command, its first answer and its tools are its own module's.
 """
 

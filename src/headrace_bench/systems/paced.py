@@ -1,6 +1,6 @@
 """Messages at a steady rate through a plain socket: one process sends, one receives.
 
-Rules of the room: the system's protocol is a `Channel`; here are the clock and the rate. The
+Invariants: the system's protocol is a `Channel`; here are the clock and the rate. The
 time of a message begins when it was due if the sender was held up, and when it was sent if the
 sender woke late, as in `headrace_bench.latency`. Run as a program, this is the sending process.
 """

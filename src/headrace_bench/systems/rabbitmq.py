@@ -1,6 +1,6 @@
 """RabbitMQ: a quorum queue, a classic queue, or a stream per topic, loaded by its makers' PerfTest.
 
-Rules of the room: messages are persistent and confirmed. A quorum queue is synced before it
+Invariants: messages are persistent and confirmed. A quorum queue is synced before it
 confirms; so is a durable classic queue (in this version); a stream never asks for a sync. Streams
 are loaded over AMQP: the load tool of their own protocol is not among Maven's artifacts. Latency
 is PerfTest's own: from publishing to receiving, so a sender that is held up hides what it waited.

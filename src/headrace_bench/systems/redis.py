@@ -1,6 +1,6 @@
 """Redis: a stream per topic (XADD, XREADGROUP), its append-only file synced always or each second.
 
-Rules of the room: `redis-benchmark` writes and reads; only the latency at a steady rate is sent by
+Invariants: `redis-benchmark` writes and reads; only the latency at a steady rate is sent by
 `paced` over a plain socket, for `redis-benchmark` knows no rate. A stream is held in memory whole:
 the append-only file is what survives.
 """

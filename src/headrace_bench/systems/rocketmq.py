@@ -1,6 +1,6 @@
 """RocketMQ: a name server and a broker that flushes before it answers, or later.
 
-Rules of the room: the benchmark Producer of its own examples writes. There is no figure of reading,
+Invariants: the benchmark Producer of its own examples writes. There is no figure of reading,
 for their Consumer only tells averages of ten seconds, whether something was left to read or not;
 and none of latency, for neither knows a rate. Heap and settings are said here; its start scripts
 would take 8 GiB.

@@ -1,6 +1,6 @@
 """What the benchmarks ask of a system, whichever it is.
 
-Rules of the room: one interface of few methods; a system's own words (queue, stream, subject) stay
+Invariants: one interface of few methods; a system's own words (queue, stream, subject) stay
 in its module. `synced` means: on disk before it is acknowledged; `unsynced`: acknowledged before.
 """
 

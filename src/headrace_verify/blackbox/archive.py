@@ -1,6 +1,6 @@
 """The archive of a topic to Iceberg, at work through all faults, killed and started again.
 
-Rules of the room: the installed command in processes of its own. It may end by itself while brokers
+Invariants: the installed command in processes of its own. It may end by itself while brokers
 are away: whoever looks after it starts it again. At the end the table must be the topic.
 """
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from headrace_verify.chance import seeded
 from headrace_verify.history import NOTE, OK, History
 from headrace_verify.real_broker import RealBroker, die_with_us
+from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +55,7 @@ class Archive:
         self._where = ["--topic", TOPIC, "--warehouse", str(folder / "warehouse")]
         self._where += ["--master", "local[1]"]
         self._log_path = folder / "archive.log"
-        self._chance = seeded(f"archive {seed}")
+        self._rng = seeded(f"archive {seed}")
         self._history = history
         self._over = threading.Event()
         self._released = threading.Event()
@@ -111,8 +111,8 @@ class Archive:
         """One life, which ends with kill -9 unless it ends by itself."""
         process = self._start(["archive", *self._where, "--quiet", *CONTINUOUS])
         shortest, longest = LIVES_S
-        life_s = shortest + (longest - shortest) * self._chance.random()
-        is_whole_group = self._chance.random() < 0.5
+        life_s = shortest + (longest - shortest) * self._rng.random()
+        is_whole_group = self._rng.random() < 0.5
         for _ in range(int(life_s / 0.2)):
             if self._over.wait(0.2) or process.poll() is not None:
                 break

@@ -1,6 +1,6 @@
 """Self-proof: bugs planted in a real broker's process, each of which the black box must find.
 
-Rules of the room: a bug is a small patch, made by `spoiled.py` before the broker starts;
+Invariants: a bug is a small patch, made by `spoiled.py` before the broker starts;
 nothing on disk changes. `found_by` are the kinds of anomalies of which one must be reported: a run
 that only says "a client gave up" has not found a bug of storage.
 """

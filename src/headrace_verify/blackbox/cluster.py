@@ -1,6 +1,6 @@
 """The brokers under test, as somebody sees them who may only start, kill, freeze and starve them.
 
-Rules of the room: nothing of a broker is imported. `Cluster` is the seam: a run knows nodes by
+Invariants: nothing of a broker is imported. `Cluster` is the seam: a run knows nodes by
 number, links by number, and a bootstrap address. One broker alone is here; `workers` has those of
 one machine, `real_cluster` brokers with their ZooKeepers and bookies.
 """

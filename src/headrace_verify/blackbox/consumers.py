@@ -1,6 +1,6 @@
 """Members of consumer groups, of three libraries in Python, which commit what they have polled.
 
-Rules of the room: a commit is synchronous and names partitions that the member owns. It is `ok`
+Invariants: a commit is synchronous and names partitions that the member owns. It is `ok`
 only if the member's generation was the same before and after; a library that has joined anew
 meanwhile may have sent it with either, so that is `info`.
 """
@@ -71,7 +71,7 @@ def run_librdkafka_member(context: Context) -> None:
     while not context.over.is_set():
         since_ns = now_ns()
         note_polled(context, progress, since_ns, poll())
-        if progress.ends and context.chance.random() < COMMIT_CHANCE:
+        if progress.ends and context.rng.random() < COMMIT_CHANCE:
             commit_all(progress, commit, lambda: (consumer.memberid() or "", generation()))
     consumer.close()
 
@@ -201,7 +201,7 @@ def run_kafka_python_member(context: Context) -> None:
             context.pause(0.1)
             continue
         note_polled(context, progress, since_ns, _by_topic(polled))
-        if progress.ends and context.chance.random() < COMMIT_CHANCE:
+        if progress.ends and context.rng.random() < COMMIT_CHANCE:
             commit_all(progress, commit, identity)
     consumer.close(autocommit=False)
 
@@ -266,7 +266,7 @@ async def _aiokafka(context: Context) -> None:
             await asyncio.sleep(0.1)
             continue
         note_polled(context, progress, since_ns, _by_topic(polled))
-        if progress.ends and context.chance.random() < COMMIT_CHANCE:
+        if progress.ends and context.rng.random() < COMMIT_CHANCE:
             await _commit_aiokafka(progress, consumer, identity)
     await _stop(consumer)
 

@@ -1,6 +1,6 @@
 """What every client of the black box is given: who it is, what it may use, and its history.
 
-Rules of the room: a client knows the bootstrap address and nothing of a broker. It notes each
+Invariants: a client knows the bootstrap address and nothing of a broker. It notes each
 operation before it begins and when it has ended, and says `fail` only if it is certain.
 """
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace_verify.blackbox.payload import number_of, value_bytes, value_number
-from headrace_verify.chance import seeded
 from headrace_verify.history import INFO, INVOKE, NOTE, OK, POLL, SEND, History, now_ns
 from headrace_verify.real_broker import addresses_in
+from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,7 +43,7 @@ class Context:
     def __init__(self, spec: Spec, history: History) -> None:
         self.spec = spec
         self.history = history
-        self.chance: Random = seeded(f"{spec.seed} {spec.name}")
+        self.rng: Random = seeded(f"{spec.seed} {spec.name}")
         self.over = threading.Event()
         """Set when the run wants no more operations."""
         self.places = [

@@ -1,6 +1,6 @@
 """The clients of a run: processes that are started, frozen, killed and replaced.
 
-Rules of the room: a client is told to end by closing its standard input; whoever does not end in
+Invariants: a client is told to end by closing its standard input; whoever does not end in
 time is killed and reported. A client that is killed comes back under another name with other
 values, as a restarted service does.
 """
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.errors import HeadraceError
 from headrace_verify.blackbox.context import Spec
 from headrace_verify.blackbox.languages import go, java
-from headrace_verify.chance import seeded
 from headrace_verify.real_broker import die_with_us
+from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """A network of this run alone: a namespace for each node, a bridge between them, cuts of any pair.
 
-Rules of the room: Linux namespaces and `ip`, nothing of what runs in them. All of it lies in a
+Invariants: Linux namespaces and `ip`, nothing of what runs in them. All of it lies in a
 network and a mount namespace of the run's own process (`run_inside`), so it is gone when the run
 is, however it ends. Needs root, or a kernel that gives a user namespaces of their own.
 How a cut works: the sender's neighbour table names a station that does not exist as the receiver.

@@ -1,6 +1,6 @@
 """A wall clock that jumps, for the processes that get its environment.
 
-Rules of the room: the monotonic clock stays as it is, as on a machine whose wall clock is set; and
+Invariants: the monotonic clock stays as it is, as on a machine whose wall clock is set; and
 nothing else of a process changes. libfaketime 0.9.10 kept neither: Python could not sleep under it,
 and each thread that waited for the interpreter's lock spun, so that brokers were busy with that.
 """

@@ -1,6 +1,6 @@
 """What a run can be proud of, and what not: counts, and how long nobody could write or read.
 
-Rules of the room: pure; one pass over the history. An operation counts for a fault's recovery only
+Invariants: pure; one pass over the history. An operation counts for a fault's recovery only
 if it was invoked after the healing: what was under way before proves nothing.
 """
 

@@ -1,6 +1,6 @@
 """Does what the schedule says: begins each fault, heals it, and keeps when it did.
 
-Rules of the room: the chains of a schedule have a thread each, so they lie over each other as they
+Invariants: the chains of a schedule have a thread each, so they lie over each other as they
 were drawn. What this machine cannot do is told, not passed over.
 """
 
@@ -23,8 +23,8 @@ from headrace_verify.blackbox.schedule import (
     NODE_FAULTS,
     Fault,
 )
-from headrace_verify.chance import seeded
 from headrace_verify.history import NOTE, OK, History, now_ns
+from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -201,9 +201,9 @@ class Harmer:
     def _harm_many(self, fault: Fault) -> str:
         """Two or more nodes at once, more than half of them at the most."""
         cluster, targets = self._cluster, sorted(set(self._cluster.targets(fault.kind)))
-        chance = seeded(f"{fault.target} {fault.strength}")
+        rng = seeded(f"{fault.target} {fault.strength}")
         count = min(len(targets), 2 + int(fault.strength * len(targets) / 2))
-        nodes = chance.sample(targets, count)
+        nodes = rng.sample(targets, count)
         if fault.kind == "kill-many":
             cluster.kill(*nodes)
             self._over.wait(fault.lasts_s)

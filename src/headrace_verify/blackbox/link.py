@@ -1,6 +1,6 @@
 """A link that can be cut: a TCP proxy in user space, which clients take for the broker.
 
-Rules of the room: one thread with a loop of its own serves all links; it knows bytes, not
+Invariants: one thread with a loop of its own serves all links; it knows bytes, not
 protocols. A cut holds bytes back, as a network does whose packets are lost until they are sent
 again: what was under way arrives after healing, unless an end has given up by then. It may be cut
 in one direction, and for half of the connections.

@@ -1,6 +1,6 @@
 """The nodes of a cluster: brokers, bookies and ZooKeepers, which are all started and killed alike.
 
-Rules of the room: a broker is the installed command, the others are Apache's own servers. Each
+Invariants: a broker is the installed command, the others are Apache's own servers. Each
 comes back as an operator's supervisor would bring it back: it is started again until it serves.
 """
 

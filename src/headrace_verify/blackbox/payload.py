@@ -1,6 +1,6 @@
 """Values that describe themselves: a number decides every byte, and the bytes tell the number.
 
-Rules of the room: pure. A number is unique in a history: the producer's number, then a count.
+Invariants: pure. A number is unique in a history: the producer's number, then a count.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Producers of three libraries in Python, each as its users run it.
 
-Rules of the room: an error is `fail` only where the broker has refused the record for good; all
+Invariants: an error is `fail` only where the broker has refused the record for good; all
 else is `info`. A producer that tries again without sequences marks its values with `again`.
 """
 
@@ -26,7 +26,7 @@ REFUSED = {10, 18, 87}
 def burst(context: Context) -> int:
     """How many records this tick sends."""
     mean = context.spec.rate_per_s * TICK_S
-    return int(mean * context.chance.choice((0.0, 0.5, 1.0, 2.0)) + context.chance.random())
+    return int(mean * context.rng.choice((0.0, 0.5, 1.0, 2.0)) + context.rng.random())
 
 
 def run_librdkafka_producer(context: Context) -> None:
@@ -41,8 +41,8 @@ def run_librdkafka_producer(context: Context) -> None:
         "bootstrap.servers": context.spec.bootstrap,
         "enable.idempotence": is_idempotent,
         "acks": "all",
-        "linger.ms": context.chance.choice((0, 1, 20)),
-        "compression.type": context.chance.choice(("none", "lz4", "zstd")),
+        "linger.ms": context.rng.choice((0, 1, 20)),
+        "compression.type": context.rng.choice(("none", "lz4", "zstd")),
         "reconnect.backoff.ms": 10,
         "reconnect.backoff.max.ms": 250,
         "retry.backoff.ms": 20,
@@ -77,7 +77,7 @@ def run_librdkafka_producer(context: Context) -> None:
     while not context.over.is_set():
         if len(producer) < IN_FLIGHT_MAX:
             for _ in range(burst(context)):
-                topic, part = context.chance.choice(context.places)
+                topic, part = context.rng.choice(context.places)
                 value, data = context.begin_send(topic, part, again=again)
                 report = partial(delivered, topic, part, value)
                 try:
@@ -103,7 +103,7 @@ def run_kafka_python_producer(context: Context) -> None:
         delivery_timeout_ms=300_000,
         bootstrap_timeout_ms=300_000,  # it may be started while the broker is away
         max_block_ms=10_000,
-        linger_ms=context.chance.choice((0, 5)),
+        linger_ms=context.rng.choice((0, 5)),
     )
 
     def ended(topic: str, part: int, value: int, told: Any) -> None:
@@ -114,7 +114,7 @@ def run_kafka_python_producer(context: Context) -> None:
 
     while not context.over.is_set():
         for _ in range(burst(context)):
-            topic, part = context.chance.choice(context.places)
+            topic, part = context.rng.choice(context.places)
             value, data = context.begin_send(topic, part)
             try:
                 future = producer.send(topic, value=data, partition=part)
@@ -147,7 +147,7 @@ async def _aiokafka(context: Context) -> None:
         acks="all",
         request_timeout_ms=300_000 if is_idempotent else 10_000,
         retry_backoff_ms=50,
-        linger_ms=context.chance.choice((0, 5)),
+        linger_ms=context.rng.choice((0, 5)),
     )
     while True:
         try:
@@ -167,7 +167,7 @@ async def _aiokafka(context: Context) -> None:
 
     while not context.over.is_set():
         for _ in range(burst(context) if len(flying) < IN_FLIGHT_MAX else 0):
-            topic, part = context.chance.choice(context.places)
+            topic, part = context.rng.choice(context.places)
             value, data = context.begin_send(topic, part, again=not is_idempotent)
             try:
                 future = await producer.send(topic, data, partition=part)

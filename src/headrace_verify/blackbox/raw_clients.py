@@ -1,6 +1,6 @@
 """Clients without a library: they ask for what no library would, and look at every answer.
 
-Rules of the room: one request at a time; an error in an answer is certain (`fail`), a broken
+Invariants: one request at a time; an error in an answer is certain (`fail`), a broken
 connection is not (`info`, or another try where the broker must recognise it).
 """
 
@@ -45,8 +45,8 @@ def run_raw_producer(context: Context) -> None:
     sequences = dict.fromkeys(context.places, 0)
     last: dict[tuple[str, int], Callable[[], None]] = {}
     while not context.over.is_set():
-        topic, part = place = context.chance.choice(context.places)
-        made, count = connection.made, context.chance.choice((1, 1, 2, 5))
+        topic, part = place = context.rng.choice(context.places)
+        made, count = connection.made, context.rng.choice((1, 1, 2, 5))
         sent = [context.begin_send(topic, part) for _ in range(count)]
         batch = encoded([data for _, data in sent], producer, sequences[place])
 
@@ -80,7 +80,7 @@ def run_raw_producer(context: Context) -> None:
                 break
             sequences[place] += count
             last[place] = repeat
-            if context.chance.random() < AGAIN_CHANCE:
+            if context.rng.random() < AGAIN_CHANCE:
                 repeat()
             if connection.made > made:
                 for again in last.values():
@@ -201,15 +201,15 @@ def run_churn(context: Context) -> None:
         except Refused as error:
             context.gave_up(f"topic {topic}: {error}")
             break
-        if not is_sure or context.chance.random() < 0.2:
+        if not is_sure or context.rng.random() < 0.2:
             name += 1
-        context.pause(context.chance.random() * 0.3)
+        context.pause(context.rng.random() * 0.3)
     connection.drop()
 
 
 def _one_life(context: Context, connection: Connection, topic: str, label: str) -> bool:
     """Whether every answer came."""
-    partitions = context.chance.choice((1, 1, 3))
+    partitions = context.rng.choice((1, 1, 3))
     is_sure = True
     made = _change(context, connection, "create", label, lambda wire: wire.create_topic(
         topic, partitions, {}
@@ -218,8 +218,8 @@ def _one_life(context: Context, connection: Connection, topic: str, label: str) 
         return False
     is_sure &= made
     ends = [0] * partitions
-    for _ in range(context.chance.randint(1, 6)):
-        part = context.chance.randrange(partitions)
+    for _ in range(context.rng.randint(1, 6)):
+        part = context.rng.randrange(partitions)
         value, data = context.begin_send(label, part, again=True)
         try:
             wire = connection.wire(Place(topic, part))

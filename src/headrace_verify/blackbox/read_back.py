@@ -1,6 +1,6 @@
 """Every partition read from its beginning to its end, with the epochs under which it was written.
 
-Rules of the room: a client like any other; it is asked at the end, when nothing is broken any more.
+Invariants: a client like any other; it is asked at the end, when nothing is broken any more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A real cluster under test: ZooKeepers, bookies, brokers, and the links between them.
 
-Rules of the room: known by commands, ports and addresses alone. Where the run has a network of its
+Invariants: known by commands, ports and addresses alone. Where the run has a network of its
 own each node has an address there and any pair of nodes can be cut; elsewhere all are on loopback,
 with proxies between clients and brokers, and between brokers and ZooKeepers.
 """

@@ -1,6 +1,6 @@
 """The folder that a run leaves: enough for somebody else to judge it.
 
-Rules of the room: `report.json` says what was tried, what was skipped and why, what was found;
+Invariants: `report.json` says what was tried, what was skipped and why, what was found;
 `schedule.json` holds the faults, `history.jsonl` every operation. The chart is drawn only where
 matplotlib is installed, and the report says so if it is not.
 """

@@ -1,6 +1,6 @@
 """Which node to ask: connections of a client without a library, made again when they are needed.
 
-Rules of the room: knows the bootstrap address, and asks metadata for leaders and coordinators, as a
+Invariants: knows the bootstrap address, and asks metadata for leaders and coordinators, as a
 library does. Whatever breaks or says that it is not the one is forgotten with all that was learnt.
 """
 

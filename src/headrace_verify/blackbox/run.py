@@ -1,6 +1,6 @@
 """One run of the black box: load, faults, healing, liveness, a full read back, the judge.
 
-Rules of the room: everything that is drawn comes from the seed. A run that checked nothing has
+Invariants: everything that is drawn comes from the seed. A run that checked nothing has
 failed, and so has one in which a client gave up that should have gone on.
 """
 

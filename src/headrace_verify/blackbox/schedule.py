@@ -1,6 +1,6 @@
 """The faults of a run: an explicit list, drawn from the seed before anything starts.
 
-Rules of the room: pure. The list knows nothing of the workload's chance, so a fault can be taken
+Invariants: pure. The list knows nothing of the workload's chance, so a fault can be taken
 out without changing the others, and the same seed gives the same list. What a machine cannot do is
 left out when the time comes, and told.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type
@@ -64,45 +64,45 @@ def draw_schedule(seed: int, seconds: float, kinds: tuple[str, ...] = KINDS) -> 
     """
     faults: list[Fault] = []
     for name, group in CHAINS.items():
-        chance = seeded(f"blackbox {seed} {name}")
+        rng = seeded(f"blackbox {seed} {name}")
         # A seed leaves a few kinds out (swarm testing): the others meet more often.
-        chosen = [kind for kind in group if kind in kinds and chance.random() < 0.8]
+        chosen = [kind for kind in group if kind in kinds and rng.random() < 0.8]
         if name == ONE_BY_ONE and "kill" in kinds and "kill" not in chosen:
             chosen.append("kill")
         if not chosen:
             chosen = [kind for kind in group if kind in kinds]
         if chosen:
-            faults += _of_group(chance, chosen, seconds, name)
+            faults += _of_group(rng, chosen, seconds, name)
     return sorted(faults)
 
 
-def _of_group(chance: Random, kinds: list[str], seconds: float, group: str) -> list[Fault]:
+def _of_group(rng: Random, kinds: list[str], seconds: float, group: str) -> list[Fault]:
     found: list[Fault] = []
     pause_max_s = _PAUSE_MAX_S[group]
-    at_s = FIRST_AT_S + chance.random() * pause_max_s
+    at_s = FIRST_AT_S + rng.random() * pause_max_s
     weights = [_WEIGHTS.get(kind, 1) for kind in kinds]
     while True:
-        (kind,) = chance.choices(kinds, weights)
+        (kind,) = rng.choices(kinds, weights)
         if not found and group == ONE_BY_ONE and "kill" in kinds:
             kind = "kill"  # however short the run is
-        lasts_s = _length(chance, kind, seconds)
-        target, strength = chance.randrange(64), round(chance.random(), 3)
+        lasts_s = _length(rng, kind, seconds)
+        target, strength = rng.randrange(64), round(rng.random(), 3)
         fault = Fault(round(at_s, 3), kind, lasts_s, target, strength, group)
         if fault.ends_s > seconds:
             return found
         found.append(fault)
-        at_s = fault.ends_s + CALM_S + chance.random() * pause_max_s
+        at_s = fault.ends_s + CALM_S + rng.random() * pause_max_s
 
 
-def _length(chance: Random, kind: str, seconds: float) -> float:
+def _length(rng: Random, kind: str, seconds: float) -> float:
     """Short ones are many, long ones few; a fraction of the run at most."""
     longest = min(10.0, seconds / 4)
     if kind == "reset":
         return 0.0
     if kind in {"kill", "kill-in-start", "stop", "kill-client", "kill-many"}:
-        return round(min(longest, chance.choice((0.0, 0.0, 0.3, 1.5))), 3)
+        return round(min(longest, rng.choice((0.0, 0.0, 0.3, 1.5))), 3)
     if kind == "slow-bookie":
         # Its answers are to come later than brokers (5 s) and clients (4 s) wait for them.
-        return round(longest * (0.6 + 0.4 * chance.random()), 3)
-    length_s: float = 0.1 * 100 ** chance.random()
+        return round(longest * (0.6 + 0.4 * rng.random()), 3)
+    length_s: float = 0.1 * 100 ** rng.random()
     return round(min(longest, length_s), 3)

@@ -1,6 +1,6 @@
 """What a run may attack: one broker, the workers of one machine, a cluster of several.
 
-Rules of the room: here alone is known which plug belongs to which name.
+Invariants: here alone is known which plug belongs to which name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The process of one client: `python -m headrace_verify.blackbox.worker SPEC HISTORY`.
 
-Rules of the room: it ends when its standard input closes, and at once when the run dies.
+Invariants: it ends when its standard input closes, and at once when the run dies.
 """
 
 from __future__ import annotations

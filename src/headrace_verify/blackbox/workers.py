@@ -1,6 +1,6 @@
 """Workers of one machine under test: `headrace serve --workers N`, its supervisor included.
 
-Rules of the room: known by processes and ports. A worker is found by its command line among the
+Invariants: known by processes and ports. A worker is found by its command line among the
 supervisor's children; it is started again by the supervisor, whom nobody helps.
 """
 
@@ -20,8 +20,8 @@ from headrace.errors import Fatal
 from headrace_verify.blackbox.fabric import CLIENTS, Edge
 from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 from headrace_verify.blackbox.nodes import RETRY_S, BrokerNode, Deadline
-from headrace_verify.chance import seeded
 from headrace_verify.real_broker import RealBroker
+from headrace_verify.rng import seeded
 from headrace_verify.self_proof import spoiled_launch
 
 if TYPE_CHECKING:
@@ -219,9 +219,9 @@ def worker_pid(supervisor: int, number: int) -> int | None:
 
 def _free_ports(seed: int) -> tuple[int, int]:
     """Two places where as many ports as there are workers are free, one behind the other."""
-    chance = seeded(f"{seed} {os.getpid()}")
+    rng = seeded(f"{seed} {os.getpid()}")
     while True:
-        first = chance.choice(_PORTS)
+        first = rng.choice(_PORTS)
         probes: list[socket.socket] = []
         try:
             for port in range(first, first + 2 * WORKERS):

@@ -1,6 +1,6 @@
 """Members that do not know that they are dead: they commit for a generation that is over.
 
-Rules of the room: the classic protocol by hand, two members of one group on two connections. What
+Invariants: the classic protocol by hand, two members of one group on two connections. What
 the broker must refuse is asked for on purpose; the checkers say whether it did.
 """
 
@@ -129,7 +129,7 @@ def run_zombies(context: Context) -> None:
         finally:
             for member in members:
                 member.close()
-        context.pause(context.chance.random() * 0.2)
+        context.pause(context.rng.random() * 0.2)
 
 
 def _round(context: Context, members: list[_Member], offset: int) -> int:
@@ -141,7 +141,7 @@ def _round(context: Context, members: list[_Member], offset: int) -> int:
     second = _Member(context, "second")
     members.append(second)
     old = first.generation
-    if context.chance.random() < 0.5:
+    if context.rng.random() < 0.5:
         second.join()  # the first does not come back: the rebalance goes on without it
         second.sync()
         first.commit(offset + 2)
@@ -149,13 +149,13 @@ def _round(context: Context, members: list[_Member], offset: int) -> int:
         second.leave()
         return offset + 3
     _join_together(first, second)
-    leader, follower = (first, second) if first.is_leader else (second, first)
+    leader, metadata_cache = (first, second) if first.is_leader else (second, first)
     leader.sync()
-    follower.sync()
+    metadata_cache.sync()
     current, first.generation = first.generation, old
     first.commit(offset + 2)
     first.generation = current
-    follower.commit(offset + 3)
+    metadata_cache.commit(offset + 3)
     first.leave()
     second.leave()
     return offset + 3

@@ -1,6 +1,6 @@
 """Judges a history: every checker over the same facts, and one verdict.
 
-Rules of the room: checkers are pure functions from facts to anomalies, each in linear time. A
+Invariants: checkers are pure functions from facts to anomalies, each in linear time. A
 checker that nobody has seen fail is a toy: `tests/property/verify` plants every kind.
 """
 

@@ -1,6 +1,6 @@
 """Checkers of leader epochs: they only grow along a log, and each has one owner who acknowledges.
 
-Rules of the room: pure; sorted, then linear. A batch carries the epoch under which its leader has
+Invariants: pure; sorted, then linear. A batch carries the epoch under which its leader has
 stored it. Who acknowledged counts only where a send was answered at its first try: the answer to a
 later one may come from a successor who has found the record.
 """

@@ -1,6 +1,6 @@
 """A history, taken apart once: what each partition, each group and each transaction has seen.
 
-Rules of the room: pure; one pass, constant work for each event and each polled record; it judges
+Invariants: pure; one pass, constant work for each event and each polled record; it judges
 nothing, it only notes what clashes. Every checker reads from here.
 How it works: the order of a partition is the values seen at its offsets by acknowledged sends and
 by polls (holes are allowed: markers). A value has one number above 0 in the whole history; 0 means

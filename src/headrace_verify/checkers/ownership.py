@@ -1,6 +1,6 @@
 """Checkers of groups: one owner of a partition at a time, and old generations have no say.
 
-Rules of the room: pure; linear in events. A member that was away does not know that it has lost its
+Invariants: pure; linear in events. A member that was away does not know that it has lost its
 partitions, so an overlap alone proves nothing: what proves it is two owners in one generation, or a
 commit that was accepted from somebody whose partition had been given to another before it began.
 """

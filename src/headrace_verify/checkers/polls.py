@@ -1,6 +1,6 @@
 """Checkers of what a consumer sees: nothing left out, nothing going back.
 
-Rules of the room: pure and linear. A step is measured in known offsets, so holes are no skips.
+Invariants: pure and linear. A step is measured in known offsets, so holes are no skips.
 """
 
 from __future__ import annotations

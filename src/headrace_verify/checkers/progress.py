@@ -1,6 +1,6 @@
 """Checkers of what only moves forward: high watermark, log start, a group's committed progress.
 
-Rules of the room: pure; sorted, then linear. What was known before a read began must show in it;
+Invariants: pure; sorted, then linear. What was known before a read began must show in it;
 what happened meanwhile may.
 """
 

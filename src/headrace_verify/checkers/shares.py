@@ -1,6 +1,6 @@
 """Checkers of share groups: who holds a message, in which order, and that each comes to an end.
 
-Rules of the room: pure; linear in deliveries. Ready for a broker with share groups; the known-fault
+Invariants: pure; linear in deliveries. Ready for a broker with share groups; the known-fault
 histories have them already.
 How it works: a member acquires messages until a time (`until`, the lock deadline) and settles each:
 `accept`, `release` (again, please), `reject` or `dead` (dead-lettered). A lock whose deadline has

@@ -1,6 +1,6 @@
 """Checkers of transactions: all or nothing, and no cycles among them.
 
-Rules of the room: pure; linear in events and edges. Ready for a broker with transactions; today's
+Invariants: pure; linear in events and edges. Ready for a broker with transactions; today's
 histories of the black box have none, the known-fault histories have.
 How it works: transactions are ordered by offsets (ww: the writers of neighbouring offsets), by
 reads (wr: who wrote what was read) and by last reads (rw: who wrote the offset behind what a poll

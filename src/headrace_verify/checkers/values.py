@@ -1,6 +1,6 @@
 """Checkers of what is stored: each value once, at its offset, as it was sent, and for good.
 
-Rules of the room: pure and linear. Definitions after Jepsen's Kafka workload, and our own.
+Invariants: pure and linear. Definitions after Jepsen's Kafka workload, and our own.
 """
 
 from __future__ import annotations

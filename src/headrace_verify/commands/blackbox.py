@@ -1,6 +1,6 @@
 """`headrace verify blackbox`: real brokers and clients under faults, and what the judge says.
 
-Rules of the room: the run is in `headrace_verify.blackbox`; here are options, a line, tables.
+Invariants: the run is in `headrace_verify.blackbox`; here are options, a line, tables.
 """
 
 from __future__ import annotations

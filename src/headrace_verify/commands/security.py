@@ -1,6 +1,6 @@
 """`headrace verify security`: a table of attacks, each drawn from a published vulnerability.
 
-Rules of the room: the run is in `headrace_verify.security`; here are options and a table.
+Invariants: the run is in `headrace_verify.security`; here are options and a table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`headrace verify simulate`: clusters in one process, under simulated time.
 
-Rules of the room: the runs are in `headrace_verify.simulation`; here are options, a line, a table.
+Invariants: the runs are in `headrace_verify.simulation`; here are options, a line, a table.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _show_failure(found: dict[str, Any]) -> None:
     needed = found["faults_needed"]
     say(
         f"seed {found['seed']}: it takes {len(needed)} faults (trace {found['trace']})"
-        f" and {', '.join(found['points_needed']) or 'no mischief'}:"
+        f" and {', '.join(found['points_needed']) or 'no fault_points'}:"
     )
     for fault in needed:
         say(f"  {fault['at_s']} s: {fault['kind']} for {fault['lasts_s']} s at {fault['target']}")
@@ -179,7 +179,7 @@ def _replay(path: Path) -> int:
 
 def _list() -> None:
     from headrace_verify.simulation.bugs import BUGS
-    from headrace_verify.simulation.mischief import POINTS
+    from headrace_verify.simulation.fault_points import POINTS
     from headrace_verify.simulation.schedule import KINDS
 
     print_table(("fault",), [(kind,) for kind in KINDS])

@@ -1,6 +1,6 @@
 """`headrace verify soak`: brokers under mixed load for long, and what grows meanwhile.
 
-Rules of the room: the run is in `headrace_verify.soak`; here are options, a line, a table.
+Invariants: the run is in `headrace_verify.soak`; here are options, a line, a table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`headrace verify upgrade`: data of other versions opens with this one, and is right.
 
-Rules of the room: the run is in `headrace_verify.upgrade`; here are options, a line, a table.
+Invariants: the run is in `headrace_verify.upgrade`; here are options, a line, a table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`headrace verify`: attack this installation on this machine, and say what held.
 
-Rules of the room: the attacks are in `headrace_verify`; here are options, a progress line, a table.
+Invariants: the attacks are in `headrace_verify`; here are options, a progress line, a table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`headrace verify wire`: abuse of every listener, and what it did to everybody else.
 
-Rules of the room: the run is in `headrace_verify.wire`; here are options, a line, a table.
+Invariants: the run is in `headrace_verify.wire`; here are options, a line, a table.
 """
 
 from __future__ import annotations

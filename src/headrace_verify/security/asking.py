@@ -1,6 +1,6 @@
 """Requests with any client id, their answers as entities, and names that nobody should have.
 
-Rules of the room: as in `wire.abuse`: what a broker does to us is an answer, None where it closes.
+Invariants: as in `wire.abuse`: what a broker does to us is an answer, None where it closes.
 """
 
 from __future__ import annotations

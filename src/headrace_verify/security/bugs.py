@@ -1,6 +1,6 @@
 """Self-proof: holes made in a real broker; the case that asks for each must see it.
 
-Rules of the room: as in `wire.bugs`: `spoiled.py` patches the process before it starts.
+Invariants: as in `wire.bugs`: `spoiled.py` patches the process before it starts.
 """
 
 # ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils

@@ -1,6 +1,6 @@
 """Configuration that would act: classes, files, addresses, limits at their ends, lists without end.
 
-Rules of the room: as in `names`.
+Invariants: as in `names`.
 """
 
 from __future__ import annotations

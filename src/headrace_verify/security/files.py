@@ -1,6 +1,6 @@
 """What lies on disk and who can reach it: permissions, links, places, listeners.
 
-Rules of the room: looks at a real broker from outside; starts others where it must spoil a folder.
+Invariants: looks at a real broker from outside; starts others where it must spoil a folder.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The HTTP face held against its own OpenAPI document, by schemathesis where it is installed.
 
-Rules of the room: bounded examples, a fixed seed; what is not installed is skipped and said.
+Invariants: bounded examples, a fixed seed; what is not installed is skipped and said.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def answers_are_as_the_interface_says(abuse: Abuse) -> None:
         done = subprocess.run(  # noqa: S603 - our own interpreter
             [
                 sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json",
-                "--max-examples", str(examples), "--seed", str(abuse.chance.randrange(1 << 30)),
+                "--max-examples", str(examples), "--seed", str(abuse.rng.randrange(1 << 30)),
                 "--generation-database", "none", "--no-color", "--mode", "all",
             ],
             capture_output=True,

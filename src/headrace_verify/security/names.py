@@ -1,6 +1,6 @@
 """Abuse by names: those that lead out of a folder, end a line, move a cursor, or want to be run.
 
-Rules of the room: a function is a case, its name the promise.
+Invariants: a function is a case, its name the promise.
 """
 
 from __future__ import annotations

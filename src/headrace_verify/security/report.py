@@ -1,6 +1,6 @@
 """What a run came to: the report of `verify wire`, with what each case is drawn from.
 
-Rules of the room: plain values and files; nothing is judged here.
+Invariants: plain values and files; nothing is judged here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What no ordinary client may do: pass for a replica or another producer, change the broker's own.
 
-Rules of the room: as in `names`.
+Invariants: as in `names`.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _join(abuse: Abuse, group: str, member: str = "") -> Any | None:
 
 def commits_of_other_generations_and_members_are_refused(abuse: Abuse) -> None:
     create(abuse, PLAIN)
-    group = f"rights-{abuse.chance.randrange(1 << 30)}"
+    group = f"rights-{abuse.rng.randrange(1 << 30)}"
     ask(abuse, FIND_COORDINATOR, 0, key=group)
     joined = _join(abuse, group)
     for _ in range(40):

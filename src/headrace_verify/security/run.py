@@ -1,6 +1,6 @@
 """A run: as `verify wire`, with this table, canaries in the broker's environment, its log at debug.
 
-Rules of the room: cases end by themselves; what holds after each is judged as there.
+Invariants: cases end by themselves; what holds after each is judged as there.
 """
 
 from __future__ import annotations

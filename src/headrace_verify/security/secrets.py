@@ -1,6 +1,6 @@
 """Secrets: those of the environment, of addresses, of files; who could read them afterwards.
 
-Rules of the room: each secret is a canary, a word that stands nowhere else. The log is at debug.
+Invariants: each secret is a canary, a word that stands nowhere else. The log is at debug.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the source itself must not hold: code from data, shells; and what it stands on.
 
-Rules of the room: reads the package's own files, as syntax trees.
+Invariants: reads the package's own files, as syntax trees.
 """
 
 from __future__ import annotations

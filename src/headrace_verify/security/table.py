@@ -1,6 +1,6 @@
 """The table of abuse: each case, the published vulnerability it is drawn from, what must hold.
 
-Rules of the room: numbers as public listings gave them. A case is a function in the modules beside
+Invariants: numbers as public listings gave them. A case is a function in the modules beside
 this one, or one of `verify wire` that asks the same question.
 """
 

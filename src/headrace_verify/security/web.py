@@ -1,6 +1,6 @@
 """Abuse of HTTP that wants more than to be a burden: strangers' pages, other hosts, split answers.
 
-Rules of the room: as in `names`; sizes and slow clients are in `wire.web`.
+Invariants: as in `names`; sizes and slow clients are in `wire.web`.
 """
 
 from __future__ import annotations

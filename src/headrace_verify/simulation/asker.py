@@ -1,6 +1,6 @@
 """A client that asks every broker for everything that is no record: ids, topics, coordinators.
 
-Rules of the room: as in `workload`. Whatever is answered will do; that it is answered matters, and
+Invariants: as in `workload`. Whatever is answered will do; that it is answered matters, and
 that what is given out once is not given out again.
 """
 
@@ -56,8 +56,8 @@ async def run_asker(context: Context) -> None:
     routes = context.routes()
     given: dict[int, None] = {}
     while not context.over.is_set():
-        address = context.chance.choice(context.addresses)
-        ask = context.chance.choice(REQUESTS)
+        address = context.rng.choice(context.addresses)
+        ask = context.rng.choice(REQUESTS)
         try:
             found = await ask(await routes.at(address))
             if found in given:

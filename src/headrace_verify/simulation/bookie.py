@@ -1,6 +1,6 @@
 """A simulated bookie: a model of what it stores, and the server that speaks its protocol.
 
-Rules of the room: `BookieStore` is pure: entries and fences, what of them is synced, what a loss
+Invariants: `BookieStore` is pure: entries and fences, what of them is synced, what a loss
 of power takes. The server answers an add or a fence only once it is synced; whatever ends it takes
 what was not, or perhaps a part of it. Frames are BookKeeper's (`storage/bookkeeper/wire.py`); of
 them the least is looked at, since the client's encoder and decoder are what is tried.
@@ -139,7 +139,7 @@ class BookieServer:
             data = bytes(frame[at:])
             is_recovery = bool(flags & FLAG_RECOVERY_ADD)
             code = IO_ERROR
-            if not self._loop.mischief.does("add of a bookie fails"):
+            if not self._loop.fault_points.does("add of a bookie fails"):
                 code = self.store.add(ledger, entry, data, is_recovery=is_recovery)
             self._answer(client, _response(ADD, code, ledger, entry), is_synced=code != OK)
         elif operation == READ:
@@ -148,14 +148,14 @@ class BookieServer:
             if is_fencing:
                 self.store.fence(ledger)
             code, data = self.store.read(ledger, entry)
-            if not is_fencing and self._loop.mischief.does("read of a bookie fails"):
+            if not is_fencing and self._loop.fault_points.does("read of a bookie fails"):
                 code, data = IO_ERROR, b""
             answer = _response(READ, code, ledger, entry, data)
             self._answer(client, answer, is_synced=not is_fencing)
         elif operation == BATCH_READ:
             ledger, first, request, count, size = _BATCH_IDS.unpack_from(frame, _HEAD.size)
             code, body = self._read_batch(ledger, first, count, size)
-            if self._loop.mischief.does("read of a bookie fails"):
+            if self._loop.fault_points.does("read of a bookie fails"):
                 code, body = IO_ERROR, b""
             data = request.to_bytes(8, "big") + body
             self._answer(client, _response(BATCH_READ, code, ledger, first, data), is_synced=True)
@@ -170,7 +170,7 @@ class BookieServer:
                 return (OK, out) if out else (code, b"")
             if out and len(out) + len(data) > size:
                 break
-            if out and self._loop.mischief.does("batch of a bookie cut short"):
+            if out and self._loop.fault_points.does("batch of a bookie cut short"):
                 break
             out += len(data).to_bytes(4, "big") + data
         return OK, out

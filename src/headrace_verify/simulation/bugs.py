@@ -1,6 +1,6 @@
 """Self-proof: bugs planted in the brokers of a simulated cluster, each of which must be found.
 
-Rules of the room: a bug is a small patch of this process, taken back afterwards. Each names the
+Invariants: a bug is a small patch of this process, taken back afterwards. Each names the
 kinds of faults that it takes (all, if it says none), so that a quick search meets it; the seeds are
 as for any run. A run that finds nothing but a stuck client has found it as well: so would a user.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headrace.broker.coordinators.producer_ids import BLOCK_SIZE, IDS_PER_MS, ProducerIds
 from headrace.broker.ownership.chain_watch import ChainWatch
-from headrace.broker.ownership.settling import Settling
+from headrace.broker.ownership.ownership_waiter import OwnershipWaiter
 from headrace.broker.session_guard import SessionGuard
 from headrace.broker.topics.deletion import Deletions
 from headrace.coordination.groups import classic
@@ -65,7 +65,7 @@ class Bug(NamedTuple):
     is_lone: bool = False
     """Whether it is one of a broker that is alone, over files of its own."""
     points: tuple[str, ...] = ()
-    """Points of mischief, if there must be any: then no others."""
+    """Points of faults, if there must be any: then no others."""
     shows: tuple[str, ...] = ()
     """Anomalies of which one must be seen; none: whatever is not clean will do."""
 
@@ -236,7 +236,7 @@ def answer_a_deletion_before_writers_are_shut_out(patch: Patch) -> None:
         return True
 
     patch(Deletions, "_shut_out_all", hasty)
-    patch(Settling, "wait_ended", hasty)
+    patch(OwnershipWaiter, "wait_ended", hasty)
 
 
 def take_a_missing_chain_for_a_new_one(patch: Patch) -> None:

@@ -1,6 +1,6 @@
 """Topics that come, are written and read, go, and come again under their old names.
 
-Rules of the room: as in `workload`. A name is left alone once an answer of its life was lost: what
+Invariants: as in `workload`. A name is left alone once an answer of its life was lost: what
 comes late would land in the next topic of that name, which is no fault of the brokers. Histories
 tell the lives apart: `name#life`.
 """
@@ -99,9 +99,9 @@ async def run_churn(context: Context) -> None:
         except Refused as error:
             context.journal.problem(f"{context.name}: topic {topic.label}: {error}")
             break
-        if not is_sure or context.chance.random() < 0.2:
+        if not is_sure or context.rng.random() < 0.2:
             number += 1
-        if context.chance.random() < 0.5:  # else again at once, while not all brokers have heard
+        if context.rng.random() < 0.5:  # else again at once, while not all brokers have heard
             await context.pause(8 / context.rate_per_s)
     routes.drop()
 
@@ -128,8 +128,8 @@ async def _use(context: Context, routes: Routes, sender: Sender, topic: _Life) -
     name, label = topic
     is_sure = True
     written: dict[int, int] = {}
-    for _ in range(context.chance.randint(1, 4)):
-        part = context.chance.randrange(2)
+    for _ in range(context.rng.randint(1, 4)):
+        part = context.rng.randrange(2)
         values = sender.begin(label, part, 1)
         try:
             wire = await routes.wire(Leader(name, part))

@@ -1,6 +1,6 @@
 """A Kafka client of a simulated host: connections, routes, one request at a time on each.
 
-Rules of the room: no retries of its own, nothing hidden: whoever asks decides what an error means.
+Invariants: no retries of its own, nothing hidden: whoever asks decides what an error means.
 Requests and answers are kio's, as `verify/kafka_wire` builds them.
 """
 

@@ -1,6 +1,6 @@
 """Time and chance of a simulated host: the twins of `runtime/clock` and `runtime/randomness`.
 
-Rules of the room: time comes from the loop, chance from the seed; nothing else does.
+Invariants: time comes from the loop, chance from the seed; nothing else does.
 """
 
 from __future__ import annotations

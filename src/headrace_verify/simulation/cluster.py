@@ -1,6 +1,6 @@
 """A simulated cluster: brokers as they are, over simulated bookies, metadata and network.
 
-Rules of the room: knows the lives of brokers and bookies and how they end; not when. Each is a host
+Invariants: knows the lives of brokers and bookies and how they end; not when. Each is a host
 with lives. A broker whose start fails is started again after a while, as a supervisor would.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
 from headrace.kafka.dispatch import KafkaFace
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 from headrace_verify.simulation.bookie import PORT as BOOKIE_PORT
 from headrace_verify.simulation.bookie import BookieServer, BookieStore
 from headrace_verify.simulation.clock import SimulatedClock
@@ -99,7 +99,7 @@ class SimulatedBroker:
         await node.open()
         broker.on_stop(node.close)
         face = KafkaFace(node)
-        let_requests_be_cancelled(face, self._cluster.loop.mischief)
+        let_requests_be_cancelled(face, self._cluster.loop.fault_points)
         address = await face.listen(self.name, KAFKA_PORT)
         broker.on_stop(face.close)
         await node.register(address, ("", 0))

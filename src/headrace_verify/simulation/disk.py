@@ -1,6 +1,6 @@
 """The disk of a simulated machine: what it is told, how long that takes, and how it loses power.
 
-Rules of the room: `verify/model_disk` with simulated time. A sync in a thread ends later, unless
+Invariants: `verify/model_disk` with simulated time. A sync in a thread ends later, unless
 the process that asked has died meanwhile; one in the loop only says that it took long. Bytes
 outlive the process; what outlives a loss of power is drawn from the account by `verify/power_loss`.
 """
@@ -137,8 +137,8 @@ class _Threads(Executor):
         except BaseException as failure:  # noqa: BLE001 - an executor hands on whatever came
             error = failure
         delay_s = self._disk.sync_s()
-        if self._loop.mischief.does("thread late"):
-            delay_s += self._loop.mischief.strength("thread late") * LATE_MAX_S
+        if self._loop.fault_points.does("thread late"):
+            delay_s += self._loop.fault_points.strength("thread late") * LATE_MAX_S
         self._loop.call_later(delay_s, self._finish, future, result, ends, error)
         return future
 

@@ -1,6 +1,6 @@
 """The simulated ZooKeeper servers: one tree, sessions that expire, watches.
 
-Rules of the room: one place that never fails and never lies: ZooKeeper's own consensus is not what
+Invariants: one place that never fails and never lies: ZooKeeper's own consensus is not what
 is tried here. Called outside of all hosts; how calls and events travel is `zookeeper`'s.
 """
 

@@ -1,6 +1,6 @@
 """Many seeds, one after another; each that fails is replayed and shrunk.
 
-Rules of the room: the only real clock is the one that says when time is up. A failure counts as
+Invariants: the only real clock is the one that says when time is up. A failure counts as
 understood once the same scenario has given the same trace again; its faults are then taken out, by
 halves first, as long as some kind of what was found stays.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace.runtime.clock import SystemClock
-from headrace_verify.simulation.mischief import POINTS
+from headrace_verify.simulation.fault_points import POINTS
 from headrace_verify.simulation.run import draw_scenario, simulate
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ SHRINK_RUNS_MAX = 90
 
 
 RUNS_FOR_ALL_POINTS = 50
-"""So many runs must have hit every point of mischief."""
+"""So many runs must have hit every point of faults."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Failure:
     shrunk: tuple[Fault, ...]
     """The faults that it takes."""
     points: tuple[str, ...]
-    """The points of mischief that it takes."""
+    """The points of faults that it takes."""
     shrink_runs: int
 
 
@@ -61,7 +61,7 @@ class Outcome:
     callbacks: int = 0
     operations: int = 0
     faults: dict[str, int] = field(default_factory=dict)
-    mischief: dict[str, int] = field(default_factory=dict)
+    fault_points: dict[str, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     unstable: list[int] = field(default_factory=list)
     """Seeds that gave another trace the second time."""
@@ -74,8 +74,10 @@ class Outcome:
 
     @property
     def missed(self) -> list[str]:
-        """The points of mischief that were never hit, though there were runs enough."""
-        return [] if self.runs < RUNS_FOR_ALL_POINTS else sorted(set(POINTS) - set(self.mischief))
+        """The points of faults that were never hit, though there were runs enough."""
+        return (
+            [] if self.runs < RUNS_FOR_ALL_POINTS else sorted(set(POINTS) - set(self.fault_points))
+        )
 
 
 class Limits(NamedTuple):
@@ -131,7 +133,10 @@ def _run_one(outcome: Outcome, scenario: Scenario) -> None:
     outcome.messages += result.messages
     outcome.callbacks += result.callbacks
     outcome.operations += result.operations
-    for total, found in ((outcome.faults, result.faults), (outcome.mischief, result.mischief)):
+    for total, found in (
+        (outcome.faults, result.faults),
+        (outcome.fault_points, result.fault_points),
+    ):
         for kind, count in found.items():
             total[kind] = total.get(kind, 0) + count
     if not result.held:

@@ -1,6 +1,6 @@
 """Carries out the faults of a schedule on a simulated cluster, and heals them.
 
-Rules of the room: acts from outside, on hosts, links and clocks alone. A fault that has no effect
+Invariants: acts from outside, on hosts, links and clocks alone. A fault that has no effect
 (its target is down already) is not counted.
 """
 

@@ -1,6 +1,6 @@
 """The last look: progress after healing, all that is stored, and once more after a loss of power.
 
-Rules of the room: asks as any client would. Bounds are simulated time: a cluster that is whole
+Invariants: asks as any client would. Bounds are simulated time: a cluster that is whole
 again, but for what stays broken, has no reason to refuse.
 """
 

@@ -1,6 +1,6 @@
 """A member of a consumer group, by hand: the classic protocol, with every step noted.
 
-Rules of the room: as in `workload`. A member that was stopped for a while does not know that it is
+Invariants: as in `workload`. A member that was stopped for a while does not know that it is
 over, and commits all the same: the broker must refuse.
 """
 
@@ -193,10 +193,10 @@ async def run_member(context: Context) -> None:
             if member.generation < 0:
                 await member.join()
             await member.poll()
-            if context.chance.random() < 0.5:
+            if context.rng.random() < 0.5:
                 await member.commit()
             await member.heartbeat()
-            if context.chance.random() < 0.02:
+            if context.rng.random() < 0.02:
                 await member.leave()
                 member.id, member.generation = "", -1
         except (OSError, TimeoutError) as error:

@@ -1,6 +1,6 @@
 """The history of a simulated run, in memory, in the format of `verify/history`.
 
-Rules of the room: as `History`, but for one thread and simulated time. Every event goes into the
+Invariants: as `History`, but for one thread and simulated time. Every event goes into the
 run's trace, whose hash tells whether two runs were the same.
 """
 

@@ -1,6 +1,6 @@
 """An event loop whose time is simulated: it jumps to the next timer instead of waiting for it.
 
-Rules of the room: knows callbacks and hosts, not what they do; touches no socket and no clock.
+Invariants: knows callbacks and hosts, not what they do; touches no socket and no clock.
 Every callback belongs to the host in whose context it was scheduled (none: the world outside). A
 host that has died runs nothing any more, not even a `finally`; one that is paused runs it all
 later. A turn costs at least a microsecond, so that a loop that spins does not stop time. Nothing
@@ -16,7 +16,7 @@ from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import Fatal
-from headrace_verify.simulation.mischief import Mischief
+from headrace_verify.simulation.fault_points import FaultPoints
 
 if TYPE_CHECKING:
     from asyncio.events import Handle, TimerHandle
@@ -108,7 +108,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Timers of one moment run in the order in which they were set: a heap alone forgets it."""
         self._clock_resolution = TURN_S
         self._stuck_since = (BEGIN_S, 0)
-        self.mischief = Mischief("", ())
+        self.fault_points = FaultPoints("", ())
         self.on_turn: Callable[[], None] | None = None
 
     def time(self) -> float:
@@ -119,8 +119,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Any, *arguments: Any, context: Context | None = None
     ) -> TimerHandle:
         """See asyncio; a host's timer may be late, as on a machine that has much to do."""
-        if HOST.get() is not None and self.mischief.does("timer late"):
-            when += self.mischief.strength("timer late") * LATE_MAX_S
+        if HOST.get() is not None and self.fault_points.does("timer late"):
+            when += self.fault_points.strength("timer late") * LATE_MAX_S
         return self._push(asyncio.TimerHandle(when, callback, arguments, self, context))
 
     def deliver_at(

@@ -1,6 +1,6 @@
 """The machines that simulated brokers run on: what there is to a broker beside its process.
 
-Rules of the room: knows how the parts are put together, as `server/assemble` does, but for HTTP. A
+Invariants: knows how the parts are put together, as `server/assemble` does, but for HTTP. A
 machine outlives its broker's lives; what it keeps is decided by how a life has ended. A machine of
 a cluster keeps nothing; one that is alone has the broker's files and its metadata.
 """
@@ -18,10 +18,10 @@ from headrace.server.lifecycle import Broker
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.files.store import FileLedgerStore
-from headrace_verify.chance import seeded
 from headrace_verify.exploration import NEW_DISK
 from headrace_verify.model_disk import ROOT
 from headrace_verify.noted_metadata import NotedMetadata
+from headrace_verify.rng import seeded
 from headrace_verify.simulation.clock import SimulatedRandomness
 from headrace_verify.simulation.disk import DiskClock, SimulatedDisk
 from headrace_verify.simulation.zookeeper import SimulatedZooKeeper

@@ -1,6 +1,6 @@
 """The simulated network: connections that keep their order, and links that fail.
 
-Rules of the room: bytes between hosts, nothing of what is in them. A connection is two pipes; what
+Invariants: bytes between hosts, nothing of what is in them. A connection is two pipes; what
 is sent on one arrives in order, each piece after a delay of its own draw. A blocked link holds
 everything back, as TCP does, and lets it go when it heals. A host's connections end with it: the
 other side is told at once (the process died) or when it next asks (the machine lost its power).
@@ -54,9 +54,9 @@ class Transport(asyncio.Transport):
         if self.other.has_vanished:
             self.pipe.send(None, self._refuse)
             return
-        data, mischief = bytes(data), self._network.loop.mischief
-        if len(data) > 1 and mischief.does("bytes in pieces"):
-            cut = 1 + int(mischief.strength("bytes in pieces") * (len(data) - 1))
+        data, fault_points = bytes(data), self._network.loop.fault_points
+        if len(data) > 1 and fault_points.does("bytes in pieces"):
+            cut = 1 + int(fault_points.strength("bytes in pieces") * (len(data) - 1))
             self.pipe.send(self.other.host, self.other.deliver, data[:cut])
             data = data[cut:]
         self.pipe.send(self.other.host, self.other.deliver, data)
@@ -333,7 +333,7 @@ class Network:
 
         def arrive() -> None:
             server = self.servers.get((name, port))
-            if server is None or self.loop.mischief.does("connection refused"):
+            if server is None or self.loop.fault_points.does("connection refused"):
                 back.send(host, reply, False)
                 return
             theirs = Transport(self, server.host, back, (source, 40_000))

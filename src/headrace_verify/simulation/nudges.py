@@ -1,7 +1,7 @@
 """Nudges: brokers of a simulated run do early, or again, what they may do at any moment.
 
-Rules of the room: as the broker's own host, through the functions that do it anyway: nothing is
-done that the broker could not have come to by itself. `mischief` says which, and counts.
+Invariants: as the broker's own host, through the functions that do it anyway: nothing is
+done that the broker could not have come to by itself. `fault_points` says which, and counts.
 """
 
 # ruff: noqa: SLF001 - a nudge sets off from outside what the broker's own timers would
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError, StorageUnavailable
 from headrace.kafka.apis import APIS
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
-from headrace_verify.simulation.mischief import NUDGES
+from headrace_verify.simulation.fault_points import NUDGES
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.kafka.dispatch import KafkaFace
     from headrace.log.partition_log import PartitionLog
     from headrace_verify.simulation.cluster import Cluster, SimulatedBroker
-    from headrace_verify.simulation.mischief import Mischief
+    from headrace_verify.simulation.fault_points import FaultPoints
 
 EVERY_S = 4.0
 """On average, for each broker."""
@@ -37,9 +37,9 @@ _REQUESTS = {api.name for api in APIS.values()}
 class Nudges:
     """Of one run."""
 
-    def __init__(self, cluster: Cluster, chance: Random) -> None:
+    def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._cluster = cluster
-        self._chance = chance
+        self._rng = rng
 
     def start(self) -> None:
         """Nudge from now on."""
@@ -47,17 +47,17 @@ class Nudges:
             self._cluster.call_outside(self._wait, broker)
 
     def _wait(self, broker: SimulatedBroker) -> None:
-        delay_s = self._chance.expovariate(1 / EVERY_S)
+        delay_s = self._rng.expovariate(1 / EVERY_S)
         self._cluster.loop.call_later(delay_s, self._nudge, broker)
 
     def _nudge(self, broker: SimulatedBroker) -> None:
         self._wait(broker)
-        point = self._chance.choice(list(NUDGES))
-        draw = self._chance.randrange(1_000)
+        point = self._rng.choice(list(NUDGES))
+        draw = self._rng.randrange(1_000)
         node, host = broker.node, broker.host
         if node is None or host is None or host.is_paused:
             return
-        if self._cluster.loop.mischief.does(point):
+        if self._cluster.loop.fault_points.does(point):
             work = _do(node, point, draw)
             _ = host.run(lambda: self._cluster.loop.create_task(work, name=f"nudge: {point}"))
 
@@ -110,14 +110,14 @@ async def _nudge_log(node: Node, log: PartitionLog, point: str) -> None:
             node.store._cluster.cache.forget(segment.ledger)
 
 
-def let_requests_be_cancelled(face: KafkaFace, mischief: Mischief) -> None:
+def let_requests_be_cancelled(face: KafkaFace, fault_points: FaultPoints) -> None:
     """Some of this broker's requests are cancelled at one of their awaits, as by its end."""
     spawn = face._tasks.spawn
 
     def spawn_cut_short(work: Coroutine[Any, Any, Any], name: str) -> None:
         point = "request cancelled"
-        if name in _REQUESTS and mischief.does(point):
-            work = _cut_short(work, 1 + int(mischief.strength(point) * CANCEL_AWAITS))
+        if name in _REQUESTS and fault_points.does(point):
+            work = _cut_short(work, 1 + int(fault_points.strength(point) * CANCEL_AWAITS))
         spawn(work, name)
 
     tasks: Any = face._tasks

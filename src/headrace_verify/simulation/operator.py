@@ -23,7 +23,7 @@ from headrace.metadata.zookeeper_keys import path_of_key
 from headrace.records.identifiers import INTERNAL_TOPICS
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 from headrace_verify.simulation.clock import SimulatedClock, SimulatedRandomness
 from headrace_verify.simulation.loop import Host
 from headrace_verify.simulation.machines import LEDGERS_ROOT, SESSION_TIMEOUT_MS

@@ -1,6 +1,6 @@
 """One direction of a simulated connection: what is sent arrives in order, or when a link heals.
 
-Rules of the room: carries calls from one place to another; what they bring is for others. Each
+Invariants: carries calls from one place to another; what they bring is for others. Each
 piece takes a delay of its own draw and comes behind those before it.
 """
 
@@ -46,9 +46,9 @@ class Pipe:
         self, point: str, host: Host | None, deliver: Callable[..., None], *arguments: Any
     ) -> None:
         """As `send`; where there is mischief at the point, all that follows waits with it."""
-        mischief = self._network.loop.mischief
-        if mischief.does(point):
-            late_s = mischief.strength(point) * HELD_UP_MAX_S
+        fault_points = self._network.loop.fault_points
+        if fault_points.does(point):
+            late_s = fault_points.strength(point) * HELD_UP_MAX_S
             self.last_s = max(self.last_s, self._network.loop.now_s + late_s)
         self.send(host, deliver, *arguments)
 

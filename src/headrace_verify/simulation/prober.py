@@ -115,8 +115,8 @@ async def run_prober(context: Context) -> None:
     """Ask one broker after the other."""
     reserve = _Reserve(context)
     while not context.over.is_set():
-        address = context.chance.choice(context.addresses)
-        probe = context.chance.choice(PROBES)
+        address = context.rng.choice(context.addresses)
+        probe = context.rng.choice(PROBES)
         routes: Routes | None = None
         try:
             routes, wire = await reserve.take(address)

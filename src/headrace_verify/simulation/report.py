@@ -1,6 +1,6 @@
 """The report of simulated runs: a summary, and a file for each failure that replays it.
 
-Rules of the room: everything that somebody else needs to judge it, as JSON.
+Invariants: everything that somebody else needs to judge it, as JSON.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "messages_per_s": round(outcome.messages / real_s),
         "operations": outcome.operations,
         "faults": dict(sorted(outcome.faults.items())),
-        "mischief": dict(sorted(outcome.mischief.items())),
+        "mischief": dict(sorted(outcome.fault_points.items())),
         "mischief_missed": outcome.missed,
         "failures": [_failure(failure) for failure in outcome.failures],
     }

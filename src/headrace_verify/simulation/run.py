@@ -1,6 +1,6 @@
 """One simulated run: a cluster, clients, faults, healing, the last look, the verdict.
 
-Rules of the room: the seed and the list of faults decide everything; no real clock, no real chance.
+Invariants: the seed and the list of faults decide everything; no real clock, no real chance.
 After the last fault everything is healed but what the seed leaves broken for good (a broker, a
 bookie: the rest must do). Then a new record must be taken in every partition within a bound of
 simulated time, everything be readable from the first offset to the last, and once more after all
@@ -16,19 +16,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.storage.bookkeeper.quorum import Quorum
-from headrace_verify.chance import seeded
 from headrace_verify.checkers import Verdict, judge_history
+from headrace_verify.rng import seeded
 from headrace_verify.simulation import workload
 from headrace_verify.simulation.asker import run_asker
 from headrace_verify.simulation.churn import make_topic, run_churn
 from headrace_verify.simulation.clock import SimulatedClock
 from headrace_verify.simulation.cluster import KAFKA_PORT, Cluster
+from headrace_verify.simulation.fault_points import FaultPoints, draw_points
 from headrace_verify.simulation.faults import Faults
 from headrace_verify.simulation.final import look_at_everything
 from headrace_verify.simulation.group import run_member
 from headrace_verify.simulation.journal import Journal
 from headrace_verify.simulation.loop import Deadlock, Host, SimulatedLoop
-from headrace_verify.simulation.mischief import Mischief, draw_points
 from headrace_verify.simulation.nudges import Nudges
 from headrace_verify.simulation.prober import run_prober
 from headrace_verify.simulation.schedule import CLUSTER_KINDS, LONE_KINDS, draw_schedule
@@ -72,28 +72,28 @@ class Scenario(NamedTuple):
     is_broken_for_good: bool
     schedule: tuple[Fault, ...]
     points: tuple[str, ...] = ()
-    """Where it may misbehave: see `mischief`."""
+    """Where it may misbehave: see `fault_points`."""
 
 
 def draw_scenario(seed: int, seconds: float, *, is_lone: bool | None = None) -> Scenario:
     """The scenario of a seed, which also says whether it is one broker alone unless it is said."""
-    chance = seeded(f"simulation {seed}")
+    rng = seeded(f"simulation {seed}")
     if is_lone is None:
         is_lone = seeded(f"simulation {seed} lone").random() < LONE_SHARE
-    bookies, quorum = chance.choice(QUORUMS)
+    bookies, quorum = rng.choice(QUORUMS)
     optional = ["plain", "reader", "observer", "member", "member", "churn", "idempotent", "asker"]
-    roles = ["idempotent", "reader", *(role for role in optional if chance.random() < 0.6)]
+    roles = ["idempotent", "reader", *(role for role in optional if rng.random() < 0.6)]
     if seeded(f"simulation {seed} prober").random() < PROBER_SHARE:
         roles.append("prober")
     return Scenario(
         seed,
         seconds,
-        1 if is_lone else chance.choice((2, 3, 3, 4)),
+        1 if is_lone else rng.choice((2, 3, 3, 4)),
         0 if is_lone else bookies,
         quorum,
         tuple(roles),
-        chance.choice((0.4, 1.0, 3.0)),
-        chance.random() < 0.4,
+        rng.choice((0.4, 1.0, 3.0)),
+        rng.random() < 0.4,
         tuple(draw_schedule(seed, seconds, LONE_KINDS if is_lone else CLUSTER_KINDS)),
         draw_points(seed),
     )
@@ -111,7 +111,7 @@ class Result(NamedTuple):
     callbacks: int
     operations: int
     faults: dict[str, int]
-    mischief: dict[str, int]
+    fault_points: dict[str, int]
     """Point -> how often it was hit."""
     events: list[Any]
     log_lines: list[str]
@@ -158,7 +158,7 @@ class Run:
         self.cluster.hosts += self.hosts
         self.faults = Faults(self.cluster, self.hosts)
         self.watch = Watch(self.cluster, self.journal)
-        self.loop.mischief = Mischief(seed, scenario.points)
+        self.loop.fault_points = FaultPoints(seed, scenario.points)
         self.nudges = Nudges(self.cluster, seeded(f"{seed} nudges"))
         self.begun_s = self.loop.now_s
         self.loop.set_exception_handler(self._failed)
@@ -191,7 +191,7 @@ class Run:
         self.faults.plan(scenario.schedule, loop.now_s)
         await asyncio.sleep(scenario.seconds)
         self.faults.heal_all()
-        loop.mischief.is_over = True
+        loop.fault_points.is_over = True
         self._break_for_good()
         await asyncio.sleep(SETTLE_S)
         over.set()
@@ -205,15 +205,15 @@ class Run:
 
     def _break_for_good(self) -> None:
         """Liveness: a core is healed, the rest stays as it is for ever."""
-        cluster, chance = self.cluster, seeded(f"simulation {self.scenario.seed} broken")
+        cluster, rng = self.cluster, seeded(f"simulation {self.scenario.seed} broken")
         if not self.scenario.is_broken_for_good:
             return
         if len(cluster.brokers) > 2:
-            cluster.brokers.remove(broken := chance.choice(cluster.brokers))
-            broken.end(is_told=chance.random() < 0.5)
+            cluster.brokers.remove(broken := rng.choice(cluster.brokers))
+            broken.end(is_told=rng.random() < 0.5)
         if len(cluster.bookies) > 3:
-            cluster.bookies.remove(bookie := chance.choice(cluster.bookies))
-            bookie.end(is_told=chance.random() < 0.5)
+            cluster.bookies.remove(bookie := rng.choice(cluster.bookies))
+            bookie.end(is_told=rng.random() < 0.5)
 
     def _context(self, number: int, host: Host | None, over: asyncio.Event) -> workload.Context:
         name = "last-look" if host is None else host.name
@@ -248,7 +248,7 @@ class Run:
             self.loop.callbacks,
             len(events),
             self.faults.done,
-            self.loop.mischief.hits,
+            self.loop.fault_points.hits,
             events,
             log_lines,
         )

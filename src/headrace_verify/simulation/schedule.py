@@ -1,6 +1,6 @@
 """The faults of a simulated run: an explicit list, drawn before it and apart from all other chance.
 
-Rules of the room: pure. A fault can be taken out without changing the others, which is what
+Invariants: pure. A fault can be taken out without changing the others, which is what
 shrinking does. Each seed leaves a random half of the kinds out (swarm testing), so that those that
 are left meet more often. Every fault ends; what is left broken for good is drawn apart.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,27 +94,27 @@ class Fault(NamedTuple):
 
 def draw_schedule(seed: int, seconds: float, kinds: Sequence[str] = CLUSTER_KINDS) -> list[Fault]:
     """The faults of a run, in the order of their beginnings; all begin before its end."""
-    chance = seeded(f"simulation {seed} faults")
-    chosen = [kind for kind in kinds if chance.random() < 0.5] or [chance.choice(list(kinds))]
-    gap_s = GAP_S * chance.choice((0.3, 1.0, 1.0, 2.0))
+    rng = seeded(f"simulation {seed} faults")
+    chosen = [kind for kind in kinds if rng.random() < 0.5] or [rng.choice(list(kinds))]
+    gap_s = GAP_S * rng.choice((0.3, 1.0, 1.0, 2.0))
     faults: list[Fault] = []
     at_s = FIRST_AT_S
     while True:
-        at_s += chance.expovariate(1 / gap_s)
+        at_s += rng.expovariate(1 / gap_s)
         if at_s >= seconds:
             return faults
-        faults.append(_draw(chance, at_s, chance.choice(chosen)))
+        faults.append(_draw(rng, at_s, rng.choice(chosen)))
 
 
-def _draw(chance: Random, at_s: float, kind: str) -> Fault:
+def _draw(rng: Random, at_s: float, kind: str) -> Fault:
     most_s = _LASTS_MAX_S.get(kind, 0.0)
     # Short ones and long ones alike: what matters is on which side of a time-out they end.
-    lasts_s = most_s * chance.random() ** 2 + _LASTS_MIN_S.get(kind, 0.0)
+    lasts_s = most_s * rng.random() ** 2 + _LASTS_MIN_S.get(kind, 0.0)
     return Fault(
         round(at_s, 4),
         kind,
         round(lasts_s, 4),
-        chance.randrange(1_000),
-        chance.randrange(1_000),
-        round(chance.random(), 4),
+        rng.randrange(1_000),
+        rng.randrange(1_000),
+        round(rng.random(), 4),
     )

@@ -1,6 +1,6 @@
 """Looks into the brokers at every step: what no client can see and must hold all the same.
 
-Rules of the room: reads, and changes nothing. One tenure of a partition (topic, number, leader
+Invariants: reads, and changes nothing. One tenure of a partition (topic, number, leader
 epoch) belongs to one life of one broker; in a tenure the high watermark does not go back, and does
 not pass the end of the log.
 """

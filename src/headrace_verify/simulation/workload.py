@@ -1,6 +1,6 @@
 """What clients do in a simulated run: write, read, look.
 
-Rules of the room: each client is a host of its own with a chance of its own, so that one can be cut
+Invariants: each client is a host of its own with a chance of its own, so that one can be cut
 off, stopped for a while or left out without changing the others. Every operation goes into the
 journal; an error in an answer is certain only if Kafka says that trying again is of no use.
 """
@@ -53,7 +53,7 @@ class Context(NamedTuple):
     name: str
     number: int
     journal: Journal
-    chance: Random
+    rng: Random
     clock: SimulatedClock
     addresses: list[tuple[str, int]]
     places: list[tuple[str, int]]
@@ -62,12 +62,12 @@ class Context(NamedTuple):
 
     def routes(self) -> Routes:
         """Connections of its own."""
-        return Routes(list(self.addresses), self.chance)
+        return Routes(list(self.addresses), self.rng)
 
     async def pause(self, seconds: float) -> None:
         """Wait for so long on average, or until the run is over."""
         try:
-            async with asyncio.timeout(self.chance.expovariate(1 / seconds)):
+            async with asyncio.timeout(self.rng.expovariate(1 / seconds)):
                 await self.over.wait()
         except TimeoutError:
             pass
@@ -149,8 +149,8 @@ async def run_idempotent(context: Context) -> None:
     sequences = dict.fromkeys(context.places, 0)
     last: dict[tuple[str, int], tuple[Callable[[Wire], Any], list[int]]] = {}
     while not context.over.is_set() and producer is not None:
-        topic, part = place = context.chance.choice(context.places)
-        count = context.chance.choice((1, 1, 2, 5))
+        topic, part = place = context.rng.choice(context.places)
+        count = context.rng.choice((1, 1, 2, 5))
         values = sender.begin(topic, part, count)
         batch = encoded(context, values, producer, sequences[place])
         before = last.get(place)
@@ -159,7 +159,7 @@ async def run_idempotent(context: Context) -> None:
             return await produce(wire, topic, part, data)
 
         try:
-            if before is not None and context.chance.random() < 0.1:
+            if before is not None and context.rng.random() < 0.1:
                 # Acknowledged some time ago, perhaps by another owner: nothing may come of it.
                 again = await until_answered(context, routes, Leader(topic, part), before[0])
                 if again is not None:
@@ -171,11 +171,11 @@ async def run_idempotent(context: Context) -> None:
             sender.end(OK, topic, part, values, offset)
             sequences[place] += count
             last[place] = (ask, values)
-            if context.chance.random() < 0.1:
+            if context.rng.random() < 0.1:
                 again = await until_answered(context, routes, Leader(topic, part), ask)
                 if again is not None:
                     sender.end(OK, topic, part, values, again)
-            if context.chance.random() < OVERTAKEN_SHARE:
+            if context.rng.random() < OVERTAKEN_SHARE:
                 await _overtake(context, routes, sender, place, producer, sequences[place])
                 producer, sequences = (producer[0], producer[1] + 1), dict.fromkeys(sequences, 0)
                 sequences[place] = 1
@@ -234,14 +234,14 @@ async def run_plain(context: Context) -> None:
     """Each batch once; what is not answered is in doubt for ever."""
     routes, sender = context.routes(), Sender(context)
     while not context.over.is_set():
-        topic, part = context.chance.choice(context.places)
+        topic, part = context.rng.choice(context.places)
         try:
             wire = await routes.wire(Leader(topic, part))
         except (OSError, TimeoutError) as error:
             routes.failed(error)
             await context.pause(RETRY_S)
             continue
-        count = context.chance.choice((1, 1, 3))
+        count = context.rng.choice((1, 1, 3))
         values = sender.begin(topic, part, count)
         try:
             offset = await produce(wire, topic, part, encoded(context, values, (-1, -1), -1))
@@ -327,7 +327,7 @@ async def run_observer(context: Context) -> None:
     """Looks at where logs begin and end."""
     routes = context.routes()
     while not context.over.is_set():
-        topic, part = context.chance.choice(context.places)
+        topic, part = context.rng.choice(context.places)
         try:
             await note_ends(context, await routes.wire(Leader(topic, part)), topic, part)
         except (OSError, TimeoutError) as error:

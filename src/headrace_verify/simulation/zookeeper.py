@@ -1,6 +1,6 @@
 """A client of the simulated ZooKeeper, as `runtime/zookeeper` is one of the real.
 
-Rules of the room: the ensemble never fails; everything between it and a client may. It promises
+Invariants: the ensemble never fails; everything between it and a client may. It promises
 what `ZooKeeper` does: a change whose connection broke is in doubt, a read is tried again, one-shot
 watches fire when the connection breaks, a tree's watch tells of the gap.
 """
@@ -146,7 +146,7 @@ class SimulatedZooKeeper:
     async def _reconnect(self) -> None:
         """Others are tried until one stands."""
         while True:
-            is_early = self._network.loop.mischief.does("connected again early")
+            is_early = self._network.loop.fault_points.does("connected again early")
             await asyncio.sleep(0 if is_early else RECONNECT_S)
             try:
                 async with asyncio.timeout(self._timeout_ms / 3000):
@@ -186,10 +186,10 @@ class SimulatedZooKeeper:
             raise MetadataUnavailable("the ZooKeeper client is closed: open it again")
         future: asyncio.Future[Any] = self._loop.create_future()
         back, ensemble, session = self._back, self._ensemble, self._session_id
-        sent_ns, mischief = self._clock.now_ns(), self._network.loop.mischief
+        sent_ns, fault_points = self._clock.now_ns(), self._network.loop.fault_points
 
         def answer(result: Any) -> None:
-            self._session.prove(sent_ns)
+            self._session.confirm(sent_ns)
             if not future.done():
                 if isinstance(result, Exception):
                     future.set_exception(result)
@@ -209,7 +209,7 @@ class SimulatedZooKeeper:
                     index=conflict.index,
                     is_missing=conflict.is_missing,
                 )
-            is_lost = not is_session and mischief.does("answer of metadata lost")
+            is_lost = not is_session and fault_points.does("answer of metadata lost")
             back.send(self._host, *((self.drop,) if is_lost else (answer, result)))
 
         self._pending[future] = None

@@ -1,6 +1,6 @@
 """Self-proof: leaks planted into a real broker; the soak must notice each in its quick profile.
 
-Rules of the room: as in `wire.bugs`: `spoiled.py` patches the process before it starts.
+Invariants: as in `wire.bugs`: `spoiled.py` patches the process before it starts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Brokers over a real ZooKeeper and real bookies, to be soaked; and what they leave there.
 
-Rules of the room: all of it is on loopback. Brokers sweep after seconds where it would be an hour,
+Invariants: all of it is on loopback. Brokers sweep after seconds where it would be an hour,
 and bookies clear up after seconds where it would be a day: else an hour's run would see nothing go.
 What is left is seen by `headrace cluster verify`'s own eyes, and by ZooKeeper's count of itself.
 """

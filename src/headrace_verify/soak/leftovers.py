@@ -1,6 +1,6 @@
 """How long things have been there that should go: whether anybody still takes them away.
 
-Rules of the room: pure. What is taken for left over may be new, and not yet entered where it
+Invariants: pure. What is taken for left over may be new, and not yet entered where it
 belongs; so age tells, not number.
 """
 

@@ -1,6 +1,6 @@
 """All clients of the load: `python -m headrace_verify.soak.load KAFKA HTTP SEED`.
 
-Rules of the room: a process of its own; KAFKA and HTTP are HOST:PORT,HOST:PORT... It says "at work"
+Invariants: a process of its own; KAFKA and HTTP are HOST:PORT,HOST:PORT... It says "at work"
 when every client has done something, and works until its input ends; then every client stops, all
 that was acknowledged is read again, and one line of JSON says what was done and what was wrong.
 """

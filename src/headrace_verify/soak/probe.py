@@ -1,6 +1,6 @@
 """The client that is measured: `python -m headrace_verify.soak.probe KAFKA TOPIC FILE`.
 
-Rules of the room: a process of its own, so that the load's threads do not count. Each round writes
+Invariants: a process of its own, so that the load's threads do not count. Each round writes
 one record with acks=all and reads it back, in one partition after the other: each broker has one.
 Every fifth is followed by a control, which knows no broker: a wake-up and a synced write of its
 own. A line for each round: its end in monotonic ns, produce, fetch and control in microseconds (-1:

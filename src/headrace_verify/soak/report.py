@@ -1,6 +1,6 @@
 """The report of a soak: what was judged, every look, and a chart of them over time.
 
-Rules of the room: `report.json` says what was found and on what machine; `samples.jsonl` has a line
+Invariants: `report.json` says what was found and on what machine; `samples.jsonl` has a line
 for each look. The chart is drawn only where matplotlib is installed; if not, the report says so.
 """
 

@@ -1,6 +1,6 @@
 """A soak: brokers, their load, their probe, and a look at them every few seconds.
 
-Rules of the room: a look before the load, many under it, and looks after it until what was taken
+Invariants: a look before the load, many under it, and looks after it until what was taken
 is given back or patience ends. Only looks behind the warm-up are judged for growth.
 """
 

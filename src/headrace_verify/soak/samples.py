@@ -1,6 +1,6 @@
 """One look at what is soaked, from outside: what each process holds, and what it says of itself.
 
-Rules of the room: reads /proc, folders and `/metrics`, and judges nothing. What a machine cannot
+Invariants: reads /proc, folders and `/metrics`, and judges nothing. What a machine cannot
 tell is None in a sample, and the run says so.
 """
 

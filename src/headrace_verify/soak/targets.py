@@ -1,6 +1,6 @@
 """What may be soaked: one broker, the workers of one machine, brokers over ZooKeeper and bookies.
 
-Rules of the room: `Soaked` is the seam: a run starts it, gives its addresses to the load, looks at
+Invariants: `Soaked` is the seam: a run starts it, gives its addresses to the load, looks at
 its processes and disks, and stops it. Nothing is harmed here: what ends, has ended by itself.
 """
 

@@ -1,6 +1,6 @@
 """Whether a row of figures grows: Theil-Sen's slope, and medians of a row's beginning and end.
 
-Rules of the room: pure. Slopes are medians over all pairs, so that a third of the figures may be
+Invariants: pure. Slopes are medians over all pairs, so that a third of the figures may be
 wild (a rebalance, a checkpoint, a machine that was busy) without changing the verdict.
 """
 

@@ -1,6 +1,6 @@
 """What must hold of brokers that have been under load for long, from the looks at them.
 
-Rules of the room: pure: samples in, words out. A figure may grow by its limit per hour, or by its
+Invariants: pure: samples in, words out. A figure may grow by its limit per hour, or by its
 floor within the run, whichever is more: what a process takes once is no leak. Each process is
 judged by itself. Latency is judged against its own beginning and against a control, which knows no
 broker: a machine that has become slow is not the broker's fault.

@@ -1,6 +1,6 @@
 """Clients that come and go: members, topics, connections, sessions, questions.
 
-Rules of the room: what they do, they do within the protocol, except for leaving without a word.
+Invariants: what they do, they do within the protocol, except for leaving without a word.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Member(Worker):
             }
         )
         clock = SystemClock()
-        end_ns = clock.now_ns() + int(self.chance.uniform(3, 12) * 1e9)
+        end_ns = clock.now_ns() + int(self.rng.uniform(3, 12) * 1e9)
         consumer.subscribe(self._topics)
         try:
             while clock.now_ns() < end_ns and not self.over.is_set():
@@ -75,11 +75,11 @@ class TopicChurn(WireWorker):
 
     def turn(self) -> None:
         """See Worker."""
-        topic = f"soak-brief-{self.chance.randrange(5)}"
-        partitions = self.chance.choice((1, 1, 3))
+        topic = f"soak-brief-{self.rng.randrange(5)}"
+        partitions = self.rng.choice((1, 1, 3))
         ask = self.asking.ask
         ask(lambda wire: wire.create_topic(topic, partitions, {"segment.bytes": "65536"}))
-        if self.chance.random() < AT_ONCE:
+        if self.rng.random() < AT_ONCE:
             ask(lambda wire: wire.delete_topic(topic))
             return
         producer = ask(KafkaWire.new_producer)
@@ -121,8 +121,8 @@ class Dropper(Worker):
 
     def turn(self) -> None:
         """See Worker."""
-        kind = self.chance.randrange(6)
-        address = self.chance.choice(self._http if kind == 5 else self.addresses)
+        kind = self.rng.randrange(6)
+        address = self.rng.choice(self._http if kind == 5 else self.addresses)
         peer = socket.create_connection(address, TIMEOUT_S)
         with peer:
             if kind == 1:
@@ -138,7 +138,7 @@ class Dropper(Worker):
                 peer.sendall(request_bytes(API_VERSIONS, 0, 1))
                 peer.shutdown(socket.SHUT_WR)
             elif kind == 5:
-                half = b"" if self.chance.random() < 0.5 else b"\r\n\r\n"
+                half = b"" if self.rng.random() < 0.5 else b"\r\n\r\n"
                 peer.sendall(b"GET /healthz HTTP/1.1\r\nHost: soak" + half)
 
 
@@ -155,9 +155,9 @@ class Idler(Worker):
     def turn(self) -> None:
         """See Worker."""
         while len(self._peers) < self.count:
-            address = self.chance.choice(self.addresses)
+            address = self.rng.choice(self.addresses)
             self._peers.append(socket.create_connection(address, TIMEOUT_S))
-        self._peers.pop(self.chance.randrange(self.count)).close()
+        self._peers.pop(self.rng.randrange(self.count)).close()
 
     def end(self) -> None:
         """See Worker."""
@@ -210,9 +210,9 @@ class Asker(WireWorker):
         resource = {"resource_type": TOPIC_RESOURCE, "resource_name": self._topic}
         ask(lambda wire: wire.call(DESCRIBE_CONFIGS, 1, resources=[resource]))
         ask(lambda wire: wire.call(LIST_GROUPS, 1))
-        draw = self.chance.random()
+        draw = self.rng.random()
         if draw < 0.1:
-            group = Group(f"soak-passing-{self.chance.randrange(10)}")
+            group = Group(f"soak-passing-{self.rng.randrange(10)}")
             ask(lambda wire: wire.commit(group.name, self._topic, 0, 1), group)
             ask(lambda wire: wire.call(DELETE_GROUPS, 1, groups_names=(group.name,)), group)
         elif draw < 0.2:
@@ -230,7 +230,7 @@ class Asker(WireWorker):
             change = {
                 "name": "retention.ms",
                 "config_operation": SET,
-                "value": str(self.chance.randint(3_600_000, 7_200_000)),
+                "value": str(self.rng.randint(3_600_000, 7_200_000)),
             }
             configs = [{**resource, "configs": [change]}]
             ask(lambda wire: wire.call(INCREMENTAL_ALTER_CONFIGS, 0, resources=configs))

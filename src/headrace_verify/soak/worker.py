@@ -1,6 +1,6 @@
 """One client of the load: a thread that does its turn again and again until all is over.
 
-Rules of the room: a client gives no reason for being refused or cut off. If it is, that is noted,
+Invariants: a client gives no reason for being refused or cut off. If it is, that is noted,
 and it goes on with a new connection: a soak does not end at its first fault.
 """
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.runtime.clock import SystemClock
 from headrace_verify.blackbox.routing import ELSEWHERE, RETRY_S, Connection
-from headrace_verify.chance import seeded
 from headrace_verify.kafka_wire import Refused
+from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,7 +84,7 @@ class Worker(threading.Thread):
     def __init__(self, addresses: Sequence[tuple[str, int]], seed: str) -> None:
         super().__init__(name=f"soak-{seed}", daemon=True)
         self.addresses = addresses
-        self.chance = seeded(seed)
+        self.rng = seeded(seed)
         self.over = threading.Event()
         self.turns = 0
         self.faults: list[str] = []
@@ -124,7 +124,7 @@ class WireWorker(Worker):
 
     def __init__(self, addresses: Sequence[tuple[str, int]], seed: str) -> None:
         super().__init__(addresses, seed)
-        self.asking = Asking(addresses, self.chance.randrange(len(addresses)), self.over)
+        self.asking = Asking(addresses, self.rng.randrange(len(addresses)), self.over)
 
     def fault(self, what: object) -> None:
         """See Worker."""

@@ -1,6 +1,6 @@
 """Producers that know what was acknowledged, and the reading of it all at the end.
 
-Rules of the room: writer and number decide a record's bytes. What retention has taken away is not
+Invariants: writer and number decide a record's bytes. What retention has taken away is not
 looked for; from a log's start on, every acknowledged record lies at its offset with its bytes, and
 offsets have no holes.
 """
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.records.codec import Record, encode_batch, iterate_records
 from headrace.runtime.clock import SystemClock
 from headrace_verify.blackbox.routing import Place
-from headrace_verify.chance import seeded
 from headrace_verify.kafka_wire import LIST_OFFSETS, KafkaWire, Refused
+from headrace_verify.rng import seeded
 from headrace_verify.soak.worker import Asking, WireWorker, Worker
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class LibraryWriter(Worker):
 
     def turn(self) -> None:
         """See Worker: a fiftieth of a second's records."""
-        count = int(self._per_turn + self.chance.random())
+        count = int(self._per_turn + self.rng.random())
         for _ in range(count if len(self._producer) < IN_FLIGHT_MAX else 0):
             self._send()
         self.over.wait(0.02)
@@ -146,11 +146,11 @@ class RawWriter(WireWorker):
         if self._producer[0] < 0:
             self._producer, self._sequence = self.asking.ask(KafkaWire.new_producer), 0
         (known,) = self.acknowledged
-        first, count = self._next, self.chance.randint(1, self._records)
+        first, count = self._next, self.rng.randint(1, self._records)
         now_ms = SystemClock().now_ms()
         batch = encode_batch(
             [Record(0, now_ms, None, value_of(self._name, first + at)) for at in range(count)],
-            codec=self.chance.randrange(5),
+            codec=self.rng.randrange(5),
             producer_id=self._producer[0],
             producer_epoch=self._producer[1],
             base_sequence=self._sequence,

@@ -1,6 +1,6 @@
 """Golden sets: one packed folder for each version of Headrace whose data must stay readable.
 
-Rules of the room: knows archives, not what is in them. A set is named after the version that
+Invariants: knows archives, not what is in them. A set is named after the version that
 wrote it. Once that version is released, the set's digest stands in `RELEASED`, and nobody writes it
 again.
 """

@@ -1,6 +1,6 @@
 """Self-proof: formats that change without anybody saying so; the golden sets must notice each.
 
-Rules of the room: writer and reader change alike, so that this version agrees with itself: only
+Invariants: writer and reader change alike, so that this version agrees with itself: only
 bytes that another one has written can tell. What changes is put back.
 """
 

@@ -1,6 +1,6 @@
 """A folder of a golden set: opened, read, written to, killed, opened again, stopped, opened again.
 
-Rules of the room: works on a copy. Everything that the set's manifest says must be there, byte for
+Invariants: works on a copy. Everything that the set's manifest says must be there, byte for
 byte, and nothing else; then this version goes on where the other one ended.
 """
 

@@ -1,6 +1,6 @@
 """What was compared, and what was wrong: plain values as written against those as read.
 
-Rules of the room: pure. A newer version may know more fields of a thing than the one that wrote it;
+Invariants: pure. A newer version may know more fields of a thing than the one that wrote it;
 it may not know more things.
 """
 

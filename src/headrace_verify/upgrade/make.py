@@ -1,6 +1,6 @@
 """Makes the golden set of this version: folders with everything in them, and what they must give.
 
-Rules of the room: the broker's own parts write; what was sent and acknowledged is held against what
+Invariants: the broker's own parts write; what was sent and acknowledged is held against what
 is read before anything is packed, so no set is born wrong.
 """
 
@@ -25,7 +25,7 @@ from headrace.records.codec import Record, encode_batch
 from headrace.records.compression import CODEC_NAMES
 from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace_verify.broker_scenario import as_stored
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 from headrace_verify.upgrade import archive
 from headrace_verify.upgrade.opened import OBJECTS, Opened, everything, facts_in, opened
 from headrace_verify.upgrade.parts import describe_parts, has_module
@@ -52,13 +52,13 @@ def batch_of(
     padding: int = 0,
 ) -> bytes:
     """Batch `number` of a topic; `producer`: (id, epoch, first sequence)."""
-    chance = seeded(f"{topic} {number}")
+    rng = seeded(f"{topic} {number}")
     records = [
         Record(
             0,
             1_000 * (number + 1) + at,
             None if at == 1 else b"key %d" % number,
-            None if at == 2 else chance.randbytes(20) + b"%d " % number * 20 + bytes(padding),
+            None if at == 2 else rng.randbytes(20) + b"%d " % number * 20 + bytes(padding),
             [("header", b"of %d" % at)] if at == 0 else [],
         )
         for at in range(number % 3 + 1)

@@ -1,6 +1,6 @@
 """What a newer Headrace has written: refused where it must be, kept where it may be.
 
-Rules of the room: works on copies of a stopped folder of this version's own set. A version that
+Invariants: works on copies of a stopped folder of this version's own set. A version that
 is raised is refused in words, and the folder stays as it was, byte for byte. A field, key or record
 that is merely unknown is kept through everything that this version rewrites.
 """

@@ -1,6 +1,6 @@
 """Folders that older commits write, opened with this tree: for versions that were never released.
 
-Rules of the room: needs git and the project's history; where there is none, it says so. The older
+Invariants: needs git and the project's history; where there is none, it says so. The older
 tree runs as a process of its own, from its own files; clients see nothing but its port.
 """
 

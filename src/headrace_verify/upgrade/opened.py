@@ -1,6 +1,6 @@
 """A data folder opened by the broker's own parts, and everything that it gives.
 
-Rules of the room: no sockets; the clock stands still, so that nothing in a golden set is ever too
+Invariants: no sockets; the clock stands still, so that nothing in a golden set is ever too
 old. What a folder gives is plain values, so it can be stored beside it and compared.
 """
 

@@ -1,6 +1,6 @@
 """Formats that need no folder to be shown: facts, entries, objects, metadata of ledgers.
 
-Rules of the room: each part is one example with a value in every field. A stored example must be
+Invariants: each part is one example with a value in every field. A stored example must be
 read as it was meant; an example of this very version must be written in the same bytes, too.
 """
 
@@ -20,7 +20,7 @@ from headrace.storage.bookkeeper import entries
 from headrace.storage.bookkeeper.entry_builder import EntryBuilder
 from headrace.storage.bookkeeper.wire import PAYLOAD_AT
 from headrace.storage.objects import object_format
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 from headrace_verify.upgrade.findings import differences
 
 if TYPE_CHECKING:
@@ -84,15 +84,15 @@ def _show_next_producer(stored: bytes) -> Any:
 def _encode_entries() -> bytes:
     """A ledger's entries: small appends, one larger than an entry, two notes, the trailer."""
     builder = EntryBuilder(entry_bytes_max=200, entry_bytes_target=120)
-    chance = seeded("entries")
+    rng = seeded("entries")
     previous = -1
     for size in (10, 40, 100, 700, 1, 150):
-        data = chance.randbytes(size)
+        data = rng.randbytes(size)
         builder.append([data], size)
         builder.end_turn()
         if size in {100, 1}:
             builder.flush()
-            note = chance.randbytes(2 * size)
+            note = rng.randbytes(2 * size)
             first = len(builder.queue)
             builder.add_beside(entries.note_entries(note, builder.end, first, previous, 200))
             previous = len(builder.queue) - 1
@@ -101,9 +101,7 @@ def _encode_entries() -> bytes:
     index.add(5, 70_000)
     index.add(9, 200_000)
     count = len(builder.queue)
-    builder.add_beside(
-        entries.trailer_entries(index, chance.randbytes(300), builder.end, count, 200)
-    )
+    builder.add_beside(entries.trailer_entries(index, rng.randbytes(300), builder.end, count, 200))
     return json.dumps([bytes(one.frame[PAYLOAD_AT:]).hex() for one in builder.queue]).encode()
 
 

@@ -1,6 +1,6 @@
 """The report of a run: what was opened, how much was compared, what was wrong.
 
-Rules of the room: `report.json`, with everything that somebody else needs to judge it.
+Invariants: `report.json`, with everything that somebody else needs to judge it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A run: every golden set, what a newer version writes, and folders of older commits.
 
-Rules of the room: nothing is written outside of a temporary folder, but by `write_golden`.
+Invariants: nothing is written outside of a temporary folder, but by `write_golden`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a case of abuse works with: hostile connections, seeded chance, and a note of what it sent.
 
-Rules of the room: blocking sockets, and nothing that a peer may do to us is an error here: a
+Invariants: blocking sockets, and nothing that a peer may do to us is an error here: a
 connection that is closed or stuck is an answer. What the broker says is kept, to be searched for
 what it must not say; what was sent is kept up to 4 KiB, to be replayed.
 """
@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.runtime.clock import SystemClock
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -139,7 +139,7 @@ class Abuse:
         self.broker = broker
         self.kafka = broker.address
         self.http = broker.http_address
-        self.chance = seeded(seed)
+        self.rng = seeded(seed)
         self.seconds = seconds
         """For what may go on for as long as there is time."""
         self.is_long = seconds >= 5

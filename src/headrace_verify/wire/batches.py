@@ -1,6 +1,6 @@
 """Abuse of record batches: bombs, lies under a right checksum, formats of old.
 
-Rules of the room: batches are made by hand, so that they can be wrong. The topic makes the broker
+Invariants: batches are made by hand, so that they can be wrong. The topic makes the broker
 unfold them (`compression.type=uncompressed`).
 """
 
@@ -112,7 +112,7 @@ def bombs_with_a_wrong_checksum_are_refused(abuse: Abuse) -> None:
 
 def streams_that_are_none_are_refused(abuse: Abuse) -> None:
     for codec in (GZIP, SNAPPY, LZ4, ZSTD, 5, 6, 7):
-        for stream in (b"", b"\x00", b"\xff" * 100, abuse.chance.randbytes(3000)):
+        for stream in (b"", b"\x00", b"\xff" * 100, abuse.rng.randbytes(3000)):
             code = _code(abuse, batch(stream, codec))
             abuse.expect(code not in {0, None}, f"codec {codec}, {stream[:9]!r}: code {code}")
 

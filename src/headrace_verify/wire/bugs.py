@@ -1,6 +1,6 @@
 """Self-proof: limits taken away from a real broker; the abuse must notice each.
 
-Rules of the room: as in `blackbox.bugs`: `spoiled.py` patches the process before it starts.
+Invariants: as in `blackbox.bugs`: `spoiled.py` patches the process before it starts.
 """
 
 from __future__ import annotations

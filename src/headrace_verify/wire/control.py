@@ -1,6 +1,6 @@
 """What a small write costs on this machine without a broker, measured while others are abused.
 
-Rules of the room: knows no broker. A good client that waits is the broker's fault only beyond what
+Invariants: knows no broker. A good client that waits is the broker's fault only beyond what
 the machine itself makes everybody wait for: a processor, a disk.
 """
 

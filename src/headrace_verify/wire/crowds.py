@@ -1,6 +1,6 @@
 """Abuse by number: clients that wait, that ask without end, that send a byte now and then.
 
-Rules of the room: as in `frames`. What a crowd costs is judged from outside: the good client's
+Invariants: as in `frames`. What a crowd costs is judged from outside: the good client's
 latency beside it, and the broker's memory, which is told for each connection, too.
 """
 

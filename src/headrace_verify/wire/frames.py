@@ -1,6 +1,6 @@
 """Abuse of frames and connections: sizes that lie, bytes that dribble, clients without manners.
 
-Rules of the room: a function is a case and its name is the promise; none knows the broker's inside.
+Invariants: a function is a case and its name is the promise; none knows the broker's inside.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def byte_by_byte_is_slow_and_served(abuse: Abuse) -> None:
 
 
 def _noise(abuse: Abuse) -> Iterator[bytes]:
-    chance = abuse.chance
+    rng = abuse.rng
     while True:
-        data = chance.randbytes(chance.randrange(1, 400))
-        kind = chance.randrange(3)
+        data = rng.randbytes(rng.randrange(1, 400))
+        kind = rng.randrange(3)
         if kind == 1:
             data = struct.pack(">i", len(data)) + data
         elif kind == 2:
-            data = struct.pack(">hhi", chance.randrange(80), chance.randrange(20), 1) + data
+            data = struct.pack(">hhi", rng.randrange(80), rng.randrange(20), 1) + data
             data = struct.pack(">i", len(data)) + data
         yield data
 
@@ -153,7 +153,7 @@ def connections_that_come_and_go_leave_nothing(abuse: Abuse) -> None:
     for _ in range(10):
         for _ in range(100):
             peer = abuse.open()
-            peer.send(_ask()[: abuse.chance.randrange(20)])
+            peer.send(_ask()[: abuse.rng.randrange(20)])
         abuse.close()
         abuse.checked += 100
 

@@ -1,6 +1,6 @@
 """Abuse of requests, made from the grammar: each field of each request of each API lies in turn.
 
-Rules of the room: kio's schemas write a whole request, one element in each array, and the place of
+Invariants: kio's schemas write a whole request, one element in each array, and the place of
 each primitive is noted as it is written. A length or count is such a place; so is every other
 field, and it is no dearer to let them all lie.
 """
@@ -26,7 +26,7 @@ from headrace_verify.wire.abuse import Case
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace_verify.chance import Chance
+    from headrace_verify.rng import Chance
     from headrace_verify.wire.abuse import Abuse
 
 TEXT = "wire-abused"
@@ -69,34 +69,34 @@ _TEXTS = ("", TEXT, TEXT, "é", "x" * 300, "range", "consumer", "a,b", "0", "\x0
 class _Drawn:
     """Values of types, as a seed draws them: valid to write, whatever they mean."""
 
-    def __init__(self, chance: Chance) -> None:
-        self._chance = chance
+    def __init__(self, rng: Chance) -> None:
+        self._rng = rng
 
     def value(self, hint: Any, kafka_type: str | None = None) -> Any:
         """A value of a type."""
-        chance = self._chance
+        rng = self._rng
         if typing.get_origin(hint) in {typing.Union, UnionType}:
-            if chance.randrange(3) == 0:
+            if rng.randrange(3) == 0:
                 return None
             inner = next(part for part in typing.get_args(hint) if part is not NoneType)
             return self.value(inner, kafka_type)
         if typing.get_origin(hint) is tuple:
             inner = typing.get_args(hint)[0]
-            return tuple(self.value(inner, kafka_type) for _ in range(chance.choice((0, 1, 1, 3))))
+            return tuple(self.value(inner, kafka_type) for _ in range(rng.choice((0, 1, 1, 3))))
         if dataclasses.is_dataclass(hint):
             return self.entity(hint)
         while hasattr(hint, "__supertype__"):
             hint = hint.__supertype__
         if issubclass(hint, datetime.timedelta):
-            return datetime.timedelta(milliseconds=chance.choice((0, 1, 10, 30_000)))
+            return datetime.timedelta(milliseconds=rng.choice((0, 1, 10, 30_000)))
         if issubclass(hint, uuid.UUID):
-            return uuid.UUID(int=chance.randrange(1, 1 << 128))
+            return uuid.UUID(int=rng.randrange(1, 1 << 128))
         if issubclass(hint, str):
-            return chance.choice(_TEXTS)
+            return rng.choice(_TEXTS)
         if issubclass(hint, bytes):
-            return chance.randbytes(chance.choice((0, 1, 8, 70)))
+            return rng.randbytes(rng.choice((0, 1, 8, 70)))
         if issubclass(hint, bool):
-            return bool(chance.randrange(2))
+            return bool(rng.randrange(2))
         if issubclass(hint, float):
             return 1.0
         return self._whole(kafka_type)
@@ -106,7 +106,7 @@ class _Drawn:
         is_unsigned = (kafka_type or "").startswith("u")
         least = 0 if is_unsigned else -(1 << bits - 1)
         most = (1 << bits - (not is_unsigned)) - 1
-        return min(max(self._chance.choice(_INTS), least), most)
+        return min(max(self._rng.choice(_INTS), least), most)
 
     def entity(self, cls: Any) -> Any:
         """An entity, also of a whole request."""
@@ -162,11 +162,11 @@ def _entity(cls: Any) -> Any:
     return cls(**values)
 
 
-def write(served: Served, chance: Chance | None = None) -> Written:
+def write(served: Served, rng: Chance | None = None) -> Written:
     """A request in which every array has an element, or one as chance draws it."""
     cls: Any = load_request_schema(served.api, served.version)
     body = _Noted()
-    entity_writer(cls)(body, _entity(cls) if chance is None else _Drawn(chance).entity(cls))
+    entity_writer(cls)(body, _entity(cls) if rng is None else _Drawn(rng).entity(cls))
     header = struct.pack(">hhih", served.api, served.version, 1, 4) + b"evil"
     if cls.__flexible__:
         header += b"\x00"
@@ -209,7 +209,7 @@ def lies(written: Written) -> Iterator[bytes]:
 
 
 def _in_turn(abuse: Abuse, all_of_them: list[bytes]) -> None:
-    abuse.chance.shuffle(all_of_them)
+    abuse.rng.shuffle(all_of_them)
     count = abuse.each(all_of_them)
     if count < len(all_of_them):
         abuse.skipped.append(
@@ -277,10 +277,10 @@ def every_version_of_every_request_may_say_anything(abuse: Abuse) -> None:
             if number and not abuse.is_long:
                 return
             for served in every:
-                data = write(served, abuse.chance).data
+                data = write(served, abuse.rng).data
                 yield framed(data)
                 spoiled = bytearray(data)
-                spoiled[abuse.chance.randrange(8, len(spoiled))] ^= 1 << abuse.chance.randrange(8)
+                spoiled[abuse.rng.randrange(8, len(spoiled))] ^= 1 << abuse.rng.randrange(8)
                 yield framed(bytes(spoiled))
 
     abuse.each(drawn())
@@ -291,13 +291,13 @@ def _of_all(abuse: Abuse) -> list[Written]:
 
 
 def random_changes_of_good_requests_harm_nobody(abuse: Abuse) -> None:
-    chance, written = abuse.chance, _of_all(abuse)
+    rng, written = abuse.rng, _of_all(abuse)
 
     def changed() -> Iterator[bytes]:
         for _ in itertools.count():
-            data = bytearray(chance.choice(written).data)
-            for _ in range(chance.randrange(1, 6)):
-                data[chance.randrange(8, len(data))] = chance.choice((0, 1, 127, 128, 255))
+            data = bytearray(rng.choice(written).data)
+            for _ in range(rng.randrange(1, 6)):
+                data[rng.randrange(8, len(data))] = rng.choice((0, 1, 127, 128, 255))
             yield framed(bytes(data))
 
     abuse.each(changed())

@@ -1,6 +1,6 @@
 """A process from outside: its memory, descriptors and threads, as Linux tells them.
 
-Rules of the room: reads /proc; elsewhere nothing is known, and who asks is told so.
+Invariants: reads /proc; elsewhere nothing is known, and who asks is told so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The report of a run: a summary, and a file for each violation.
 
-Rules of the room: everything that somebody else needs to judge it, as JSON.
+Invariants: everything that somebody else needs to judge it, as JSON.
 """
 
 from __future__ import annotations

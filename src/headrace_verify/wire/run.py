@@ -1,6 +1,6 @@
 """A run: one broker, one well-behaved client, one case of abuse after another.
 
-Rules of the room: cases that end by themselves come as they are; what may go on shares the time
+Invariants: cases that end by themselves come as they are; what may go on shares the time
 that is left. After each the judge looks; at the end all that was acknowledged is read again.
 """
 

@@ -1,6 +1,6 @@
 """What must hold after every case of abuse, and how it is looked at.
 
-Rules of the room: looks from outside: /proc, the log's file, the witness's notes, `/healthz`. What
+Invariants: looks from outside: /proc, the log's file, the witness's notes, `/healthz`. What
 a machine cannot tell is skipped and said.
 """
 

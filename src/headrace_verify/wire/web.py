@@ -1,6 +1,6 @@
 """Abuse of the HTTP port: headers, bodies, methods, paths, smuggling, clients that dribble.
 
-Rules of the room: as in `frames`. What is asked for in vain must not be answered by 200 or 5xx.
+Invariants: as in `frames`. What is asked for in vain must not be answered by 200 or 5xx.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def pipelined_requests_unread_take_bounded_memory(abuse: Abuse) -> None:
 
 
 def kafka_and_noise_on_the_http_port_harm_nobody(abuse: Abuse) -> None:
-    chance = abuse.chance
-    noise = [chance.randbytes(chance.randrange(1, 2000)) for _ in range(100)]
+    rng = abuse.rng
+    noise = [rng.randbytes(rng.randrange(1, 2000)) for _ in range(100)]
     noise += [b"\x00\x00\x00\x10\x00\x12\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00"]
     noise += [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(5000), b"\x16\x03\x01\x02\x00" * 500]
     abuse.each(noise, is_http=True)

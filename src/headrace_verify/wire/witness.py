@@ -1,6 +1,6 @@
 """The well-behaved client: `python -m headrace_verify.wire.witness HOST PORT TOPIC FILE`.
 
-Rules of the room: a process of its own, so that what it measures is the broker and not the abuse.
+Invariants: a process of its own, so that what it measures is the broker and not the abuse.
 It writes one record at a time with acks=all and notes each acknowledgement in a file: number,
 offset, latency in microseconds, end in monotonic ns. It ends when its input does. Any refusal or
 broken connection is noted: it has given no reason for one.

@@ -90,15 +90,15 @@ def test_where_it_rests_no_single_move_to_the_idlest_would_gain_a_tenth(cluster)
 
 
 @given(clusters(), st.randoms())
-def test_brokers_that_see_the_same_loads_choose_the_same_move(cluster, chance):
+def test_brokers_that_see_the_same_loads_choose_the_same_move(cluster, rng):
     brokers, partitions, owners, fixed = cluster
     loads = loads_of(brokers, partitions, owners, fixed)
     shuffled = list(loads.items())
-    chance.shuffle(shuffled)
+    rng.shuffle(shuffled)
     other = {}
     for broker, load in shuffled:
         items = list(load.movable.items())
-        chance.shuffle(items)
+        rng.shuffle(items)
         other[broker] = BrokerLoad(load.bytes_per_s, dict(items))
     source = overloaded(loads, THRESHOLD)
     assert overloaded(other, THRESHOLD) == source

@@ -14,9 +14,9 @@ BROKERS = st.lists(st.integers(0, 50), min_size=1, max_size=8, unique=True)
 
 
 @given(TOPICS, st.integers(1, 60), BROKERS, st.randoms())
-def test_brokers_that_see_the_same_cluster_agree(topic, count, brokers, chance):
+def test_brokers_that_see_the_same_cluster_agree(topic, count, brokers, rng):
     shuffled = list(brokers)
-    chance.shuffle(shuffled)
+    rng.shuffle(shuffled)
     assert place(topic, count, brokers, {}) == place(topic, count, shuffled, {})
 
 

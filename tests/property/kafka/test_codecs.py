@@ -58,19 +58,19 @@ writer = lru_cache(1024)(build_writer)
 class Drawn:
     """Answers and requests as mappings, any value where the definition allows it."""
 
-    def __init__(self, definition: Definition, chance: Random) -> None:
-        self.definition, self.chance = definition, chance
+    def __init__(self, definition: Definition, rng: Random) -> None:
+        self.definition, self.rng = definition, rng
 
     def struct(self, name: str) -> dict[str, Any]:
         return {
             field.name: self.value(field)
             for field in self.definition.structs[name]
-            if field.is_present and (field.is_required or self.chance.random() < 0.7)
+            if field.is_present and (field.is_required or self.rng.random() < 0.7)
         }
 
     def value(self, field: Field) -> Any:
-        choice = self.chance.choice
-        if field.is_nullable and self.chance.random() < 0.25:
+        choice = self.rng.choice
+        if field.is_nullable and self.rng.random() < 0.25:
             return None
         if field.is_array:
             element = field._replace(is_array=False, is_nullable=False)
@@ -78,7 +78,7 @@ class Drawn:
         if field.kind in self.definition.structs:
             return self.struct(field.kind)
         if field.kind == "uuid":
-            return choice((None, uuid.UUID(int=self.chance.getrandbits(128))))
+            return choice((None, uuid.UUID(int=self.rng.getrandbits(128))))
         if field.kind in OTHERS:
             return choice(OTHERS[field.kind])
         if field.name.endswith("error_code"):
@@ -123,20 +123,20 @@ def whole(key: int, version: int, kind: str, data: bytes) -> Any:
     return message
 
 
-def written(key: int, version: int, kind: str, chance: Random) -> bytes:
+def written(key: int, version: int, kind: str, rng: Random) -> bytes:
     definition = load(key, version, kind)
     parts: list[bytes] = []
-    values = Drawn(definition, chance).struct(definition.name)
+    values = Drawn(definition, rng).struct(definition.name)
     writer(key, version, kind).write(values, parts.append)
     return b"".join(parts)
 
 
 @pytest.mark.parametrize(("key", "kind", "versions"), EVERY, ids=lambda value: str(value))
 @settings(max_examples=2, deadline=None)
-@given(chance=st.randoms(use_true_random=False))
-def test_bytes_and_values_are_those_of_kio(key, kind, versions, chance):
+@given(rng=st.randoms(use_true_random=False))
+def test_bytes_and_values_are_those_of_kio(key, kind, versions, rng):
     for version in versions:
-        data = written(key, version, kind, chance)
+        data = written(key, version, kind, rng)
         cls = kio_class(key, version, kind)
         theirs, size = entity_reader(cls)(data, 0)
         assert size == len(data)
@@ -156,9 +156,9 @@ def read(key: int, version: int, kind: str, data: bytes) -> None:
 
 @pytest.mark.parametrize(("key", "version", "kind"), SERVED, ids=str)
 @settings(max_examples=1, deadline=None)
-@given(chance=st.randoms(use_true_random=False))
-def test_a_message_cut_anywhere_is_refused(key, version, kind, chance):
-    data = written(key, version, kind, chance)
+@given(rng=st.randoms(use_true_random=False))
+def test_a_message_cut_anywhere_is_refused(key, version, kind, rng):
+    data = written(key, version, kind, rng)
     for end in range(len(data)):
         with pytest.raises(FrameInvalid):
             (read_request if kind == REQUEST else read_response)(key, version, data[:end], 0)
@@ -166,14 +166,14 @@ def test_a_message_cut_anywhere_is_refused(key, version, kind, chance):
 
 @pytest.mark.parametrize(("key", "version", "kind"), SERVED, ids=str)
 @settings(max_examples=1, deadline=None)
-@given(chance=st.randoms(use_true_random=False))
-def test_changed_bytes_are_read_or_refused(key, version, kind, chance):
-    data = written(key, version, kind, chance)
+@given(rng=st.randoms(use_true_random=False))
+def test_changed_bytes_are_read_or_refused(key, version, kind, rng):
+    data = written(key, version, kind, rng)
     for _ in range(60 if data else 0):
         spoiled = bytearray(data)
-        for _ in range(chance.randrange(1, 4)):
-            at = chance.randrange(len(spoiled))
-            spoiled[at] = chance.choice((0, 1, 127, 128, 255, spoiled[at] ^ 1 << at % 8))
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(spoiled))
+            spoiled[at] = rng.choice((0, 1, 127, 128, 255, spoiled[at] ^ 1 << at % 8))
         read(key, version, kind, bytes(spoiled))
 
 
@@ -202,9 +202,9 @@ def test_no_count_takes_more_memory_than_its_bytes_could_fill():
     ("key", "version", "kind"), [served for served in SERVED if load(*served).is_flexible], ids=str
 )
 @settings(max_examples=2, deadline=None)
-@given(chance=st.randoms(use_true_random=False))
-def test_tagged_fields_of_later_versions_are_skipped(key, version, kind, chance):
-    data = written(key, version, kind, chance)
+@given(rng=st.randoms(use_true_random=False))
+def test_tagged_fields_of_later_versions_are_skipped(key, version, kind, rng):
+    data = written(key, version, kind, rng)
     tagged = [
         field.tag for field in load(key, version, kind).structs[load(key, version, kind).name]
     ]

@@ -40,8 +40,8 @@ OPERATIONS = (
 
 
 class _World:
-    def __init__(self, base: Rig, chance: Random) -> None:
-        self.rig, self.chance = base, chance
+    def __init__(self, base: Rig, rng: Random) -> None:
+        self.rig, self.rng = base, rng
         self.next = dict.fromkeys(NAMES, 0)
         self.sent: list[bytes] = []
         self.acknowledged: set[tuple[str, int]] = set()
@@ -52,16 +52,16 @@ class _World:
 
     def batch(self) -> bytes:
         records = []
-        for _ in range(self.chance.randrange(1, 4)):
-            name = self.chance.choice(NAMES)
+        for _ in range(self.rng.randrange(1, 4)):
+            name = self.rng.choice(NAMES)
             sequence = self.next[name]
-            self.next[name] += self.chance.randrange(1, 3)
+            self.next[name] += self.rng.randrange(1, 3)
             headers = [
                 ("headrace-producer", name.encode()),
                 ("headrace-sequence", b"%d" % sequence),
             ]
             records.append(Record(0, self.rig.clock.ms, None, b"v" * 200, headers))
-        return encode_batch(records, codec=self.chance.choice((0, ZSTD)))
+        return encode_batch(records, codec=self.rng.choice((0, ZSTD)))
 
     def send(self, data: bytes) -> None:
         self.sent.append(data)
@@ -83,7 +83,7 @@ class _World:
         if operation == "send":
             self.send(self.batch())
         elif operation == "repeat" and self.sent:
-            self.send(self.chance.choice(self.sent[-6:]))
+            self.send(self.rng.choice(self.sent[-6:]))
         elif operation == "hold":
             store.is_held = True
         elif operation == "let_go":
@@ -170,11 +170,11 @@ def test_a_planted_bug_is_found(bug):
         "truncate": lambda *_: None,
         "encode": lambda _self: empty,
     }[bug]
-    chance = Random(1)
+    rng = Random(1)
 
     def search() -> None:
         for seed in range(200):
-            operations = [chance.choice(OPERATIONS) for _ in range(40)]
+            operations = [rng.choice(OPERATIONS) for _ in range(40)]
             asyncio.run(_run(seed, 1 if bug == "encode" else None, operations))
 
     with patch.object(NamedSequences, bug, broken), pytest.raises(AssertionError):

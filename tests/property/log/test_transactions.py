@@ -132,9 +132,9 @@ class Model:
 class Run:
     """One log, its producers, its model, and what happens to them."""
 
-    def __init__(self, bench: Rig, chance: Random) -> None:
+    def __init__(self, bench: Rig, rng: Random) -> None:
         self.bench = bench
-        self.chance = chance
+        self.rng = rng
         self.model = Model()
         self.opened = [bench]
 
@@ -147,9 +147,9 @@ class Run:
         self.model.clients[producer.id] = (producer.epoch, producer.sequence)
 
     async def send(self) -> None:
-        producer = self._producer(self.chance.choice(PRODUCERS))
-        count = self.chance.randrange(1, 4)
-        base = await producer.send(count, size=self.chance.choice((0, 300)))
+        producer = self._producer(self.rng.choice(PRODUCERS))
+        count = self.rng.randrange(1, 4)
+        base = await producer.send(count, size=self.rng.choice((0, 300)))
         self._keep(producer)
         self.model.send(producer.id, base, count)
 
@@ -157,8 +157,8 @@ class Run:
         self.model.send(None, await self.bench.append(b"plain"), 1)
 
     async def _finish(self, *, is_commit: bool) -> None:
-        producer = self._producer(self.chance.choice(PRODUCERS))
-        offset = await producer.end(is_commit=is_commit, version=self.chance.choice((1, 2)))
+        producer = self._producer(self.rng.choice(PRODUCERS))
+        offset = await producer.end(is_commit=is_commit, version=self.rng.choice((1, 2)))
         self._keep(producer)
         self.model.finish(producer.id, offset, is_commit=is_commit)
 
@@ -173,7 +173,7 @@ class Run:
         await self.plain()  # so that the log takes appends
         stable, before = self.bench.log.visibility.last_stable_offset, [copy.deepcopy(self.model)]
         self.bench.store.is_held = True
-        for _ in range(self.chance.randrange(1, 6)):
+        for _ in range(self.rng.randrange(1, 6)):
             self._begin_any()
             await settle()
             if len(before) < len(self.bench.store.held) + 1:
@@ -181,7 +181,7 @@ class Run:
             else:  # it changed nothing, or waits for a roll
                 break
             assert self.bench.log.visibility.last_stable_offset == stable, "nothing is safe yet"
-        failing = self.chance.randrange(len(self.bench.store.held) + 1)
+        failing = self.rng.randrange(len(self.bench.store.held) + 1)
         if not self.bench.store._is_shared:
             for _ in range(failing):
                 self.bench.store.fail_newest()
@@ -191,14 +191,14 @@ class Run:
         await settle()
 
     def _begin_any(self) -> None:
-        producer = self._producer(self.chance.choice(PRODUCERS))
-        if self.chance.random() < 0.5:
+        producer = self._producer(self.rng.choice(PRODUCERS))
+        if self.rng.random() < 0.5:
             appended = producer.begin_send()
             if appended is not None:
                 self.model.send(producer.id, appended.base_offset, 1)
         else:
-            is_commit = self.chance.random() < 0.5
-            version = self.chance.choice((1, 2))
+            is_commit = self.rng.random() < 0.5
+            version = self.rng.choice((1, 2))
             appended = producer.begin_end(is_commit=is_commit, version=version)
             if appended is not None:
                 self.model.finish(producer.id, appended.base_offset, is_commit=is_commit)
@@ -225,7 +225,7 @@ class Run:
         """A closed ledger has no footer, as after a recovery over shared storage."""
         sealed = [one for one in self.bench.log.segments if one.is_sealed]
         if sealed:
-            self.bench.store._ledgers[self.chance.choice(sealed).ledger].footer = None
+            self.bench.store._ledgers[self.rng.choice(sealed).ledger].footer = None
 
     async def unload(self) -> None:
         for one in self.bench.log.segments:
@@ -234,8 +234,8 @@ class Run:
 
     async def trim(self) -> None:
         model = self.model
-        start = self.chance.randrange(model.start, model.end + 1)
-        if self.chance.random() < 0.2:
+        start = self.rng.randrange(model.start, model.end + 1)
+        if self.rng.random() < 0.2:
             await self.bench.log.upkeep.trim(start)
             model.start = start
 
@@ -262,8 +262,8 @@ class Run:
             if not model.start:
                 assert log.producers.open_transaction(number) == first
         start = model.start
-        if self.chance.random() < 0.5:
-            start = self.chance.randrange(model.start, model.end + 1)
+        if self.rng.random() < 0.5:
+            start = self.rng.randrange(model.start, model.end + 1)
         shown = await self._consume(start)
         assert [base for base in shown if base >= start] == [
             base for base in model.committed(start, stable) if base >= start
@@ -273,7 +273,7 @@ class Run:
         """What a client shows that leaves out what it is told was aborted."""
         shown: list[int] = []
         log = self.bench.log
-        size = self.chance.choice((1, 500, 1 << 20))
+        size = self.rng.choice((1, 500, 1 << 20))
         while offset < log.visibility.last_stable_offset:
             found = await fetch(log, self.bench.store, offset, size, READ_COMMITTED)
             headers = [header for _at, header in iterate_headers(found.data)]
@@ -293,14 +293,14 @@ class Run:
         return shown
 
 
-async def _play(chance: Random, steps: int) -> None:
-    is_shared = chance.random() < 0.4
-    config = LogConfig(segment_bytes=chance.choice((1_000, 3_000, 1 << 20)))
+async def _play(rng: Random, steps: int) -> None:
+    is_shared = rng.random() < 0.4
+    config = LogConfig(segment_bytes=rng.choice((1_000, 3_000, 1 << 20)))
     async with rig(config, leader_epoch=0 if is_shared else None) as bench:
-        run = Run(bench, chance)
+        run = Run(bench, rng)
         try:
             for _ in range(steps):
-                await getattr(run, chance.choice(OPERATIONS))()
+                await getattr(run, rng.choice(OPERATIONS))()
                 await settle()
                 await run.check()
             if not is_shared:
@@ -320,9 +320,9 @@ def _notes_come_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False))
-def test_what_is_stable_committed_and_aborted_is_as_the_model_has_it(chance: Random) -> None:
+def test_what_is_stable_committed_and_aborted_is_as_the_model_has_it(rng: Random) -> None:
     with patch.multiple(segment, NOTE_INTERVAL_BYTES=700, NOTE_RATIO=1):
-        asyncio.run(_play(chance, 25))
+        asyncio.run(_play(rng, 25))
 
 
 # --- planted bugs --------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Bookies, their network and the ledger's metadata, simulated: one seed decides what happens.
 
-Rules of the room: the machines of `storage/bookkeeper` run as they are; everything around them is
+Invariants: the machines of `storage/bookkeeper` run as they are; everything around them is
 played here. In each step one of all the events that could come next comes next, so messages
 overtake each other at will. Requests and answers get lost: the sender hears of a time-out, and what
 was on its way may still arrive. Bookies stop and come back; what they have answered for they keep.
@@ -117,7 +117,7 @@ class World:
 
     def request(self, bookie: str, work, answer, lost: object) -> None:
         """Have `work(bookie)` done and its result given to `answer`, as far as nothing is lost."""
-        chance = self.random.random()
+        rng = self.random.random()
 
         def arrive(is_answered: bool) -> None:
             target = self.bookies[bookie]
@@ -133,12 +133,12 @@ class World:
             self.pool.failed(bookie, self.step * 1_000_000)
             answer((code, None) if lost is None else code)
 
-        if chance < self.loss / 3:
+        if rng < self.loss / 3:
             self.later(fail, TIMED_OUT)  # the request got lost
-        elif chance < self.loss * 2 / 3:
+        elif rng < self.loss * 2 / 3:
             self.later(fail, TIMED_OUT)  # it is late: it arrives when nobody waits any more
             self.later(self.later, self.later, arrive, False)
-        elif chance < self.loss:
+        elif rng < self.loss:
             arrive(False)  # its answer got lost
             self.later(fail, TIMED_OUT)
         else:
@@ -154,15 +154,15 @@ class World:
             return
 
         def put() -> None:
-            chance = self.random.random()
-            if chance < self.loss / 2:
+            rng = self.random.random()
+            if rng < self.loss / 2:
                 self.later(read)  # the connection broke, and it was not done
                 return
             if self.version != version:
                 self.later(read)
                 return
             self.metadata, self.version = wanted, self.version + 1
-            if chance < self.loss:
+            if rng < self.loss:
                 self.later(read)  # the connection broke, and it was done
             else:
                 self.later(done, wanted, self.version)

@@ -17,8 +17,8 @@ PRODUCERS = ("p1", "p2")
 class Model:
     """A log of two partitions, a group, and the history of all that was done."""
 
-    def __init__(self, chance, partitions=2):
-        self.chance = chance
+    def __init__(self, rng, partitions=2):
+        self.rng = rng
         self.now = 0
         self.events = []
         self.logs = [[] for _ in range(partitions)]
@@ -33,7 +33,7 @@ class Model:
         self.committed = [-1] * partitions
 
     def put(self, process, kind, operation, **fields):
-        self.now += self.chance.randint(1, 1000)
+        self.now += self.rng.randint(1, 1000)
         event = {"t": self.now, "p": process, "k": kind, "f": operation, **fields}
         self.events.append(event)
         return self.now
@@ -41,7 +41,7 @@ class Model:
     def run(self, steps):
         self.rebalance()
         for _ in range(steps):
-            self.chance.choice(
+            self.rng.choice(
                 (
                     *(self.send,) * 6,
                     *(self.read,) * 3,
@@ -49,7 +49,7 @@ class Model:
                     self.group_commit,
                     self.list_offsets,
                     self.look_up_committed,
-                    *((self.rebalance,) if self.chance.random() < 0.3 else ()),
+                    *((self.rebalance,) if self.rng.random() < 0.3 else ()),
                 )
             )()
         for process in PRODUCERS:  # so that every producer and partition has something
@@ -60,19 +60,19 @@ class Model:
         return self.events
 
     def send(self, process=None, part=None, outcome=None):
-        process = process or self.chance.choice(PRODUCERS)
-        part = self.chance.randrange(len(self.logs)) if part is None else part
+        process = process or self.rng.choice(PRODUCERS)
+        part = self.rng.randrange(len(self.logs)) if part is None else part
         self.next_value += 1
         value = self.next_value
         where = {"topic": TOPIC, "part": part, "value": value}
         self.put(process, INVOKE, "send", **where)
-        outcome = outcome or self.chance.choice((OK, OK, OK, OK, INFO, FAIL))
-        if self.chance.random() < 0.05:
+        outcome = outcome or self.rng.choice((OK, OK, OK, OK, INFO, FAIL))
+        if self.rng.random() < 0.05:
             self.epoch[part] += 1  # another broker leads from now on
         if outcome == FAIL:
             self.put(process, FAIL, "send", **where)
         elif outcome == INFO:
-            if self.chance.random() < 0.5:
+            if self.rng.random() < 0.5:
                 self.append(part, value)
             self.put(process, INFO, "send", **where)
         else:
@@ -85,7 +85,7 @@ class Model:
         self.epochs[part].append(self.epoch[part])
 
     def slice(self, part, start):
-        values = self.logs[part][start : start + self.chance.randint(1, 6)]
+        values = self.logs[part][start : start + self.rng.randint(1, 6)]
         return [[part, start + at, value] for at, value in enumerate(values)]
 
     def poll(self, process, records, **fields):
@@ -93,7 +93,7 @@ class Model:
         self.put(process, OK, "poll", topic=TOPIC, since=since, recs=records, **fields)
 
     def read(self):
-        name = self.chance.choice(READERS)
+        name = self.rng.choice(READERS)
         records = []
         for part in range(len(self.logs)):
             records += self.slice(part, self.reader_at[name, part])
@@ -107,7 +107,7 @@ class Model:
         for part, member in list(self.owned.items()):
             self.put(member, OK, "revoke", group=GROUP, member=member, parts=[[TOPIC, part]])
         self.generation += 1
-        members = self.chance.sample(MEMBERS, self.chance.randint(1, 3))
+        members = self.rng.sample(MEMBERS, self.rng.randint(1, 3))
         self.owned = {part: members[part % len(members)] for part in range(len(self.logs))}
         for member in members:
             parts = [[TOPIC, part] for part, owner in self.owned.items() if owner == member]
@@ -116,20 +116,20 @@ class Model:
         self.position = {part: max(0, self.committed[part]) for part in self.owned}
 
     def group_poll(self):
-        part, member = self.chance.choice(list(self.owned.items()))
+        part, member = self.rng.choice(list(self.owned.items()))
         records = self.slice(part, self.position[part])
         if records:
             self.poll(member, records, group=GROUP)
             self.position[part] = records[-1][1] + 1
 
     def group_commit(self, part=None):
-        part = self.chance.choice(list(self.owned)) if part is None else part
+        part = self.rng.choice(list(self.owned)) if part is None else part
         member, offset = self.owned[part], self.position[part]
         self.next_op += 1
         fields = {"op": self.next_op, "group": GROUP, "member": member, "gen": self.generation}
         self.put(member, INVOKE, "commit", **fields, offs=[[TOPIC, part, offset]])
-        kind = self.chance.choice((OK, OK, OK, INFO))
-        if kind == OK or self.chance.random() < 0.5:
+        kind = self.rng.choice((OK, OK, OK, INFO))
+        if kind == OK or self.rng.random() < 0.5:
             self.committed[part] = offset
         self.put(member, kind, "commit", **fields)
 
@@ -166,15 +166,15 @@ class Model:
         self.poll("final", records, final=True, upto=ends, epochs=epochs)
 
 
-def find(events, chance, wanted):
+def find(events, rng, wanted):
     """One of the events that `wanted` likes."""
-    return chance.choice([event for event in events if wanted(event)])
+    return rng.choice([event for event in events if wanted(event)])
 
 
-def polled(events, chance, at_least=1, process=None):
+def polled(events, rng, at_least=1, process=None):
     return find(
         events,
-        chance,
+        rng,
         lambda e: e["f"] == "poll" and len(e["recs"]) >= at_least
         and (process is None or e["p"] == process),
     )  # fmt: skip
@@ -185,8 +185,8 @@ def everywhere(events, part, offset):
     return [r for e in events if e["f"] == "poll" for r in e["recs"] if r[:2] == [part, offset]]
 
 
-def acknowledged(events, chance):
-    return find(events, chance, lambda e: e["f"] == "send" and e["k"] == OK)
+def acknowledged(events, rng):
+    return find(events, rng, lambda e: e["f"] == "send" and e["k"] == OK)
 
 
 def later(event):
@@ -200,9 +200,9 @@ def last_time(events):
 # --- ways to spoil a history ---------------------------------------------------------------------
 
 
-def two_values_at_one_offset(events, chance):
+def two_values_at_one_offset(events, rng):
     """A reader sees another value of the same partition."""
-    ok = acknowledged(events, chance)
+    ok = acknowledged(events, rng)
     other = {"t": last_time(events), "p": "late", "k": OK, "f": "poll", "topic": TOPIC}
     sent = {"t": 0, "p": "pX", "k": INVOKE, "f": "send", "topic": TOPIC, "part": ok["part"]}
     events.insert(0, sent | {"value": 10**6})
@@ -210,9 +210,9 @@ def two_values_at_one_offset(events, chance):
     return {"inconsistent offset"}
 
 
-def value_at_two_offsets(events, chance):
+def value_at_two_offsets(events, rng):
     """Appended twice: the copy is at the end of the partition."""
-    ok = acknowledged(events, chance)
+    ok = acknowledged(events, rng)
     final = events[-1]
     end = final["upto"][str(ok["part"])]
     final["recs"].append([ok["part"], end, ok["value"]])
@@ -221,29 +221,29 @@ def value_at_two_offsets(events, chance):
     return {"duplicate"}
 
 
-def lost(events, chance):
+def lost(events, rng):
     """Nobody has read it, and what lies behind it was read: a hole."""
-    part = chance.randrange(2)
+    part = rng.randrange(2)
     oks = [e for e in events if e["f"] == "send" and e["k"] == OK and e["part"] == part]
-    ok = chance.choice(oks[:-1])
+    ok = rng.choice(oks[:-1])
     for event in events:
         if event["f"] == "poll":
             event["recs"] = [r for r in event["recs"] if r[2] != ok["value"]]
     return {"lost write"}
 
 
-def lost_without_an_offset(events, chance):
+def lost_without_an_offset(events, rng):
     """A retry was acknowledged as a duplicate, without an offset, and the value is nowhere."""
     base = events[-1]["t"] - 1
-    where = {"p": "p1", "f": "send", "topic": TOPIC, "part": chance.randrange(2), "value": 10**6}
+    where = {"p": "p1", "f": "send", "topic": TOPIC, "part": rng.randrange(2), "value": 10**6}
     events.append({"t": base, "k": INVOKE, **where})
     events.append({"t": base, "k": OK, "offset": -1, **where})
     return {"lost write"}
 
 
-def lost_at_the_end(events, chance):
+def lost_at_the_end(events, rng):
     """The log has ended before it, for all who read."""
-    part = chance.randrange(2)
+    part = rng.randrange(2)
     oks = [e for e in events if e["f"] == "send" and e["k"] == OK and e["part"] == part]
     cut = oks[-1]["offset"]
     for event in events:
@@ -254,9 +254,9 @@ def lost_at_the_end(events, chance):
     return {"unseen"}
 
 
-def read_and_gone(events, chance):
+def read_and_gone(events, rng):
     """Somebody read further than the log was long at the end; nobody had been told that it is."""
-    part = chance.randrange(2)
+    part = rng.randrange(2)
     final = events[-1]
     end = final["upto"][str(part)]
     value = 10**6
@@ -268,8 +268,8 @@ def read_and_gone(events, chance):
     return {"vanished"}
 
 
-def never_sent(events, chance):
-    part = chance.randrange(2)
+def never_sent(events, rng):
+    part = rng.randrange(2)
     end = events[-1]["upto"][str(part)]
     events[-1]["recs"].append([part, end, 10**6])
     events[-1]["upto"][str(part)] = end + 1
@@ -277,17 +277,17 @@ def never_sent(events, chance):
     return {"stranger"}
 
 
-def damaged(events, chance):
-    part, offset, _ = chance.choice(events[-1]["recs"])
-    record = chance.choice(everywhere(events, part, offset))
+def damaged(events, rng):
+    part, offset, _ = rng.choice(events[-1]["recs"])
+    record = rng.choice(everywhere(events, part, offset))
     record[2] = 0
     return {"changed bytes"}
 
 
-def read_of_a_failed_write(events, chance):
+def read_of_a_failed_write(events, rng):
     ok = find(
         events,
-        chance,
+        rng,
         lambda e: e["f"] == "send" and e["k"] == OK and everywhere(events, e["part"], e["offset"]),
     )
     ok["k"] = FAIL
@@ -295,9 +295,9 @@ def read_of_a_failed_write(events, chance):
     return {"aborted read"}
 
 
-def sent_backwards(events, chance):
+def sent_backwards(events, rng):
     """Two values of one producer change places, in the answers and in the log."""
-    process, part = chance.choice(PRODUCERS), chance.randrange(2)
+    process, part = rng.choice(PRODUCERS), rng.randrange(2)
     oks = [
         e
         for e in events
@@ -313,9 +313,9 @@ def sent_backwards(events, chance):
     return {"non-monotonic send"}
 
 
-def acknowledged_elsewhere(events, chance):
+def acknowledged_elsewhere(events, rng):
     """The answer names an offset that nobody has written."""
-    ok = find(events, chance, lambda e: e["f"] == "send" and e["k"] == OK)
+    ok = find(events, rng, lambda e: e["f"] == "send" and e["k"] == OK)
     ok["offset"] = events[-1]["upto"][str(ok["part"])] + 5
     for event in events:  # what else would notice it
         if event["f"] == "offsets":
@@ -331,21 +331,21 @@ def acknowledged_elsewhere(events, chance):
     }
 
 
-def served_too_early(events, chance):
-    poll = find(events, chance, lambda e: e["f"] == "poll" and "hw" in e and e["recs"])
+def served_too_early(events, rng):
+    poll = find(events, rng, lambda e: e["f"] == "poll" and "hw" in e and e["recs"])
     part, offset, _ = poll["recs"][-1]
     poll["hw"][str(part)] = offset
     return {"above high watermark"}
 
 
-def skipped_within(events, chance):
+def skipped_within(events, rng):
     final = events[-1]
     inner = [
         at
         for at in range(1, len(final["recs"]) - 1)
         if final["recs"][at - 1][0] == final["recs"][at + 1][0]
     ]
-    chance.shuffle(inner)
+    rng.shuffle(inner)
     for at in inner:  # one that somebody else has read, or it is a lost write as well
         part, offset, _ = final["recs"][at]
         if len(everywhere(events, part, offset)) > 1:
@@ -354,7 +354,7 @@ def skipped_within(events, chance):
     return None
 
 
-def skipped_between(events, chance):
+def skipped_between(events, rng):
     """A reader's second poll of a partition begins one too late."""
     for name in READERS:
         polls = [e for e in events if e["f"] == "poll" and e["p"] == name]
@@ -368,27 +368,27 @@ def skipped_between(events, chance):
     return None
 
 
-def went_back_within(events, chance):
+def went_back_within(events, rng):
     final = events[-1]
     pairs = [
         at
         for at in range(len(final["recs"]) - 1)
         if final["recs"][at][0] == final["recs"][at + 1][0]
     ]
-    at = chance.choice(pairs)
+    at = rng.choice(pairs)
     final["recs"].insert(at + 1, list(final["recs"][at]))
     return {"internal non-monotonic poll"}
 
 
-def went_back_between(events, chance):
-    event = polled(events, chance)
+def went_back_between(events, rng):
+    event = polled(events, rng)
     again = event | {"t": event["t"], "recs": [list(event["recs"][-1])]}
     events.insert(events.index(event) + 1, again)
     return {"external non-monotonic poll"}
 
 
-def end_went_back(events, chance):
-    listed = find(events, chance, lambda e: e["f"] == "offsets" and e["end"] > 0)
+def end_went_back(events, rng):
+    listed = find(events, rng, lambda e: e["f"] == "offsets" and e["end"] > 0)
     listed["end"] -= 1
     known = [
         e
@@ -402,7 +402,7 @@ def end_went_back(events, chance):
     return {"high watermark regressed"} if known else None
 
 
-def start_went_back(events, chance):
+def start_went_back(events, rng):
     listed = [e for e in events if e["f"] == "offsets" and e["part"] == 0]
     if len(listed) < 2:
         return None
@@ -411,7 +411,7 @@ def start_went_back(events, chance):
     return {"log start regressed"}
 
 
-def progress_went_back(events, chance):
+def progress_went_back(events, rng):
     """After two commits one after the other, the first is found again."""
     base = last_time(events)
     common = {"p": "m1", "f": "commit", "group": "other", "member": "m1", "gen": 1}
@@ -422,18 +422,18 @@ def progress_went_back(events, chance):
         events.append({"t": at + 5, "k": OK, "op": op, **common})
         at += 10
     found = {"t": at + 9, "p": "observer", "k": OK, "f": "committed", "since": at}
-    events.append(found | {"group": "other", "offs": [["t2", 0, chance.choice((5, -1, 7))]]})
+    events.append(found | {"group": "other", "offs": [["t2", 0, rng.choice((5, -1, 7))]]})
     return {"committed regressed"}
 
 
-def owned_twice(events, chance):
-    taken = find(events, chance, lambda e: e["f"] == "assign" and e.get("group") and e["parts"])
+def owned_twice(events, rng):
+    taken = find(events, rng, lambda e: e["f"] == "assign" and e.get("group") and e["parts"])
     other = taken | {"p": "m9", "member": "m9"}
     events.insert(events.index(taken), other)  # before, so that nobody lost it to this one
     return {"two owners"}
 
 
-def old_member_commits(events, chance):
+def old_member_commits(events, rng):
     """A member of the generation before has its commit accepted."""
     assigns = [e for e in events if e["f"] == "assign" and e.get("group") and e["parts"]]
     if assigns[-1]["gen"] == assigns[0]["gen"]:
@@ -446,7 +446,7 @@ def old_member_commits(events, chance):
     return {"old generation's commit"}
 
 
-def former_owner_commits(events, chance):
+def former_owner_commits(events, rng):
     """It was frozen, another got its partition, and its commit was accepted all the same."""
     base = last_time(events)
     parts = [["t3", 0]]
@@ -459,10 +459,10 @@ def former_owner_commits(events, chance):
     return {"former owner's commit"}
 
 
-def group_passed_over(events, chance):
+def group_passed_over(events, rng):
     """A group says that it has read everything, and has not polled one acknowledged value."""
     base = last_time(events)
-    ok = acknowledged(events, chance)
+    ok = acknowledged(events, rng)
     records = [r for r in events[-1]["recs"] if r[0] == ok["part"] and r[1] < ok["offset"]]
     poll = {"t": base, "p": "m7", "k": OK, "f": "poll", "topic": TOPIC, "since": base}
     events.append(poll | {"group": "late", "recs": [*records]})
@@ -471,14 +471,14 @@ def group_passed_over(events, chance):
     return {"unseen by group"} if records else None
 
 
-def epoch_went_back(events, chance):
+def epoch_went_back(events, rng):
     """A batch is of an older epoch than one in front of it."""
     batches = [batch for batch in events[-1]["epochs"] if batch[1] > 0]
-    chance.choice(batches)[3] = -1000
+    rng.choice(batches)[3] = -1000
     return {"epoch regressed"}
 
 
-def two_leaders_in_one_epoch(events, chance):
+def two_leaders_in_one_epoch(events, rng):
     """Two nodes have acknowledged what is of one epoch."""
     epoch_of = {(part, first): epoch for part, first, _, epoch in events[-1]["epochs"]}
     by_epoch = {}
@@ -486,7 +486,7 @@ def two_leaders_in_one_epoch(events, chance):
         if event["f"] == "send" and event["k"] == OK:
             place = event["part"], epoch_of[event["part"], event["offset"]]
             by_epoch.setdefault(place, []).append(event)
-    chance.choice([found for found in by_epoch.values() if len(found) > 1])[0]["by"] = "node-x"
+    rng.choice([found for found in by_epoch.values() if len(found) > 1])[0]["by"] = "node-x"
     return {"two owners in one epoch"}
 
 

@@ -29,9 +29,9 @@ def test_a_spoiled_history_is_caught_by_the_right_checkers(mutation):
     @settings(max_examples=15, deadline=None, database=None)
     def attempt(seed, steps):
         nonlocal found
-        chance = random.Random(seed)
-        events = Model(chance).run(steps)
-        expected = mutation(events, chance)
+        rng = random.Random(seed)
+        events = Model(rng).run(steps)
+        expected = mutation(events, rng)
         if expected is None:
             return  # this history offers no place for it
         found += 1

@@ -94,7 +94,7 @@ def test_a_broker_says_why_it_cannot_write():
     ledgers.quarantined = []
     clock.now = 5 * SECOND
     assert "session" in (seen.obstacle() or ""), "it may end before long"
-    session.prove(5 * SECOND)
+    session.confirm(5 * SECOND)
     assert seen.obstacle() is None
     session.lose(clock.now)
     assert "lost" in (seen.obstacle() or "")
@@ -117,7 +117,7 @@ def test_metadata_are_read_when_bookies_come_or_go_and_now_and_then_while_copies
         assert seen.lacking == {1: 40, 4: 2}
         ledgers.closed = {}
         clock.now = 31 * SECOND
-        session.prove(clock.now)
+        session.confirm(clock.now)
         await seen.look()
         assert ledgers.reads == 3, "they may have been copied"
         assert seen.lacking == {4: 2}

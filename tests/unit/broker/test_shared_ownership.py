@@ -13,7 +13,7 @@ import pytest
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
-from headrace.broker.ownership import next_owner, shared_ownership, unheard
+from headrace.broker.ownership import next_owner, orphaned_ownerships, shared_ownership
 from headrace.broker.topics import deletion
 from headrace.broker.topics.ownership import NO_LEADER
 from headrace.coordination.groups.commands import (
@@ -443,7 +443,7 @@ def test_an_owner_that_never_heard_of_a_topic_keeps_nobody_waiting_for_its_end(
     """Made and deleted before it looked: its owners are in the metadata, and it does not know."""
 
     async def scenario(cluster: Cluster) -> None:
-        monkeypatch.setattr(unheard, "WAIT_S", 0.05)
+        monkeypatch.setattr(orphaned_ownerships, "WAIT_S", 0.05)
         one, two = await cluster.start(1, slots=slots), await cluster.start(2, slots=slots)
         await one.topics.create("kept", 4)
         await until(lambda: cluster.agree("kept", {1, 2}))
@@ -482,7 +482,7 @@ def test_a_worker_that_starts_lets_go_of_what_was_deleted_in_its_former_life() -
 
 def test_an_owner_that_hears_late_of_a_topic_serves_it(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
-        monkeypatch.setattr(unheard, "WAIT_S", 0.01)
+        monkeypatch.setattr(orphaned_ownerships, "WAIT_S", 0.01)
         one, two = await cluster.start(1), await cluster.start(2)
         news: list[tuple[str, Entry | None]] = []
         hear, two.topics.apply = two.topics.apply, lambda *told: news.append(told)  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ import obstore
 import pytest
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.housekeeping.sweep import Sweep
+from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
 from headrace.broker.node import Node
 from headrace.broker.topics.topic_config import check_tiering
 from headrace.errors import ConfigInvalid, StorageUnavailable
@@ -313,7 +313,7 @@ def test_over_shared_storage_a_dropped_ledger_is_left_to_the_sweep_of_ledgers():
             assert local_start_offset(b.log) == 6
             before = {info.ledger for info in b.inner.list()}
             assert before >= {segment.ledger for segment in b.log.segments}
-            sweep = Sweep(
+            sweep = LedgerGarbageCollector(
                 BrokerConfig(), b.inner, b.metadata, b.node.topics, b.node.ownership, b.clock
             )
             await sweep.sweep()

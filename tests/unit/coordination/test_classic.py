@@ -61,13 +61,13 @@ def test_only_the_leader_sees_the_members():
     rig = Rig()
     a, b = rig.settle(2)
     of_b = rig.join(b, protocols=[("range", b"new")])
-    leader, follower = rig.replies[rig.join(a)], rig.replies[of_b]
+    leader, metadata_cache = rig.replies[rig.join(a)], rig.replies[of_b]
     assert {m.member_id: m.metadata for m in leader.members} == {
         a: subscription("t"),
         b: b"new",
     }
-    assert follower.members == []
-    assert follower.leader == leader.leader == a
+    assert metadata_cache.members == []
+    assert metadata_cache.leader == leader.leader == a
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 5_999, 1_800_001])

@@ -20,9 +20,9 @@ from headrace.inspection.findings import Severity
 from headrace.runtime.clock import SystemClock
 from headrace.storage.files import FileLedgerStore
 from headrace.storage.files.format import decode_checkpoint
-from headrace_verify.chance import seeded
 from headrace_verify.damage import Frames, verdict
 from headrace_verify.data_folder import METADATA_FILES, DataFolder, build
+from headrace_verify.rng import seeded
 from headrace_verify.upgrade import archive
 
 if TYPE_CHECKING:
@@ -99,15 +99,15 @@ def _count(batch: bytes) -> int:
 
 
 def test_what_the_broker_reports_does_not_pass_and_what_it_serves_does_not_fail(folder, tmp_path):
-    chance = seeded(SEED)
+    rng = seeded(SEED)
     frames = Frames(folder)
     files = {path: content for path, content in folder.files().items() if content}
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     seen = {"exact": 0, "reported": 0, "torn": 0}
     for _ in range(FLIPS):
-        path = chance.choice(sorted(files))
-        bit = chance.randrange(8 * len(files[path]))
+        path = rng.choice(sorted(files))
+        bit = rng.randrange(8 * len(files[path]))
         content = bytearray(files[path])
         content[bit // 8] ^= 1 << bit % 8
         damaged = folder.with_file(path, bytes(content))

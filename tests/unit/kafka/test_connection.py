@@ -55,12 +55,12 @@ class Echo:
 
 
 def frames_of(seed: int) -> list[bytes]:
-    chance = random.Random(seed)
-    return [chance.randbytes(chance.choice([8, 9, 50, 3_000])) for _ in range(12)]
+    rng = random.Random(seed)
+    return [rng.randbytes(rng.choice([8, 9, 50, 3_000])) for _ in range(12)]
 
 
 async def _run(seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     frames = frames_of(seed)
     stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
     echo, transport = Echo(), Transport()
@@ -68,11 +68,11 @@ async def _run(seed: int) -> None:
     connection.connection_made(transport)  # type: ignore[arg-type]
     at = 0
     while at < len(stream):
-        size = chance.choice([1, 2, 3, 5, 100, 4_000])
+        size = rng.choice([1, 2, 3, 5, 100, 4_000])
         connection.data_received(stream[at : at + size])
         at += size
     assert echo.frames == frames
-    chance.shuffle(echo.replies)
+    rng.shuffle(echo.replies)
     for reply, frame in echo.replies:
         reply.send([frame])
         await asyncio.sleep(0)

@@ -65,9 +65,9 @@ async def filled_broker(folder):
         await node.topics.create("logs", 1, 1, {})
         log = node.topics.get("logs").require_log(0)
         await node.partition_ready(log)
-        chance = random.Random(3)
+        rng = random.Random(3)
         for _ in range(BATCHES):
-            batch = encode_batch([Record(0, 1_000, None, chance.randbytes(BATCH_BYTES))])
+            batch = encode_batch([Record(0, 1_000, None, rng.randbytes(BATCH_BYTES))])
             header = next(iterate_headers(batch))[1]
             while (appended := log.append(batch, header)) is None:
                 assert log.ready is not None

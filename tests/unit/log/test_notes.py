@@ -44,16 +44,16 @@ class Producers:
     """Idempotent producers whose batches are of many sizes and times."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = Random(seed)
+        self.rng = Random(seed)
         self.sequences: dict[int, int] = {}
 
     def batch(self, now_ms: int) -> bytes:
-        producer_id = self.chance.randrange(4)
-        count = self.chance.randrange(1, 4)
+        producer_id = self.rng.randrange(4)
+        count = self.rng.randrange(1, 4)
         sequence = self.sequences.get(producer_id, 0)
         self.sequences[producer_id] = sequence + count
-        value = bytes(self.chance.choice((10, 500, 3_000, 6_000)))
-        times = [now_ms + self.chance.randrange(-9_999, 9_999) for _ in range(count)]
+        value = bytes(self.rng.choice((10, 500, 3_000, 6_000)))
+        times = [now_ms + self.rng.randrange(-9_999, 9_999) for _ in range(count)]
         return encode_batch(
             [Record(n, at, None, value, []) for n, at in enumerate(times)],
             producer_id=producer_id,
@@ -89,12 +89,12 @@ def test_who_takes_over_knows_what_the_former_owner_knew_and_reads_only_the_tail
         async with rig(leader_epoch=0) as bench:
             await bench.append(b"")
             producers = Producers(seed)
-            for _ in range(producers.chance.randrange(20, 120)):
+            for _ in range(producers.rng.randrange(20, 120)):
                 bench.clock.ms += 1
                 batch = producers.batch(bench.clock.ms)
                 appended = bench.log.append(batch, check_batch(batch))
                 assert appended is not None
-                if producers.chance.random() < 0.2:
+                if producers.rng.random() < 0.2:
                     await appended.completion.wait()
             await settle()
             active = bench.log.active

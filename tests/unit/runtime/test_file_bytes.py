@@ -36,16 +36,16 @@ def pair():
 @pytest.mark.parametrize("seed", range(12))
 def test_the_reader_gets_every_byte_in_order(opened, pair, seed):
     near, far = pair
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     parts, wanted = [], b""
-    for _ in range(chance.randrange(1, 6)):
-        start = chance.randrange(len(CONTENT))
-        size = min(chance.choice((1, 4_095, 70_000, 900_000)), len(CONTENT) - start)
-        if chance.random() < 0.5:
+    for _ in range(rng.randrange(1, 6)):
+        start = rng.randrange(len(CONTENT))
+        size = min(rng.choice((1, 4_095, 70_000, 900_000)), len(CONTENT) - start)
+        if rng.random() < 0.5:
             parts.append(FileBytes(opened, start, size))
             wanted += CONTENT[start : start + size]
         else:
-            parts.append(chance.randbytes(chance.choice((1, 60, 300_000))))
+            parts.append(rng.randbytes(rng.choice((1, 60, 300_000))))
             wanted += parts[-1]
     got, attempts = b"", 0
     while len(got) < len(wanted):
@@ -55,7 +55,7 @@ def test_the_reader_gets_every_byte_in_order(opened, pair, seed):
         attempts += 1
         try:
             while True:
-                got += far.recv(chance.choice((1_000, 100_000)))
+                got += far.recv(rng.choice((1_000, 100_000)))
         except BlockingIOError:
             assert attempts < 1_000, "it goes on"
     assert got == wanted

@@ -16,8 +16,8 @@ def test_a_session_is_safe_for_its_timeout_after_the_last_answered_request():
     assert session.is_safe(1_009 * MS, 0)
     assert not session.is_safe(1_010 * MS, 0)
     assert not session.is_safe(810 * MS, 200)
-    session.prove(500 * MS)
-    session.prove(400 * MS)  # an answer that came late proves nothing new
+    session.confirm(500 * MS)
+    session.confirm(400 * MS)  # an answer that came late proves nothing new
     assert session.is_safe(1_499 * MS, 0)
     session.suspend(600 * MS)
     assert (session.state, session.since_ns) == (SessionState.SUSPENDED, 600 * MS)
@@ -32,7 +32,7 @@ def test_a_lost_session_is_never_safe_and_leaves_nothing_to_the_next():
     session = Session(timeout_ms=1_000, now_ns=0)
     session.begin(1_000, sent_ns=500 * MS, now_ns=500 * MS)
     session.lose(600 * MS)
-    session.prove(550 * MS)  # an answer to the old session that was still under way
+    session.confirm(550 * MS)  # an answer to the old session that was still under way
     assert not session.is_safe(601 * MS, 0)
     session.begin(1_000, sent_ns=400 * MS, now_ns=700 * MS)
     assert session.number == 2

@@ -15,7 +15,7 @@ import pytest
 from headrace.errors import DataCorrupt, StorageUnavailable
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.files import FileLedgerStore, tails, wal_sync
+from headrace.storage.files import FileLedgerStore, segment_write_buffer, wal_sync
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,7 +147,7 @@ def test_a_failed_sync_fails_the_group_and_is_never_repeated(tmp_path, number):
 @pytest.fixture
 def _written_at_once(monkeypatch):
     """However small an append is, its segment gets it in its turn."""
-    monkeypatch.setattr(tails, "SMALL_BYTES", 0)
+    monkeypatch.setattr(segment_write_buffer, "SMALL_BYTES", 0)
 
 
 @pytest.mark.usefixtures("sync_way", "_written_at_once")

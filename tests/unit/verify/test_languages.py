@@ -163,7 +163,7 @@ def record(part, offset, data):
 def member_history(folder, *script):
     """The history of a member whose program plays a script, as (kind, operation, event)."""
     context = a_context(folder, kind="java-member")
-    context.chance = Eager()
+    context.rng = Eager()
     marker = {"what": "polled", "member": "m", "generation": 9, "error": "the end", "records": []}
     command = program(MEMBER, json.dumps([*script, ["poll", marker]]))
     raised = run_until(

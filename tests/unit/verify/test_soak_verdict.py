@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 from headrace_verify.soak.leftovers import Ages
 from headrace_verify.soak.probe import NO_CONTROL, Round
 from headrace_verify.soak.run import with_latencies
@@ -138,10 +138,10 @@ def test_each_write_ahead_log_may_have_its_files():
 
 
 def test_a_third_of_wild_figures_changes_nothing():
-    chance = seeded("wild")
+    rng = seeded("wild")
 
     def wild(_part):
-        return {"rss_bytes": 200 * MIB, "tasks": 300} if chance.random() < 0.3 else {}
+        return {"rss_bytes": 200 * MIB, "tasks": 300} if rng.random() < 0.3 else {}
 
     assert verdict(wild) == []
 

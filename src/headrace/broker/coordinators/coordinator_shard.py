@@ -1,6 +1,6 @@
 """The host of machines: one shard per partition of an internal topic.
 
-Rules of the room: the only place that appends a machine's records, waits, and answers. In one
+Invariants: the only place that appends a machine's records, waits, and answers. In one
 turn of the loop a command is decided, its durable records handed to the log, and all its records
 applied. So the machine is ahead of the disk; nobody else is: every reply, also of commands that
 only look, waits until everything appended before it is durable. Appends complete in order, so

@@ -1,6 +1,6 @@
 """The group coordinator of one broker: finds the shard of a group and hands the command on.
 
-Rules of the room: knows which partition of `__consumer_offsets` a group lives in (Kafka's hash)
+Invariants: knows which partition of `__consumer_offsets` a group lives in (Kafka's hash)
 and checks group ids; the rules of groups are in `coordination/groups`, appending and waiting in
 `coordinator_shard`. Faces call these methods with the dataclasses of
 `coordination.groups.commands`; errors come back in the replies, nothing is raised.

@@ -2,7 +2,7 @@
 
 Invariants: the metadata store holds the truth, one fact for each group that has overrides or has
 begun on a topic as a share group; a change is a compare-and-set. Other brokers' changes arrive
-through a Follower. What a share group has consumed is in the journals of its partitions.
+through a MetadataCache. What a share group has consumed is in the journals of its partitions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A partition of an internal topic as the coordinators see it: records in, records out.
 
-Rules of the room: what a coordinator appends is a record batch like any other, in the partition's
+Invariants: what a coordinator appends is a record batch like any other, in the partition's
 log. A snapshot is the whole state appended once more; what lies before it is then dropped, so the
 topic stays as small as the state.
 """

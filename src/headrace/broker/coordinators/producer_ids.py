@@ -1,6 +1,6 @@
 """Producer ids for idempotent producers: taken from the metadata store in blocks.
 
-Rules of the room: an id is given to one producer only, in the whole life of the cluster. What is
+Invariants: an id is given to one producer only, in the whole life of the cluster. What is
 left of a block when the broker stops is never used. An id that is given twice makes records of one
 producer look like another's retries, which are acknowledged and not stored. So the stored counter
 never lags behind the clock: one that was lost, or restored from an old back-up, gives no id again,

@@ -1,6 +1,6 @@
 """The broker's side of tiering: who is offloaded when, and the sweep of objects nobody names.
 
-Rules of the room: works in the background, a bounded number of ledgers at once. Object storage
+Invariants: works in the background, a bounded number of ledgers at once. Object storage
 that is slow or away delays this work and cold reads, nothing else: after a failure all of it
 rests, twice as long each time up to five minutes, and the log tells once that it began and once
 that it is over.

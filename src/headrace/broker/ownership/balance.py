@@ -1,6 +1,6 @@
 """Moves partitions from a broker that carries much more than the others, slowly and one at a time.
 
-Rules of the room: which move is best is decided in `coordination/placement/load`; here is when one
+Invariants: which move is best is decided in `coordination/placement/load`; here is when one
 may be made. Every broker tells its load; one of them, the same that all would name, looks at all.
 What it decides is a fact that all follow (`MovesFact`), written by compare-and-set.
 

@@ -1,6 +1,6 @@
 """What one broker sees of its cluster: who lives, who owns what, what operators want.
 
-Rules of the room: a picture, kept by Followers; it decides nothing. A change of an owner that this
+Invariants: a picture, kept by MetadataCaches; it decides nothing. A change of an owner that this
 broker made itself is entered at once (`own`), and an older reading never covers a newer one.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.ownership.follower import Follower
+from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.metadata.facts import (
     BROKERS,
     DRAINING,
@@ -61,8 +61,8 @@ class ClusterView:
         """Partitions whose owner changed; whoever looks at them takes them away."""
         self.members_version = 0
         """Counts changes of who may own what: of brokers, pins, moves and draining."""
-        self._followers = [
-            Follower(metadata, prefix, take, changed, tasks)
+        self._caches = [
+            MetadataCache(metadata, prefix, take, changed, tasks)
             for prefix, take in (
                 (BROKERS, self._take_broker),
                 (PINS, self._take_pin),
@@ -74,8 +74,8 @@ class ClusterView:
 
     async def start(self) -> None:
         """Read it all, then follow. Raises MetadataUnavailable."""
-        for follower in self._followers:
-            await follower.start()
+        for cache in self._caches:
+            await cache.start()
 
     def is_alive(self, owner: OwnerFact) -> bool:
         """Whether that life of that broker still lasts."""

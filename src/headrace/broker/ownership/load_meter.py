@@ -1,6 +1,6 @@
 """What this broker carries: bytes in and out of its partitions, and CPU time.
 
-Rules of the room: looks at the partitions now and then and at what they have counted; nothing is
+Invariants: looks at the partitions now and then and at what they have counted; nothing is
 done for it when a record comes or goes, but for one addition a fetch. Rates are halved into those
 of before, so that a burst counts little.
 """

@@ -1,6 +1,6 @@
 """A broker's own key among the living: put there, put back, taken away.
 
-Rules of the room: knows one fact and its key. A key of the same id that another life left behind
+Invariants: knows one fact and its key. A key of the same id that another life left behind
 has to go first, with its session.
 """
 

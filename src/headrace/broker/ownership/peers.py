@@ -1,6 +1,6 @@
 """Notices that another broker's process has died before its session ends.
 
-Rules of the room: a witness, not a judge. Each broker keeps one idle connection to every other one.
+Invariants: a witness, not a judge. Each broker keeps one idle connection to every other one.
 When a process dies its machine closes the connection at once and refuses the next one; then, and
 only then, the witness removes the dead broker's key, so that all brokers hear of it together. A
 broker that is only slow, paused or cut off looks different, and is left to its session. To be

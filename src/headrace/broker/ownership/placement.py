@@ -1,6 +1,6 @@
 """Where partitions should be, as all brokers compute it from the picture they have.
 
-Rules of the room: remembers what it computed until the picture of who may own something changes.
+Invariants: remembers what it computed until the picture of who may own something changes.
 """
 
 from __future__ import annotations

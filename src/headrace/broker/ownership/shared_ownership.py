@@ -1,6 +1,6 @@
 """Ownership where several brokers share the partitions: claim, serve, hand over, step down.
 
-Rules of the room: every broker computes the same placement from the same picture and acts on its
+Invariants: every broker computes the same placement from the same picture and acts on its
 own partitions alone; nobody is in charge. Each change of an owner is a compare-and-set of its fact,
 which raises the leader epoch. That settles who *may* serve; what keeps a former owner from writing
 is storage, which the log fences when it loads (`PartitionLog`). A claim needs no consent, since it
@@ -23,11 +23,11 @@ from headrace.broker.ownership.chain_watch import ChainWatch
 from headrace.broker.ownership.cluster_view import ClusterView
 from headrace.broker.ownership.membership import Membership
 from headrace.broker.ownership.next_owner import WARM_VERSION, NextOwner
+from headrace.broker.ownership.orphaned_ownerships import OrphanedOwnerships
 from headrace.broker.ownership.owner_facts import OwnerFacts
+from headrace.broker.ownership.ownership_waiter import OwnershipWaiter
 from headrace.broker.ownership.peers import Peers
 from headrace.broker.ownership.placement import Placement
-from headrace.broker.ownership.settling import Settling
-from headrace.broker.ownership.unheard import Unheard
 from headrace.broker.session_guard import SessionGuard
 from headrace.broker.topics.ownership import NO_LEADER, Leader
 from headrace.coordination.placement.rendezvous import NOBODY
@@ -99,10 +99,10 @@ class SharedOwnership:
         self._slots = slots
         self._wake = asyncio.Event()
         self.view = ClusterView(metadata, tasks, self._wake.set)
-        self._settling = Settling(self.view, self._me)
+        self._waiter = OwnershipWaiter(self.view, self._me)
         self._facts = OwnerFacts(self.view, metadata, tasks)
         self._next = NextOwner(self._me, self.view, topics, self._facts, tasks)
-        self._unheard = Unheard(self.view, metadata, incarnation, tasks)
+        self._orphaned = OrphanedOwnerships(self.view, metadata, incarnation, tasks)
         self._is_all_due = True
         """Whether all partitions have to be looked at; else those that the view calls dirty."""
         self._peers = Peers(self._me, metadata, tasks)
@@ -173,11 +173,11 @@ class SharedOwnership:
 
     async def wait_served(self, topic: Topic) -> None:
         """See Ownership."""
-        await self._settling.wait_served(topic)
+        await self._waiter.wait_served(topic)
 
     async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
         """See Ownership."""
-        return await self._settling.wait_ended(topic, timeout_s)
+        return await self._waiter.wait_ended(topic, timeout_s)
 
     # --- coming and going --------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class SharedOwnership:
                 loop.call_later(RETRY_S, self._wake.set)
             self._reconcile()
         else:
-            self._settling.told()
+            self._waiter.notify()
 
     def _step_down(self) -> None:
         """The session may end before long: serve nothing, so that no client is led here."""
@@ -282,7 +282,7 @@ class SharedOwnership:
         """Begin whatever it takes for each partition of this broker; what is under way goes on."""
         is_moving = asyncio.get_running_loop().time() >= self._moves_at
         dirty, self.view.dirty = self.view.dirty, set()
-        self._unheard.note(dirty, self._topics.by_id)
+        self._orphaned.note(dirty, self._topics.by_id)
         if self._is_all_due:
             self._is_all_due = False
             self._drop_deleted()
@@ -294,7 +294,7 @@ class SharedOwnership:
                 found = self._topics.by_id.get(topic_id)
                 if found is not None and number < len(found.partitions):
                     self._settle(found, number, is_moving=is_moving)
-        self._settling.told()
+        self._waiter.notify()
 
     def _drop_deleted(self) -> None:
         known = self._topics.by_id
@@ -452,7 +452,7 @@ class SharedOwnership:
                 now = self.view.owners.get(key)
                 return now is None or now.fact.leader_epoch != epoch or bool(now.fact.is_ready)
 
-            if await self._facts.write(key, fact, owner) and not await self._settling.wait(
+            if await self._facts.write(key, fact, owner) and not await self._waiter.wait(
                 is_decided, READY_WAIT_S
             ):
                 log.info("%s: broker %d is not ready; it is handed over", served.name, target)

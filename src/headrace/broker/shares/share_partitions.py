@@ -155,7 +155,7 @@ class SharePartitions:
         dead_letters: DeadLetters,
         begin: Callable[[str, UUID], Awaitable[None]],
         *,
-        is_alone: bool,
+        is_standalone: bool,
     ) -> None:
         """`terms(group_id)`: the group's settings as they are now. `begin(group_id, topic_id)`
         notes that a group begins on a topic, before its first record is written."""
@@ -164,7 +164,7 @@ class SharePartitions:
         self._environment = environment
         self._ownership = ownership
         self._terms = terms
-        self._is_alone = is_alone
+        self._is_standalone = is_standalone
         self._hosted: dict[tuple[UUID, int], Hosted] = {}
         self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
 
@@ -340,7 +340,11 @@ class SharePartitions:
                 return hosted
             self.resign(topic, number)
             journal = await open_companion(
-                self._environment, topic, number, CompanionKind.SHARES, is_owned=not self._is_alone
+                self._environment,
+                topic,
+                number,
+                CompanionKind.SHARES,
+                is_owned=not self._is_standalone,
             )
             if topic.log(number) is not data:
                 raise NotOwner(f"{data.name} has changed hands: refresh the metadata")

@@ -103,12 +103,12 @@ class TimerPartitions:
         topics: Topics,
         producer_ids: ProducerIds,
         *,
-        is_alone: bool,
+        is_standalone: bool,
     ) -> None:
         self._environment = environment
         self._topics = topics
         self._producer_ids = producer_ids
-        self._is_alone = is_alone
+        self._is_standalone = is_standalone
         self._hosted: dict[tuple[UUID, int], HostedTimers] = {}
         self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
         self._polls: dict[str, list[asyncio.Event]] = {}
@@ -120,7 +120,7 @@ class TimerPartitions:
 
     async def run(self) -> None:
         """Host the partitions that have timers, and tend to them, for ever."""
-        if self._is_alone:
+        if self._is_standalone:
             await self._load_all()
         looks = 0
         while True:
@@ -193,7 +193,7 @@ class TimerPartitions:
         self.resign(topic, number)
         kind = CompanionKind.TIMERS
         companion = await open_companion(
-            self._environment, topic, number, kind, is_owned=not self._is_alone
+            self._environment, topic, number, kind, is_owned=not self._is_standalone
         )
         if topic.log(number) is not data:
             raise NotOwner(f"{data.name} has changed hands: refresh the metadata")

@@ -1,6 +1,6 @@
 """What follows when a topic is deleted: nobody serves its partitions, their ledgers go.
 
-Rules of the room: over what is left of the topic; `Topics` has forgotten it. Brokers hear of a
+Invariants: over what is left of the topic; `Topics` has forgotten it. Brokers hear of a
 deletion one after another. One that has not yet heard could take records for the next topic of that
 name, acknowledge them, and lose them a moment later; and it could show the old ones. So a topic is
 marked first, and its name is free when that is over: over shared storage the logs are taken from

@@ -1,6 +1,6 @@
 """Who owns which partition: what the faces ask, and the answer of a broker that is alone.
 
-Rules of the room: the seam. `SharedOwnership` answers where several brokers share the partitions.
+Invariants: the seam. `SharedOwnership` answers where several brokers share the partitions.
 """
 
 from __future__ import annotations

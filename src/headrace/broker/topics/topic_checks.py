@@ -1,6 +1,6 @@
 """What a topic may be: its name, its partitions, its configuration.
 
-Rules of the room: looks at what is asked for and at what this broker can do; changes nothing.
+Invariants: looks at what is asked for and at what this broker can do; changes nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ REPLICATION_FACTOR_MAX = 9
 class TopicChecks:
     """Of one broker."""
 
-    def __init__(self, environment: Environment, config: BrokerConfig, *, is_alone: bool) -> None:
+    def __init__(
+        self, environment: Environment, config: BrokerConfig, *, is_standalone: bool
+    ) -> None:
         self._environment = environment
         self._config = config
-        self._is_alone = is_alone
+        self._is_standalone = is_standalone
 
     def check_new(
         self,
@@ -57,7 +59,7 @@ class TopicChecks:
                 if other != name and other.replace(".", "_") == folded:
                     raise TopicNameInvalid(f"{name!r} collides with the topic {other!r}: . and _")
         self.check_partition_count(partition_count)
-        most = 1 if self._is_alone else REPLICATION_FACTOR_MAX
+        most = 1 if self._is_standalone else REPLICATION_FACTOR_MAX
         if not 1 <= replication_factor <= most:
             raise ReplicationFactorInvalid(
                 f"replication factor {replication_factor} is impossible: from 1 to {most}, or -1"

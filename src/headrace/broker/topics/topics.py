@@ -1,6 +1,6 @@
 """The topics this broker knows, and what may be done to them.
 
-Rules of the room: the metadata store holds the truth; this is its picture in memory, changed only
+Invariants: the metadata store holds the truth; this is its picture in memory, changed only
 after the store has taken a change, by this broker or, as `apply` hears, by another. `version`
 counts changes, so that encoded answers can be kept.
 Topics are found by name and by id; a topic made again under its old name has a new id, new
@@ -77,13 +77,13 @@ class Topics:
         config: BrokerConfig,
         randomness: Randomness,
         *,
-        is_alone: bool = True,
+        is_standalone: bool = True,
     ) -> None:
         """`is_alone`: this broker serves every partition, so each has its log from the start."""
         self._environment = environment
         self._config = config
-        self._is_alone = is_alone
-        self._checks = TopicChecks(environment, config, is_alone=is_alone)
+        self._is_standalone = is_standalone
+        self._checks = TopicChecks(environment, config, is_standalone=is_standalone)
         self.ownership: Ownership
         self.randomness = randomness
         self.forget_progress: Callable[[str, UUID], Awaitable[None]]
@@ -164,7 +164,7 @@ class Topics:
         del self.ids[topic.name]
         for _, partition in topic.logs:
             partition.is_deleted = True
-            if not self._is_alone:
+            if not self._is_standalone:
                 partition.upkeep.abandon(NotOwner(f"topic {topic.name!r} was deleted"))
         self.version += 1
 
@@ -176,7 +176,11 @@ class Topics:
         self.ownership.topics_changed()
 
     def _first(self, fact: TopicFact, number: int) -> PartitionLog | ForeignPartition:
-        return self.new_log(fact, number) if self._is_alone else ForeignPartition(fact.name, number)
+        return (
+            self.new_log(fact, number)
+            if self._is_standalone
+            else ForeignPartition(fact.name, number)
+        )
 
     def leave(self, topic: Topic, number: int) -> None:
         """The partition has no log here any more."""
@@ -352,7 +356,7 @@ class Topics:
         async with self._changing:
             self._check_current(topic)
             numbers = range(topic.fact.partition_count)
-            if self._is_alone:
+            if self._is_standalone:
                 await self._put(topic, None)
             else:
                 deleted_ms = self._environment.clock.now_ms()
@@ -369,7 +373,7 @@ class Topics:
                     error,
                 )
         log.info("deleted topic %s", topic.name)
-        if self._is_alone:
+        if self._is_standalone:
             # Behind the answer's back; a crash leaves it to the next start's `collect_orphans`.
             clearing = self._clear_alone(topic, numbers)
             self._environment.tasks.spawn(clearing, f"delete {topic.name}")

@@ -1,6 +1,6 @@
 """Kafka's classic consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Rules of the room: each function decides one command; it changes nothing (see `machine.py`).
+Invariants: each function decides one command; it changes nothing (see `machine.py`).
 Sources: Kafka's GroupCoordinator, KIP-62 (rebalance timeout), KIP-345 and KIP-814 (static
 members), KIP-394 (member id required). Cooperative rebalancing (KIP-429) needs nothing from the
 coordinator: a member that gives something up simply joins anew.

@@ -1,6 +1,6 @@
 """What a group coordinator is asked, and what it answers: one command and one reply per API.
 
-Rules of the room: plain slotted dataclasses, no behaviour but `refused`, which makes the reply
+Invariants: plain slotted dataclasses, no behaviour but `refused`, which makes the reply
 that carries one error. Times are int milliseconds. An error is an instance of a HeadraceError or
 None; where Kafka answers per partition or per member, so do these. Fields that the host fills
 (`ticket`, `fresh_id`, `topics`) come last and have defaults; a face leaves them alone. What the

@@ -1,6 +1,6 @@
 """A classic group as it stands in memory, and the table of its states.
 
-Rules of the room: values and questions about them. A Group that a machine holds is never
+Invariants: values and questions about them. A Group that a machine holds is never
 changed by a rule: rules work on a `Draft`, which copies the group, and each member on its first
 change; the finished copy travels in a volatile `GroupChanged` record.
 """

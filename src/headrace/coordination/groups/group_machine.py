@@ -1,6 +1,6 @@
 """The machine of one shard: all groups of one partition of `__consumer_offsets`.
 
-Rules of the room: `decide` finds the group and hands the command to its rule; `apply` is the only
+Invariants: `decide` finds the group and hands the command to its rule; `apply` is the only
 function that changes anything. Deadlines lie in one heap, one live entry per group: a heartbeat
 only ever moves a session's end further away, so it touches no heap; an entry that turns out to be
 early is looked at once and put back.

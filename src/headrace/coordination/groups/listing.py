@@ -1,6 +1,6 @@
 """What administrators ask about groups: list, describe, delete.
 
-Rules of the room: pure; list and describe only look. States and types carry Kafka's names.
+Invariants: pure; list and describe only look. States and types carry Kafka's names.
 """
 
 from __future__ import annotations

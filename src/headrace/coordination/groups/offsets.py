@@ -1,6 +1,6 @@
 """Committed offsets: commit, fetch, delete, expiry.
 
-Rules of the room: each function decides one command and changes nothing. Offsets change through
+Invariants: each function decides one command and changes nothing. Offsets change through
 durable records alone; a commit answers per partition. Progress belongs to a topic's id, for another
 topic may come to have its name: which ids there are, the host says. Retention counts from the
 moment the group became empty; for a consumer that never was in a group, from its last commit

@@ -1,6 +1,6 @@
 """The rebalance: how a group goes from one generation to the next.
 
-Rules of the room: works on a Draft, never on the machine's own group. Nothing here answers a
+Invariants: works on a Draft, never on the machine's own group. Nothing here answers a
 command directly; it parks, and answers what was parked.
 How it works: `prepare` opens the join phase, `try_complete` closes it as soon as everybody has
 joined, `expire` closes it (or the sync phase, or a session) when time is over.

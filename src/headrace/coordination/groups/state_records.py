@@ -1,6 +1,6 @@
 """The durable state of groups, in the bytes that Kafka keeps in `__consumer_offsets`.
 
-Rules of the room: pure bytes and tuples. Do not change: stored, and read by Kafka's own tools
+Invariants: pure bytes and tuples. Do not change: stored, and read by Kafka's own tools
 (`kafka-console-consumer --formatter ...OffsetsMessageFormatter`, exporters, mirror makers).
 Written: OffsetCommitKey 1 with OffsetCommitValue 4 (3 where the topic's id is not known),
 GroupMetadataKey 2 with GroupMetadataValue 3; no value (a tombstone) removes what the key names.

@@ -1,6 +1,6 @@
 """Which partition should move because one broker has more to do than the others.
 
-Rules of the room: pure. It is told what every broker carries, in bytes a second, and which of that
+Invariants: pure. It is told what every broker carries, in bytes a second, and which of that
 may be moved; it answers with one move or none. Who asks, how often and how patiently is decided
 elsewhere.
 

@@ -1,6 +1,6 @@
 """Which broker should own each partition of a topic, as every broker computes it for itself.
 
-Rules of the room: pure. The answer follows from the topic's id, the brokers that may own something
+Invariants: pure. The answer follows from the topic's id, the brokers that may own something
 and the operators' pins, so brokers that see the same cluster agree without talking.
 
 How it works: rendezvous hashing (Thaler and Ravishankar, 1998) with a bound on the load: each

@@ -1,6 +1,6 @@
 """Reads of ledgers that lie in object storage, for the Fetch API.
 
-Rules of the room: no fetch waits long for a cloud. The read goes on when the fetch is answered
+Invariants: no fetch waits long for a cloud. The read goes on when the fetch is answered
 without it, and the next fetch for the same place finds it under way or done. So a consumer that
 reads old and new partitions in one request gets the new ones at once.
 """

@@ -1,6 +1,6 @@
 """Fetch: batches out, with long poll.
 
-Rules of the room: what is in memory is answered in the turn in which it was asked for; what needs
+Invariants: what is in memory is answered in the turn in which it was asked for; what needs
 the disk is read in a task. A fetch that finds less than `bytes_min` waits at its partitions, costs
 nothing meanwhile, and is answered when a bound moves or its time is over. Several partitions that
 move in one turn make one answer. The isolation level is a bound: the high watermark, or the last

@@ -1,6 +1,6 @@
 """Fetch sessions: a client names its partitions once, and then only what changes (KIP-227).
 
-Rules of the room: knows sessions, not logs. A session belongs to the client that made it, by
+Invariants: knows sessions, not logs. A session belongs to the client that made it, by
 chance-drawn id; the oldest idle one makes room when there are too many.
 """
 

@@ -1,6 +1,6 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: the progress of groups.
 
-Rules of the room: as in `groups`. Topics that come as ids (v10) are named here, for offsets are
+Invariants: as in `groups`. Topics that come as ids (v10) are named here, for offsets are
 kept by name.
 """
 

@@ -1,6 +1,6 @@
 """The group APIs: requests become commands of the coordinator, its replies become answers.
 
-Rules of the room: no rule of groups lives here; those are in `coordination/groups`.
+Invariants: no rule of groups lives here; those are in `coordination/groups`.
 """
 
 from __future__ import annotations

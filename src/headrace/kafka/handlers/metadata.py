@@ -1,6 +1,6 @@
 """ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, FindCoordinator.
 
-Rules of the room: says what there is, and makes a topic only where a client asks for one by name
+Invariants: says what there is, and makes a topic only where a client asks for one by name
 and the broker allows it. Who serves a partition is asked of the node.
 """
 

@@ -1,6 +1,6 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords.
 
-Rules of the room: about offsets of logs; offsets of groups are in `groups`.
+Invariants: about offsets of logs; offsets of groups are in `groups`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fetch v4 to v18, read and written by hand: the hot path out.
 
-Rules of the room: records are handed through as the buffers that the log returned; around them a
+Invariants: records are handed through as the buffers that the log returned; around them a
 few bytes of envelope are made. Topics are names up to v12, ids from v13 on (KIP-516); v7 brought
 sessions (KIP-227), v12 is flexible, v16 tells who serves a partition and where (KIP-951).
 """

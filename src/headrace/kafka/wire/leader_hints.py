@@ -1,6 +1,6 @@
 """Where a partition is served, told with the error that it is not served here (KIP-951).
 
-Rules of the room: bytes of two tagged fields. A client that gets them goes on at the right broker
+Invariants: bytes of two tagged fields. A client that gets them goes on at the right broker
 at once, instead of asking for metadata first.
 """
 

@@ -1,6 +1,6 @@
 """The primitive types of Kafka's protocol, for what is read and written by hand.
 
-Rules of the room: every read is bounded by the frame; a length or count that lies raises
+Invariants: every read is bounded by the frame; a length or count that lies raises
 FrameInvalid before anything is allocated for it.
 """
 

@@ -1,9 +1,8 @@
 """Produce v3 to v13, read and written by hand: the hot path in.
 
-Rules of the room: a batch stays a memoryview of the frame. Topics are names (bytes) up to v12 and
+Invariants: a batch stays a memoryview of the frame. Topics are names (bytes) up to v12 and
 ids (16 bytes) from v13 on (KIP-516). v9 and later are flexible (KIP-482).
-Measured here: one topic with one partition is read in 2 us and answered in 0.6 us; `kio` takes
-10 us for the answer alone.
+Measured here: one topic with one partition is read in 2 us and answered in 0.6 us.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What `make demo` shows: a year of real flights through the whole product, counted at each step.
 
-Rules of the room: ordinary clients and public jobs only, so each piece can be copied by a user.
+Invariants: ordinary clients and public jobs only, so each piece can be copied by a user.
 """
 
 from headrace.pipeline.demo.run import main, run_demo

@@ -1,6 +1,6 @@
 """Publishing and reading with an ordinary Kafka client, counting everything.
 
-Rules of the room: nothing here knows which broker it talks to.
+Invariants: nothing here knows which broker it talks to.
 """
 
 from __future__ import annotations

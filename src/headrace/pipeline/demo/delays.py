@@ -1,6 +1,6 @@
 """The streaming job of the demo: from a topic of flights to a topic of delays.
 
-Rules of the room: what it knows of time is the records' own timestamps; its output is a
+Invariants: what it knows of time is the records' own timestamps; its output is a
 changelog: each micro-batch writes the figures of every carrier and hour, the latest of a key wins.
 """
 

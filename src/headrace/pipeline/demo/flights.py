@@ -1,6 +1,6 @@
 """The flights: every departure from New York's three airports in 2013, as the package ships them.
 
-Rules of the room: reads the package's data files, never imports it (it wants pandas and
+Invariants: reads the package's data files, never imports it (it wants pandas and
 setuptools to do the same).
 """
 

@@ -1,6 +1,6 @@
 """The demo from end to end: publish, read, archive, compute, draw, prove.
 
-Rules of the room: one Spark session, started behind the first steps; every step's figures go
+Invariants: one Spark session, started behind the first steps; every step's figures go
 into one summary; a wrong count is exit code 1, and says where.
 """
 

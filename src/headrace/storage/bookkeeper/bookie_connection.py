@@ -1,6 +1,6 @@
 """Connections to bookies: requests pipelined over one socket each, answers matched to them.
 
-Rules of the room: knows frames and sockets, not ledgers' rules. Every request is answered exactly
+Invariants: knows frames and sockets, not ledgers' rules. Every request is answered exactly
 once, by the bookie or with a code of ours: TIMED_OUT, DISCONNECTED, OVERLOADED. An idle connection
 costs a socket and nothing else: its one timer runs while answers are awaited.
 
@@ -362,10 +362,10 @@ class BookieConnection:
         self.in_flight_bytes -= request.size
         self._backoff_s = BACKOFF_FIRST_S
         if request.next is not None:
-            follower = request.next
-            follower.sent_at = self._heard_at
-            self._pending[follower.key] = follower
-            self._write(follower)
+            metadata_cache = request.next
+            metadata_cache.sent_at = self._heard_at
+            self._pending[metadata_cache.key] = metadata_cache
+            self._write(metadata_cache)
         if not request.is_heard:
             request.answered(code, body, request.context)
 

@@ -1,6 +1,6 @@
 """Which bookies a ledger is written to.
 
-Rules of the room: pure. Knows names, racks, who is registered and who failed lately; time and
+Invariants: pure. Knows names, racks, who is registered and who failed lately; time and
 chance come in as arguments.
 
 How it works: a bookie that failed is in quarantine until it has answered again: one that died stays

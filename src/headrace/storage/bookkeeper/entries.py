@@ -1,6 +1,6 @@
 """What the payloads of our entries look like: a head, and bytes of the ledger or of its trailer.
 
-Rules of the room: bytes in, bytes out. Do not change: stored.
+Invariants: bytes in, bytes out. Do not change: stored.
 
 A ledger's bytes lie in its DATA entries one behind the other. The head says where in the ledger an
 entry's bytes begin, so a position can be found by bisection even where nobody left an index. An

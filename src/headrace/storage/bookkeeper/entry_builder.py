@@ -1,6 +1,6 @@
 """From appends to entries: what is appended is gathered until an entry is to be sent.
 
-Rules of the room: positions, buffers and sizes; who sends the entries, and when, is for
+Invariants: positions, buffers and sizes; who sends the entries, and when, is for
 `writing_ledger`. One copy is made of what is appended: into the frame that every bookie gets and
 that the cache keeps.
 """

@@ -1,6 +1,6 @@
 """Entries in memory: what was written or read lately, found by position.
 
-Rules of the room: bytes of ledgers by position, counted; the oldest go first. What is not
+Invariants: bytes of ledgers by position, counted; the oldest go first. What is not
 acknowledged is here as well (it was just written): the caller knows how far it may be read.
 """
 

@@ -1,6 +1,6 @@
 """Reading entries from the bookies that hold them.
 
-Rules of the room: knows replicas, digests and time-outs, not positions. Every entry's digest is
+Invariants: knows replicas, digests and time-outs, not positions. Every entry's digest is
 checked; a bookie that does not answer, lacks the entry or sends damaged bytes is passed over for
 the next one, and one that takes long is raced by the next one.
 """

@@ -1,6 +1,6 @@
 """A ledger that is being written: which entry goes where, and when it may be acknowledged.
 
-Rules of the room: a pure machine. Commands come in (an append, a bookie's answer, the outcome of
+Invariants: a pure machine. Commands come in (an append, a bookie's answer, the outcome of
 a change of metadata), effects go out (send, change the ensemble, acknowledge, close, fail); no
 sockets, no ZooKeeper, no clock. `writing_ledger.py` and `recovering_ledger.py` carry them out.
 

@@ -1,6 +1,6 @@
 """What BookKeeper's metadata says of one ledger, and the bytes and paths under which it is kept.
 
-Rules of the room: values and bytes; no ZooKeeper. The bytes are format version 3 (a line of text,
+Invariants: values and bytes; no ZooKeeper. The bytes are format version 3 (a line of text,
 then a length-delimited protobuf message), which every BookKeeper since 4.9 reads; older ledgers in
 text formats belong to others. Do not change: stored, and read by BookKeeper's own tools.
 Source: `LedgerMetadataSerDe`, `DataFormats.proto`, `StringUtils` of BookKeeper 4.17.

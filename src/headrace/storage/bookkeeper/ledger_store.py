@@ -1,6 +1,6 @@
 """Ledgers in Apache BookKeeper: the LedgerStore of a cluster.
 
-Rules of the room: knows which ledgers are open here and who does what with them. A ledger is
+Invariants: knows which ledgers are open here and who does what with them. A ledger is
 written by the store that made it and by no other; everybody else recovers it first, which closes it
 for ever. So a ledger is either being written here, or sealed. The protocol facts and invariants
 are in `docs/BOOKKEEPER.md`.
@@ -34,7 +34,7 @@ from headrace.storage.bookkeeper.id_check import ledgers_ahead, skip_ids
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
 from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, unknown
 from headrace.storage.bookkeeper.notes import read_notes
-from headrace.storage.bookkeeper.open_ledger import Cluster, OpenLedger, Room
+from headrace.storage.bookkeeper.open_ledger import Cluster, InFlightBudget, OpenLedger
 from headrace.storage.bookkeeper.position_reader import PositionReader
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.recovering_ledger import open_closed, recover_ledger
@@ -113,7 +113,7 @@ class BookKeeperLedgerStore:
             pool,
             self._health,
             EntryCache(settings.cache_bytes),
-            Room(settings.in_flight_bytes_max),
+            InFlightBudget(settings.in_flight_bytes_max),
             self._tasks,
             clock,
             randomness or SystemRandomness(),

@@ -1,6 +1,6 @@
 """The ledgers' metadata in ZooKeeper: make, read, change by compare-and-set, watch, remove, list.
 
-Rules of the room: knows BookKeeper's layout in ZooKeeper (`HierarchicalLedgerManagerFactory`), not
+Invariants: knows BookKeeper's layout in ZooKeeper (`HierarchicalLedgerManagerFactory`), not
 bookies. A change whose outcome is unknown, because the connection broke, is read back: it took
 place if what is there now is what was to be written.
 """

@@ -1,6 +1,6 @@
 """Finding the notes of a ledger: the newest from the ledger's end backwards, then one by one.
 
-Rules of the room: entries and what they look like; reading them is for `position_reader`. What is
+Invariants: entries and what they look like; reading them is for `position_reader`. What is
 read on the way is the tail behind the newest note, which the caller reads next: it stays in memory.
 """
 

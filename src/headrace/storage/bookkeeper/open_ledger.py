@@ -1,6 +1,6 @@
 """What the store knows of one ledger, and what all ledgers of a store share.
 
-Rules of the room: values that writing, recovering and reading hand to each other.
+Invariants: values that writing, recovering and reading hand to each other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.storage.bookkeeper.settings import BookKeeperSettings
 
 
-class Room:
+class InFlightBudget:
     """How many bytes of all ledgers together may be under way; who finds no room waits in line.
 
     Without it a burst would make every bookie owe more than it may, and so fail them all.
@@ -64,7 +64,7 @@ class Cluster(NamedTuple):
     pool: BookiePool
     health: BookieHealth
     cache: EntryCache
-    room: Room
+    room: InFlightBudget
     tasks: Tasks
     clock: Clock
     randomness: Randomness

@@ -1,6 +1,6 @@
 """Reading a ledger by position: find the entry, read on from there, put the bytes together.
 
-Rules of the room: knows positions and entries; which bookie has them is for `entry_reader`. What is
+Invariants: knows positions and entries; which bookie has them is for `entry_reader`. What is
 read goes into the cache, so that the caller's next look finds it there.
 
 How it works: the index names an entry at or before the position, 64 KiB away at most. A ledger that

@@ -1,6 +1,6 @@
 """Who holds which entry: BookKeeper's round-robin distribution and what follows from it.
 
-Rules of the room: arithmetic over E (ensemble size), W (write quorum) and A (ack quorum), nothing
+Invariants: arithmetic over E (ensemble size), W (write quorum) and A (ack quorum), nothing
 else. Entry e lies on the slots (e + i) mod E, i < W, of the ensemble of its segment.
 Source: `RoundRobinDistributionSchedule` of BookKeeper 4.17.
 """

@@ -1,6 +1,6 @@
 """Taking a ledger over: mark it, fence it, recover its tail, close it, and open it for reading.
 
-Rules of the room: carries out what `recovery` decides, and reads what `seal` has left behind.
+Invariants: carries out what `recovery` decides, and reads what `seal` has left behind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Recovering a ledger: keep its writer out, find its last entry, make it safe, close it.
 
-Rules of the room: a pure machine, like `ledger_handle`, whose second half it borrows to write
+Invariants: a pure machine, like `ledger_handle`, whose second half it borrows to write
 entries again. The metadata say IN_RECOVERY before it begins, so no ensemble changes under it.
 
 How it works:

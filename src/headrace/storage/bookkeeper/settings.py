@@ -1,6 +1,6 @@
 """What an operator can say about BookKeeper.
 
-Rules of the room: values and their limits, nothing else.
+Invariants: values and their limits, nothing else.
 """
 
 from __future__ import annotations

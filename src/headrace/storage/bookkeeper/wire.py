@@ -1,6 +1,6 @@
 """BookKeeper's wire protocol, version 2: frames out, responses in, and what an entry looks like.
 
-Rules of the room: bytes in, bytes out; no sockets, no state. Whatever a bookie sends is checked for
+Invariants: bytes in, bytes out; no sockets, no state. Whatever a bookie sends is checked for
 its length before it is believed.
 
 Every frame is an int32 length and an int32 of version (8 bits), operation (8) and flags (16). An

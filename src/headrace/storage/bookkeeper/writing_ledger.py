@@ -1,6 +1,6 @@
 """A ledger that this store made and writes to: appends become entries, entries become acks.
 
-Rules of the room: carries out what `ledger_handle` decides. Appends of one turn of the loop go into
+Invariants: carries out what `ledger_handle` decides. Appends of one turn of the loop go into
 one entry; while several entries are under way, appends of later turns are gathered too, up to a
 size. Positions count the bytes that were appended; the heads of entries are not among them.
 """

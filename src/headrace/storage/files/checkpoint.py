@@ -1,6 +1,6 @@
 """Checkpoints: what the segments hold for certain, so that the WAL before it can go.
 
-Rules of the room: a snapshot is taken in the loop's thread (nothing waits there), written in
+Invariants: a snapshot is taken in the loop's thread (nothing waits there), written in
 another, finished in the loop's thread again. Order is everything: segments, footers and their
 folders first; then the checkpoint file (temporary name, sync, rename, sync of the folder); only
 then are WAL files recycled. A segment or footer whose sync failed is written again from the WAL

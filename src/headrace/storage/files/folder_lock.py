@@ -1,6 +1,6 @@
 """One process per data folder.
 
-Rules of the room: the lock is the operating system's (flock), so it ends with the process however
+Invariants: the lock is the operating system's (flock), so it ends with the process however
 that dies; the pid in the file is there for the message alone.
 """
 

@@ -1,6 +1,6 @@
 """The bytes on disk (docs/FORMAT.md describes them in words).
 
-Rules of the room: pure. Knows layouts and checksums, not files. Everything is little-endian, and
+Invariants: pure. Knows layouts and checksums, not files. Everything is little-endian, and
 every byte that is trusted later is covered by a CRC-32C. A WAL frame's checksum starts from the
 folder's own random salt, so bytes that a client sends never look like a frame.
 """

@@ -1,6 +1,6 @@
 """What waits for one group commit, and what is known of a ledger meanwhile.
 
-Rules of the room: plain state without behaviour beyond itself; `group_commit` alone changes it.
+Invariants: plain state without behaviour beyond itself; `group_commit` alone changes it.
 `start <= written_end <= end`; a ledger's `readable <= end`, and between them lie the bytes that
 nobody may see yet.
 """
@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError, LedgerSealed
 
 if TYPE_CHECKING:
     from headrace.runtime.completion import Completion
-    from headrace.storage.files.tails import Tail
+    from headrace.storage.files.segment_write_buffer import Tail
     from headrace.storage.ledger import Buffer
 
 

@@ -1,6 +1,6 @@
 """Group commit: all appends of one turn of the loop become one WAL frame and share one sync.
 
-Rules of the room: runs in the loop's thread alone; only the fdatasync itself may run in another.
+Invariants: runs in the loop's thread alone; only the fdatasync itself may run in another.
 A sync covers the frames that were completely written before it began, no others. Nothing that
 failed is tried again as if it had worked: a failed sync or WAL write fails every group that waits,
 and no position is given out until `resume` says that a fresh checkpoint and WAL file are durable.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.clock import Clock
     from headrace.runtime.disk import Disk
-    from headrace.storage.files.room import Room
+    from headrace.storage.files.disk_reserve import DiskReserve
     from headrace.storage.files.segments import Segments
     from headrace.storage.ledger import Buffer
 
@@ -59,7 +59,7 @@ class GroupCommit:
         segments: Segments,
         catalog: Catalog,
         salt: int,
-        room: Room,
+        room: DiskReserve,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._wal = wal

@@ -1,6 +1,6 @@
 """What the store does beside the appends: checkpoints, spare WAL files, the way out of an outage.
 
-Rules of the room: one task; all that blocks happens in one thread of its own, while appends go on.
+Invariants: one task; all that blocks happens in one thread of its own, while appends go on.
 It is never cut short in the midst of a step: nobody else knows what a checkpoint that is under way
 should have made durable, and the next one would vouch for it.
 An outage ends only when a checkpoint that leaves out everything unacknowledged is durable and the
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.errors import DataCorrupt, DiskFull, StorageUnavailable
 from headrace.storage.files.checkpoint import CheckpointWriter, Snapshot
-from headrace.storage.files.room import FULL_ERRORS
+from headrace.storage.files.disk_reserve import FULL_ERRORS
 from headrace.storage.files.write_ahead_log import SMALL_FILE_BYTES
 
 if TYPE_CHECKING:

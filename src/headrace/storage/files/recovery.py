@@ -1,6 +1,6 @@
 """Opening a folder: replay the WAL onto the segments, by position.
 
-Rules of the room: recovery may itself be cut short at any point and run again, so it changes
+Invariants: recovery may itself be cut short at any point and run again, so it changes
 nothing that the checkpoint vouches for: it writes only what the WAL holds beyond, and only a new
 checkpoint (which the store writes next) moves on. A segment that is shorter than the checkpoint
 says is quarantined alone; a WAL or checkpoint that is damaged stops the opening.

@@ -1,6 +1,6 @@
 """The segments: one file of raw bytes per ledger, written through the page cache.
 
-Rules of the room: knows files and positions, not groups or the WAL. A segment is never trusted
+Invariants: knows files and positions, not groups or the WAL. A segment is never trusted
 beyond the length that a checkpoint or the WAL gives it. Small appends wait in `tails`; a checkpoint
 calls `settle_all` first. At most `open_max` files are open; which
 one to close is found by second chance, so that a hit costs one attribute.
@@ -23,9 +23,9 @@ from headrace.runtime.disk import (
     write_fully,
 )
 from headrace.runtime.file_bytes import FileBytes
-from headrace.storage.files import tails
+from headrace.storage.files import segment_write_buffer
 from headrace.storage.files.format import FOOTER_HEAD, decode_footer, encode_footer
-from headrace.storage.files.tails import Tails
+from headrace.storage.files.segment_write_buffer import SegmentWriteBuffer
 from headrace.storage.ledger import FOOTER_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Segments:
         self._folder = f"{folder}/ledgers"
         self._open_max = open_max
         self._open: deque[Ledger] = deque()
-        self._tails = Tails()
+        self._tails = SegmentWriteBuffer()
         self.dirty: dict[int, Ledger] = {}
         """Written since the last checkpoint began."""
         self.unsynced_folders: dict[str, None] = {self._folder: None}
@@ -63,10 +63,10 @@ class Segments:
 
     def write(self, ledger: Ledger, data: Buffer, position: int) -> None:
         """Take `data`; small runs are kept for a while. Raises OSError; a part may be there."""
-        if len(data) < tails.SMALL_BYTES:
+        if len(data) < segment_write_buffer.SMALL_BYTES:
             self._tails.keep(ledger, bytes(data), position)
             tail = ledger.tail
-            if tail is not None and tail.size >= tails.TAIL_BYTES_MAX:
+            if tail is not None and tail.size >= segment_write_buffer.TAIL_BYTES_MAX:
                 self.settle(ledger)
             while (due := self._tails.due()) is not None:
                 self.settle(due)

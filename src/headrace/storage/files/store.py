@@ -1,6 +1,6 @@
 """The ledger store on one machine's disk.
 
-Rules of the room: this class is the face of the folder; what it promises is LedgerStore's
+Invariants: this class is the face of the folder; what it promises is LedgerStore's
 contract. Appends go to `group_commit`, reads to `segments`; checkpoints and the way out of an
 outage run in the one task of `maintenance`.
 """
@@ -23,13 +23,13 @@ from headrace.runtime.disk import Disk, SystemDisk, open_files_limit
 from headrace.runtime.randomness import Randomness, SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.storage.files.checkpoint import CheckpointWriter
+from headrace.storage.files.disk_reserve import DiskReserve
 from headrace.storage.files.folder_lock import LOCK, lock_folder
 from headrace.storage.files.format import CREATE, DELETE, SEAL
 from headrace.storage.files.group import Catalog, Ledger, fresh, ledger_sealed
 from headrace.storage.files.group_commit import GroupCommit
 from headrace.storage.files.maintenance import Maintenance
 from headrace.storage.files.recovery import Recovered, prepare_folder, recover
-from headrace.storage.files.room import Room
 from headrace.storage.files.segments import Segments
 from headrace.storage.files.wal_reader import WalReader
 from headrace.storage.files.write_ahead_log import WriteAheadLog
@@ -69,7 +69,7 @@ class FileLedgerStore:
         maintenance: Maintenance,
         threads: Executor,
         release: Callable[[], None],
-        room: Room,
+        room: DiskReserve,
     ) -> None:
         self._segments = segments
         self._commit = commit
@@ -134,7 +134,7 @@ class FileLedgerStore:
 
         try:
             found_salt, segments, reader, found = await _run(threads, take)
-            room = Room(disk, path)
+            room = DiskReserve(disk, path)
             wal = WriteAheadLog(disk, path, wal_file_bytes, room)
             wal.next_number = found.next_wal_number
             commit = GroupCommit(disk, clock, wal, segments, found.catalog, found_salt, room)

@@ -1,6 +1,6 @@
 """Reading the WAL back: which frames hold, where it ends, and whether it is damaged.
 
-Rules of the room: reads only. A frame that does not hold ends the log, if it may have been torn;
+Invariants: reads only. A frame that does not hold ends the log, if it may have been torn;
 it is corruption if a later frame says that it was synced (`synced_sequence`). Nothing is skipped
 to get at what lies behind, except frames that the checkpoint covers.
 """

@@ -1,6 +1,6 @@
 """How the WAL is synced: at once in the loop's thread, or in a thread of its own.
 
-Rules of the room: one sync at a time; `ended` is called in the loop's thread. A sync covers what
+Invariants: one sync at a time; `ended` is called in the loop's thread. A sync covers what
 was written before `begin` was called.
 How it works: on a disk that syncs in less than INLINE_SYNC_NS the loop does it itself: the hop to
 a thread costs more (25 against 40 us CPU a request here). On a slower disk a thread does it. The

@@ -1,6 +1,6 @@
 """The write-ahead log: numbered files of frames, one after the other.
 
-Rules of the room: knows files and offsets, not what a frame means. A file's number is the
+Invariants: knows files and offsets, not what a frame means. A file's number is the
 generation of its frames, so what an earlier life left in a recycled file is never taken for data.
 How it works: blocks that were written once make a later fdatasync cheap (82 us against 240 us
 here: no extent has to be converted), so files are filled with zeros by a thread ahead of time and
@@ -16,7 +16,7 @@ from headrace.runtime.disk import CREATE, CREATE_EMPTY, Buffer, Disk, write_full
 from headrace.storage.files.format import SECTOR_BYTES
 
 if TYPE_CHECKING:
-    from headrace.storage.files.room import Room
+    from headrace.storage.files.disk_reserve import DiskReserve
 
 _ZEROS: Final = bytes(1 << 20)
 SMALL_FILE_BYTES: Final = 4 << 20
@@ -45,7 +45,7 @@ class WalFile:
 class WriteAheadLog:
     """The file that is written, the ones before it, and the spare that comes next."""
 
-    def __init__(self, disk: Disk, folder: str, file_bytes: int, room: Room) -> None:
+    def __init__(self, disk: Disk, folder: str, file_bytes: int, room: DiskReserve) -> None:
         self._disk = disk
         self._room = room
         self._folder = folder

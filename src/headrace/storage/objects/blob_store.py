@@ -1,6 +1,6 @@
 """Named blobs in S3, Google Cloud Storage, Azure or a folder, over `obstore`.
 
-Rules of the room: knows names and bytes, not ledgers. One URL says where; credentials come from
+Invariants: knows names and bytes, not ledgers. One URL says where; credentials come from
 the environment alone, in the variables that each cloud's own tools read. A URL never holds a
 secret, and no message does: causes are cut to one line, without query strings (Azure and S3 sign
 in them) and without the values of secret variables.

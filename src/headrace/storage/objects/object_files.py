@@ -1,6 +1,6 @@
 """Objects in a folder of this machine, read as the files that they are.
 
-Rules of the room: one loop's thread, which never waits for a disk here: what the page cache does
+Invariants: one loop's thread, which never waits for a disk here: what the page cache does
 not hold is for the other way, `read_ahead`. Bytes whose block does not match its checksum are for
 the other way as well: it reads them again, and reports them.
 How it works: a block is read into one buffer that is used again and again, so its bytes are in the

@@ -1,6 +1,6 @@
 """How a ledger lies in an object, and what the object is called.
 
-Rules of the room: bytes in, bytes out. The layout is in `docs/FORMAT.md`. Do not change: stored.
+Invariants: bytes in, bytes out. The layout is in `docs/FORMAT.md`. Do not change: stored.
 An object follows from its ledger alone, so two brokers that offload one ledger write the same
 bytes under the same name. The checksum of a block begins with the ledger's id and the block's
 number: a block in another's place does not match.

@@ -1,6 +1,6 @@
 """Writing a ledger's object, and reading it back before anybody relies on it.
 
-Rules of the room: streams; memory is a few pieces, whatever the ledger's size. Checksums are made
+Invariants: streams; memory is a few pieces, whatever the ledger's size. Checksums are made
 from the bytes as the ledger store gave them, and compared with what object storage gives back.
 """
 

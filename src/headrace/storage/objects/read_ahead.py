@@ -1,6 +1,6 @@
 """Ranges of objects in bounded memory: what was read lately, and what will be wanted next.
 
-Rules of the room: one loop's thread; whoever waits for a range may be cancelled, the request for
+Invariants: one loop's thread; whoever waits for a range may be cancelled, the request for
 it goes on and serves the next who asks. Bytes enter the cache only after their checksums matched.
 
 How it works: bytes come and go in *runs* of whole blocks. A miss behind another run is taken for

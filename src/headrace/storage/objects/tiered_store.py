@@ -1,6 +1,6 @@
 """A ledger store with object storage beneath: LedgerStore's contract, and the tier's.
 
-Rules of the room: what is not offloaded is the inner store's alone, and costs one look into a dict
+Invariants: what is not offloaded is the inner store's alone, and costs one look into a dict
 here. The log says which ledgers are offloaded (`attach`); this class never guesses from names. An
 object is trusted after it was read back whole, and its bytes are checked whenever they are read.
 

@@ -1,6 +1,6 @@
 """A client in another language: a program that a worker starts, feeds with lines and listens to.
 
-Rules of the room: the program knows Kafka, the worker the history. The worker stamps an invocation
+Invariants: the program knows Kafka, the worker the history. The worker stamps an invocation
 before it hands it over and an end when it hears of it, so what lies between the two is longer than
 it was, never shorter. Whatever the program does dies and stands still with its worker: it ends when
 its standard input does, and a fault meets the group of processes (`crew.Client`).
@@ -162,7 +162,7 @@ def _produce(context: Context, child: Child) -> None:
     listener = _Listener(context, child)
     while not context.over.is_set() and not listener.gone.is_set():
         for _ in range(burst(context) if len(listener.flying) < IN_FLIGHT_MAX else 0):
-            topic, part = context.chance.choice(context.places)
+            topic, part = context.rng.choice(context.places)
             value, data = context.begin_send(topic, part)
             listener.flying[value] = topic, part
             child.tell("send", topic, part, value, base64.b64encode(data).decode())
@@ -221,7 +221,7 @@ def _consume(context: Context, child: Child) -> None:
         if "error" in answer:
             context.note("poll failed", error=answer["error"][:200])
             context.pause(0.1)
-        elif progress.ends and context.chance.random() < COMMIT_CHANCE:
+        elif progress.ends and context.rng.random() < COMMIT_CHANCE:
             commit_all(progress, member.commit, lambda: member.identity)
     member.ask("close")
 

@@ -1,6 +1,6 @@
 """A client in Go, over franz-go: how it is built and started, and with which settings.
 
-Rules of the room: its modules are pinned in `go_client/go.sum` and come from where Go gets them.
+Invariants: its modules are pinned in `go_client/go.sum` and come from where Go gets them.
 It is built once, into the cache, and again when its source or the compiler changes.
 """
 
@@ -77,8 +77,8 @@ def _run(command: list[str]) -> str:
 def run_go_producer(context: Context) -> None:
     """Idempotent, as franz-go is by default."""
     settings: dict[str, object] = {
-        "linger_ms": context.chance.choice((0, 1, 20)),
-        "compression": context.chance.choice(("none", *CODECS)),
+        "linger_ms": context.rng.choice((0, 1, 20)),
+        "compression": context.rng.choice(("none", *CODECS)),
     }
     produce(context, _command(context, "producer", settings))
 

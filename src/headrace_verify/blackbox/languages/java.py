@@ -1,6 +1,6 @@
 """Apache Kafka's own client in Java: how it is started, and with which settings.
 
-Rules of the room: the jars are pinned in `java_client/jars.txt`. The program is one source, which
+Invariants: the jars are pinned in `java_client/jars.txt`. The program is one source, which
 Janino compiles at each start: a runtime without a compiler does.
 """
 
@@ -52,8 +52,8 @@ def run_java_producer(context: Context) -> None:
     settings = _settings(context) | {
         "acks": "all",
         "enable.idempotence": "true",
-        "linger.ms": context.chance.choice((0, 1, 20)),
-        "compression.type": context.chance.choice(CODECS) if is_compressed else "none",
+        "linger.ms": context.rng.choice((0, 1, 20)),
+        "compression.type": context.rng.choice(CODECS) if is_compressed else "none",
         "request.timeout.ms": 5_000,
         "delivery.timeout.ms": 3_600_000,
         "max.block.ms": 10_000,

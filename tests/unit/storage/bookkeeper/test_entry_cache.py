@@ -15,23 +15,23 @@ from headrace.storage.bookkeeper.entry_cache import ENTRY_OVERHEAD_BYTES, EntryC
 
 @given(st.integers(0, 10_000), st.integers(500, 6_000))
 def test_what_it_gives_is_what_was_put_and_it_holds_no_more_than_it_may(seed, bytes_max):
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     cache = EntryCache(bytes_max)
-    content = {ledger: chance.randbytes(1_000) for ledger in (1, 2)}
-    cuts = {ledger: sorted(chance.sample(range(1, 1_000), 12)) for ledger in content}
+    content = {ledger: rng.randbytes(1_000) for ledger in (1, 2)}
+    cuts = {ledger: sorted(rng.sample(range(1, 1_000), 12)) for ledger in content}
     entries = {
         ledger: list(zip([0, *cuts[ledger]], [*cuts[ledger], 1_000], strict=True))
         for ledger in content
     }
     for _ in range(60):
-        ledger = chance.choice([1, 2])
-        if chance.random() < 0.02:
+        ledger = rng.choice([1, 2])
+        if rng.random() < 0.02:
             cache.forget(ledger)
-        begin, end = chance.choice(entries[ledger])
+        begin, end = rng.choice(entries[ledger])
         cache.put(ledger, begin, memoryview(content[ledger])[begin:end])
         assert cache.get(ledger, begin, end - begin) == content[ledger][begin:end]
         assert cache.bytes_held <= max(bytes_max, end - begin + ENTRY_OVERHEAD_BYTES)
-        position, size = chance.randrange(1_000), chance.randrange(1, 400)
+        position, size = rng.randrange(1_000), rng.randrange(1, 400)
         found = cache.get(ledger, position, size)
         assert found is None or bytes(found) == content[ledger][position : position + size]
     for ledger in content:

@@ -192,12 +192,12 @@ def test_where_a_ledger_ends_by_its_last_entry():
 
 
 @given(st.lists(st.integers(1, 200_000), max_size=60), st.randoms())
-def test_the_index_leads_to_an_entry_shortly_before_the_position(sizes, chance):
+def test_the_index_leads_to_an_entry_shortly_before_the_position(sizes, rng):
     index = EntryIndex()
     starts = [sum(sizes[:at]) for at in range(len(sizes))]
     order = list(enumerate(starts))
-    if chance.random() < 0.5:
-        chance.shuffle(order)  # as readers learn it
+    if rng.random() < 0.5:
+        rng.shuffle(order)  # as readers learn it
         in_order = False
     else:
         in_order = True

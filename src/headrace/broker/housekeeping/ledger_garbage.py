@@ -1,6 +1,6 @@
 """Collects what crashes and deleted topics leave behind over storage that brokers share.
 
-Rules of the room: one broker sweeps, the same that all would name. What no chain names is deleted
+Invariants: one broker sweeps, the same that all would name. What no chain names is deleted
 only after it has been seen like that for a long while: a ledger that was just made is not yet in
 its chain, and a broker that was stopped for a time must not find its ledger gone, since the bookies
 forget with the ledger that it was fenced (docs/BOOKKEEPER.md, invariant I7). Ledgers of a living
@@ -46,7 +46,7 @@ SWEEPER = UUID(int=0)
 """What is placed on the brokers like a topic, to choose the one that sweeps."""
 
 
-class Sweep:
+class LedgerGarbageCollector:
     """The sweeper of one broker."""
 
     def __init__(

@@ -1,6 +1,6 @@
 """Waits until the picture of owners shows what somebody was promised.
 
-Rules of the room: reads a ClusterView and changes nothing. Whoever acts on changes tells of each
+Invariants: reads a ClusterView and changes nothing. Whoever acts on changes tells of each
 round (`told`), after it has acted.
 """
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 SERVED_WAIT_S = 2.0
 
 
-class Settling:
+class OwnershipWaiter:
     """What may be waited for."""
 
     def __init__(self, view: ClusterView, me: int) -> None:
@@ -29,7 +29,7 @@ class Settling:
         self._me = me
         self._news = asyncio.Event()
 
-    def told(self) -> None:
+    def notify(self) -> None:
         """Another round of changes has been acted upon."""
         self._news.set()
 

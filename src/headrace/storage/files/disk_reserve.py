@@ -43,7 +43,7 @@ class NoRoomError(OSError):
     size = 0
 
 
-class Room:
+class DiskReserve:
     """How much may still be appended."""
 
     __slots__ = ("_began", "_budget", "_disk", "_is_quota", "_path", "_wanted", "is_full")

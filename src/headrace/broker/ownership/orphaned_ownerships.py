@@ -1,6 +1,6 @@
 """Partitions that a broker was given, of topics that were gone before it heard of them.
 
-Rules of the room: a topic's first owners are written together with it, so one that is deleted at
+Invariants: a topic's first owners are written together with it, so one that is deleted at
 once may have owners who never knew it, and who would stand in the metadata for ever: whoever
 deletes it waits for them, and where no sweep looks nobody else takes them away. The metadata store
 is asked before one is given up: the news of a topic may be on their way, and the owners of one with
@@ -31,7 +31,7 @@ WAIT_S = 0.5
 """For the news of the topic: they come some milliseconds after those of its owners, if at all."""
 
 
-class Unheard:
+class OrphanedOwnerships:
     """Gives up what one life of a broker owns of topics that are not there."""
 
     def __init__(

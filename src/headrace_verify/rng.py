@@ -1,6 +1,6 @@
 """Seeded chance: one number decides a whole run.
 
-Rules of the room: every draw of an attack comes from here, so that a seed replays it.
+Invariants: every draw of an attack comes from here, so that a seed replays it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Points at which a simulated run may do what is legal and rare, as its seed says.
 
-Rules of the room: pure. Whoever stands for the outside world (loop, network, metadata, bookies)
+Invariants: pure. Whoever stands for the outside world (loop, network, metadata, bookies)
 asks at a point whether it should misbehave; `nudges` asks on behalf of the brokers' own choices.
 Each point has a chance of its own, so that one can be left out without changing the others. What is
 done there must be allowed at any time, on a sound machine too: it is no fault, needs no healing.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace_verify.chance import seeded
+from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ QUIET_CHANCE = 0.2
 """Seeds at which nothing of this happens."""
 
 
-class Mischief:
+class FaultPoints:
     """What one run may do, and what it did."""
 
     def __init__(self, seed: str, points: Sequence[str]) -> None:
@@ -56,8 +56,8 @@ class Mischief:
 
     def does(self, point: str) -> bool:
         """Whether to misbehave here and now."""
-        chance = self._chances.get(point)
-        if chance is None or self.is_over or chance.random() >= POINTS[point]:
+        rng = self._chances.get(point)
+        if rng is None or self.is_over or rng.random() >= POINTS[point]:
             return False
         self.hits[point] = self.hits.get(point, 0) + 1
         return True
@@ -69,7 +69,7 @@ class Mischief:
 
 def draw_points(seed: int) -> tuple[str, ...]:
     """The points of a run: a random half of them, or none."""
-    chance = seeded(f"simulation {seed} mischief")
-    if chance.random() < QUIET_CHANCE:
+    rng = seeded(f"simulation {seed} mischief")
+    if rng.random() < QUIET_CHANCE:
         return ()
-    return tuple(point for point in POINTS if chance.random() < 0.5)
+    return tuple(point for point in POINTS if rng.random() < 0.5)

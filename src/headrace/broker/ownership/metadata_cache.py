@@ -1,6 +1,6 @@
 """A picture in memory of all keys under one prefix of the metadata store, kept up to date.
 
-Rules of the room: knows keys and entries, not what they mean. `changed(key, entry)` is called for
+Invariants: knows keys and entries, not what they mean. `changed(key, entry)` is called for
 every key that is there at the start and for each change after it (None: the key is gone), and
 `settled()` once after each bundle of changes. A fact that cannot be read is reported and left out:
 it must not hide all others. Changes are read in bundles, so that a thousand owners that change at
@@ -29,7 +29,7 @@ BUNDLE_MAX = 256
 RETRY_S = 0.2
 
 
-class Follower:
+class MetadataCache:
     """Follows one prefix from `start` on, until its tasks are closed."""
 
     def __init__(

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.errors import DiskFull
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.files.room import NoRoomError, Room
+from headrace.storage.files.disk_reserve import DiskReserve, NoRoomError
 
 MIB = 1 << 20
 TOTAL = 200 * MIB
@@ -23,13 +23,13 @@ class _Disk(SystemDisk):
         return self.free, TOTAL
 
 
-def _room() -> tuple[Room, _Disk]:
+def _room() -> tuple[DiskReserve, _Disk]:
     disk = _Disk()
-    return Room(disk, "/data"), disk
+    return DiskReserve(disk, "/data"), disk
 
 
 def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.levelname for record in caplog.records if record.name.endswith(".room")]
+    return [record.levelname for record in caplog.records if record.name.endswith(".disk_reserve")]
 
 
 def test_appends_are_refused_before_they_need_the_reserve() -> None:

@@ -12,7 +12,7 @@ import pytest
 from headrace.errors import StorageUnavailable
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.files import FileLedgerStore, tails
+from headrace.storage.files import FileLedgerStore, segment_write_buffer
 
 
 class Disk(SystemDisk):
@@ -60,23 +60,23 @@ async def all_of(store, ledger):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_reads_find_every_byte_wherever_it_is(tmp_path, monkeypatch, seed):
-    monkeypatch.setattr(tails, "SMALL_BYTES", 700)
-    monkeypatch.setattr(tails, "TAIL_BYTES_MAX", 3_000)
-    monkeypatch.setattr(tails, "KEPT_BYTES_MAX", 5_000)
+    monkeypatch.setattr(segment_write_buffer, "SMALL_BYTES", 700)
+    monkeypatch.setattr(segment_write_buffer, "TAIL_BYTES_MAX", 3_000)
+    monkeypatch.setattr(segment_write_buffer, "KEPT_BYTES_MAX", 5_000)
 
     async def main():
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         store = await open_store(tmp_path / "data", checkpoint_bytes=60_000)
         contents = {await store.create(): b"" for _ in range(4)}
         appends = 0
         while appends < 300 or store.counters.checkpoints < 2:
             appends += 1
-            ledger = chance.choice(list(contents))
-            data = chance.randbytes(chance.choice((1, 90, 699, 700, 2_000)))
-            await append(store, ledger, data, chance.choice((None, 1_000)))
+            ledger = rng.choice(list(contents))
+            data = rng.randbytes(rng.choice((1, 90, 699, 700, 2_000)))
+            await append(store, ledger, data, rng.choice((None, 1_000)))
             contents[ledger] += data
-            start = chance.randrange(len(contents[ledger]))
-            size = chance.choice((1, 50, 5_000))
+            start = rng.randrange(len(contents[ledger]))
+            size = rng.choice((1, 50, 5_000))
             wanted = contents[ledger][start : start + size]
             cached = store.read_cached(ledger, start, size)
             assert cached is None or bytes(cached) == wanted
@@ -113,8 +113,8 @@ def test_a_segment_is_written_once_for_many_small_appends(tmp_path):
 
 
 def test_memory_stays_bounded_however_many_ledgers_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(tails, "KEPT_BYTES_MAX", 10_000)
-    monkeypatch.setattr(tails, "KEPT_LEDGERS_MAX", 30)
+    monkeypatch.setattr(segment_write_buffer, "KEPT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(segment_write_buffer, "KEPT_LEDGERS_MAX", 30)
 
     async def main():
         store = await open_store(tmp_path / "data")

@@ -1,6 +1,6 @@
 """Small appends on their way to the segments: kept in memory, written many at a time.
 
-Rules of the room: knows bytes and positions, not files. The WAL holds all that is kept here, so a
+Invariants: knows bytes and positions, not files. The WAL holds all that is kept here, so a
 crash loses nothing: recovery brings it to the segments. Whoever reads looks here, too.
 How it works: a call of the system for each small append to each ledger is what a broker with many
 partitions would do most (2.5 of 3.4 us an append to 100 ledgers here, 8.6 of 9.7 to 2,000, whose
@@ -46,7 +46,7 @@ class Tail:
         return self.parts[0]
 
 
-class Tails:
+class SegmentWriteBuffer:
     """What is kept of all ledgers, those first that began first."""
 
     __slots__ = ("_bytes", "_ledgers")
