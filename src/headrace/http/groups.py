@@ -101,7 +101,7 @@ class GroupOperations:
         await self._node.group_administration.ensure_offsets_topic()
         return self._node.share_group_administration.has(group_id)
 
-    async def _classic(self, group_id: str) -> GroupDescription:
+    async def _described(self, group_id: str) -> GroupDescription:
         """Raises GroupUnknown, NotCoordinator."""
         (described,) = await self._node.group_administration.describe([group_id])
         if described.error is not None:
@@ -126,10 +126,10 @@ class GroupOperations:
                     for one in known.members.values()
                 ],
             }
-        described = await self._classic(group_id)
+        described = await self._described(group_id)
         return {
             "group": group_id,
-            "type": "classic",
+            "type": described.group_type,
             "state": described.state,
             "members": [
                 {
@@ -156,7 +156,7 @@ class GroupOperations:
 
     async def _require_empty(self, group_id: str) -> None:
         """Raises GroupUnknown, GroupNotEmpty, NotCoordinator."""
-        if (await self._classic(group_id)).members:
+        if (await self._described(group_id)).members:
             raise GroupNotEmpty(f"group {group_id!r} has members: stop its consumers first")
 
     # --- offsets -----------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class GroupOperations:
             return {"group": group_id, "offsets": found}
         committed = await self._committed(group_id)
         if not committed:
-            await self._classic(group_id)
+            await self._described(group_id)
         return {
             "group": group_id,
             "offsets": [

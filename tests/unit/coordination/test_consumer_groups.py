@@ -327,6 +327,7 @@ def test_a_tool_of_the_classic_protocol_sees_the_group(rig):
         "consumer",
         "uniform",
     )
+    assert group.group_type == "consumer"
     assert read_assignment(group.members[0].assignment) == {"t": (0, 1, 2, 3)}
 
 

@@ -276,6 +276,7 @@ def test_a_stable_group_is_described_with_metadata_and_assignment():
         "consumer",
         "range",
     )
+    assert group.group_type == "classic"
     assert group.members == [(a, None, "c", "/127.0.0.1", subscription("t"), a.encode())]
     assert (other.state, type(other.error)) == ("Dead", GroupUnknown)
 

@@ -377,6 +377,8 @@ class GroupDescription:
     protocol_type: str = ""
     protocol_name: str = ""
     members: list[MemberDescription] = field(default_factory=list)
+    group_type: str = "classic"
+    """`classic` or `consumer`, as ListGroups names them (KIP-848)."""
 
 
 @dataclass(slots=True)

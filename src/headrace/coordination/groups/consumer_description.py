@@ -121,5 +121,11 @@ def describe_as_classic(consumer: ConsumerGroup, topics: TopicView) -> GroupDesc
     state = consumer.state()
     name = _assignor(consumer) if members else ""
     return GroupDescription(
-        consumer.group_id, None, _CLASSIC_STATES.get(state, state), _CONSUMER, name, members
+        consumer.group_id,
+        None,
+        _CLASSIC_STATES.get(state, state),
+        _CONSUMER,
+        name,
+        members,
+        group_type=_CONSUMER,
     )
