@@ -184,12 +184,12 @@ def test_writing_a_segment_again_leaves_alone_what_the_checkpoint_vouches_for():
         # Readable, but no sync of the WAL has covered it: the checkpoint covers it by its length.
         store.append(ledger, [bytes(1_000)], 1_000, 60_000)
         await asyncio.sleep(0)
-        await maintenance._write_checkpoint(1)
+        await maintenance._write_checkpoint(maintenance._wal.number)
         store.append(ledger, [bytes(500)], 500, 60_000)
         await asyncio.sleep(0)
         store._ledgers[ledger].must_rewrite = True
         begun_at = len(disk.operations)
-        await maintenance._write_checkpoint(1)
+        await maintenance._write_checkpoint(maintenance._wal.number)
         inode = disk.names[f"data/ledgers/{ledger & 0xFF:02x}"][f"{ledger:016x}.ledger"]
         writes = [op for op in disk.operations[begun_at:] if op[:2] == ("write", inode)]
         assert {(at, len(data)) for _, _, at, data in writes} == {(1_000, 500)}

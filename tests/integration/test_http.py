@@ -116,6 +116,7 @@ def test_a_damaged_partition_is_named_and_hides_nothing_else(own_broker):
         if b"damageddamaged" in path.read_bytes()
     ]
     assert damaged
+    own_broker.is_damaged = True
     for path in damaged:
         data = bytearray(path.read_bytes())
         data[data.index(b"damageddamaged")] ^= 1

@@ -8,6 +8,7 @@ import time
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import NamedTuple
+from uuid import UUID
 
 from tests.integration.in_process import TIMEOUT_S, append, broker, move, serve, until
 
@@ -20,6 +21,7 @@ class Asked(NamedTuple):
     """A topic of a Metadata request."""
 
     name: str
+    topic_id: UUID = UUID(int=0)
 
 
 def read_one(consumer) -> bytes:
@@ -77,7 +79,16 @@ def test_metadata_names_no_leader_that_is_not_among_its_brokers() -> None:
             one.topics.create = create_late  # type: ignore[method-assign,assignment]
             asked = (Asked("t"), Asked("new"))
             answer = await handle_metadata(
-                one, SimpleNamespace(topics=asked), SimpleNamespace(version=9)
+                one,
+                SimpleNamespace(
+                    topics=asked,
+                    allow_auto_topic_creation=True,
+                    include_topic_authorized_operations=False,
+                    include_cluster_authorized_operations=False,
+                ),
+                SimpleNamespace(
+                    version=9, session=SimpleNamespace(listener="PLAINTEXT", principal=None)
+                ),
             )
             assert [topic["error_code"] for topic in answer["topics"]] == [0, 0]
             leaders = {p["leader_id"] for t in answer["topics"] for p in t["partitions"]}

@@ -45,7 +45,8 @@ def restored(run: Run, saved: dict[str, object]) -> None:
 def test_no_broker_starts_over_a_zookeeper_that_is_older_than_the_bookies(seed, caplog):
     run = Run(draw_scenario(seed, 60.0, is_lone=False)._replace(points=()))
     cluster = run.cluster
-    caplog.set_level(logging.INFO, "headrace")
+    for name in ("headrace", "headrace_verify"):
+        caplog.set_level(logging.INFO, name)
 
     async def play() -> None:
         cluster.start()
@@ -67,8 +68,11 @@ def test_no_broker_starts_over_a_zookeeper_that_is_older_than_the_bookies(seed, 
         refusals = [text for text in caplog.messages if "cannot start" in text]
         assert refusals
         assert all("a back-up that is older than they are" in text for text in refusals)
-        operator.Operator(cluster)._repair()
-        assert await cluster.wait_up(UP_S), "given up, as the operator said"
+        for _ in range(2):  # a ledger that was made ahead may be refused by itself
+            operator.Operator(cluster)._repair()
+            if await cluster.wait_up(UP_S):
+                return
+        raise AssertionError("given up, as the operator said, and refused all the same")
 
     run.loop.run_until_complete(play())
     run.cluster.network.is_over = True

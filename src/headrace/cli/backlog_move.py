@@ -99,23 +99,26 @@ def _move_consumer(
     bounds: dict[Partition, Bounds],
     options: dict[str, Any],
 ) -> int:
+    producer: Client | None = None
+    if not options["dry_run"]:
+        # It ends what a former run left open, so that the offsets which that one committed count.
+        producer = session.producer(
+            {"transactional.id": f"headrace-backlog.{group}.{topic}", "partitioner": PARTITIONER}
+        )
+        begin_transactions(session, producer)
     refuse_active(session, group)
     committed = committed_offsets(session, group)
     starts = {p: first_unread(committed.get(p), b) for p, b in bounds.items()}
     ends = {p.number: b.latest for p, b in bounds.items() if starts[p] < b.latest}
     left = sum(bounds[p].latest - start for p, start in starts.items() if p.number in ends)
-    if options["dry_run"] or not ends:
+    if producer is None or not ends:
         return left
     library = kafka()
     consumer = session.consumer(
         {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
     )
-    producer = session.producer(
-        {"transactional.id": f"headrace-backlog.{group}.{topic}", "partitioner": PARTITIONER}
-    )
     moved, throttle = 0, _Throttle(options["rate"])
     try:
-        begin_transactions(session, producer)
         consumer.assign(
             [library.TopicPartition(topic, p.number, s) for p, s in starts.items()
              if p.number in ends]

@@ -46,7 +46,12 @@ ITEMS_MAX: Final = 1_000
 REASON: Final = "reason"
 _RECEIPT: Final = text(200, 1)
 _MESSAGE_ID: Final = text(255, 1)
-_REFERENCE: Final = fields(receipt=_RECEIPT, message_id=_MESSAGE_ID, reason=text(1_000))
+_REFERENCE: Final[Schema] = {
+    "oneOf": [
+        fields(required=["receipt"], receipt=_RECEIPT, reason=text(1_000)),
+        fields(required=["message_id"], message_id=_MESSAGE_ID, reason=text(1_000)),
+    ]
+}
 
 
 class DelayedOperations:
@@ -169,15 +174,15 @@ class DelayedOperations:
         if len(reference) != 1:
             raise RequestInvalid("name each message by its receipt or by its message_id")
         numbers: Sequence[int]
-        if "receipt" in one:
-            partition, number = _parse(one["receipt"], 2) or (-1, -1)
-            topic.check_partition(partition)
-            numbers = [partition]
-            command = SettleCommand(number, "", is_commit, one.get(REASON, ""))
-        else:
-            numbers = self._numbers(call, topic)
-            command = SettleCommand(-1, one["message_id"], is_commit, one.get(REASON, ""))
         try:
+            if "receipt" in one:
+                partition, number = _parse(one["receipt"], 2) or (-1, -1)
+                topic.check_partition(partition)
+                numbers = [partition]
+                command = SettleCommand(number, "", is_commit, one.get(REASON, ""))
+            else:
+                numbers = self._numbers(call, topic)
+                command = SettleCommand(-1, one["message_id"], is_commit, one.get(REASON, ""))
             for number in numbers:
                 outcome = await self._node.timers.settle(topic, number, command)
                 if outcome is not None:

@@ -12,6 +12,7 @@ import pytest
 from face_rig import Rig, broker
 
 from headrace.broker.coordinators.delays import NoDelays
+from headrace.broker.services import admission
 from headrace.errors import StorageUnavailable
 from headrace.kafka import apis
 from headrace.kafka.error_codes import INVALID_RECORD, NONE, NOT_LEADER_OR_FOLLOWER
@@ -103,6 +104,33 @@ def test_a_batch_is_split_into_what_is_due_and_what_is_not(codec):
             assert (answer.error_code, answer.base_offset) == (NONE, -1)
             assert rig.node.topics.get("t").partitions[0].end_offset == 3
             assert rig.node.appends.delayed_total == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_fault_while_a_batch_is_split_answers_it_and_holds_up_no_other(monkeypatch):
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs=ON)
+            kept = _kept(rig)
+            kept.is_prompt = False
+            first = asyncio.create_task(_ask(rig, _batch({b"a": LATER})))
+            while not kept.completions:
+                await asyncio.sleep(0)
+            faulty = asyncio.create_task(_ask(rig, _batch({b"b": LATER, b"c": []})))
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+            def fail(*_: object) -> None:
+                raise AssertionError("as for records whose times cannot be encoded together")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(admission, "without_records", fail)
+                kept.completions[0].succeed()
+                assert (await first).error_code == NONE
+                assert (await faulty).error_code == INVALID_RECORD
+            answer = await _ask(rig, _batch({b"d": []}))
+            assert (answer.error_code, answer.base_offset) == (NONE, 0)
 
     asyncio.run(scenario())
 

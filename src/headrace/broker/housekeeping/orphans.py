@@ -54,6 +54,10 @@ async def collect_orphans(
         topic_id, number = partition_of_key(entry.key)
         chained.add((topic_id, number))
         owner = owners.get((topic_id, partition_of_companion(number)))
+        if has_neighbours and owner is None:
+            # Its owner is not known: the ledgers of its chain are deleted in no folder.
+            used |= PartitionFact.decode(entry.value).local_ledgers
+            continue
         if has_neighbours and owner != broker_id:
             continue  # another broker's, in another folder
         if topic_id in topics.by_id:

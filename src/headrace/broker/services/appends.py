@@ -286,7 +286,7 @@ class Appends:
             self._check_room(size)
             self._waiting_bytes += size
             queue.append(write)
-        elif not self._begin(write):
+        elif not self._begin_or_refuse(write):
             self._queues[write.partition] = deque()
 
     def _check_room(self, size: int) -> None:
@@ -302,11 +302,19 @@ class Appends:
             write = queue.popleft()
             self._waiting_bytes -= len(write.records)
             try:
-                if not self._begin(write):
+                if not self._begin_or_refuse(write):
                     return
             except HeadraceError as error:
                 write.then(error)
         del self._queues[partition]
+
+    def _begin_or_refuse(self, write: _Write) -> bool:
+        """As `_begin`. Raises HeadraceError, whatever else went wrong: a batch that ended without
+        an answer would hold up all later ones of its partition."""
+        try:
+            return self._begin(write)
+        except Exception as fault:
+            raise _refusal(write, fault) from fault
 
     def _begin(self, write: _Write) -> bool:
         """Open the batch if it must be, and append it; False if that takes until `_advance`.
@@ -364,8 +372,8 @@ class Appends:
     def _store_or_fail(self, write: _Write) -> bool:
         try:
             return self._store(write)
-        except HeadraceError as error:
-            write.then(error)
+        except Exception as fault:  # noqa: BLE001 - as in `_begin_or_refuse`
+            write.then(_refusal(write, fault))
             return True
 
     def _store(self, write: _Write) -> bool:
@@ -470,6 +478,18 @@ class Appends:
             if not self._store_or_fail(write):
                 return
         self._advance(write.partition)
+
+
+def _refusal(write: _Write, fault: Exception) -> HeadraceError:
+    """What its producer is answered where a batch could not be admitted."""
+    if isinstance(fault, HeadraceError):
+        return fault
+    log.error("%s: a batch could not be admitted", write.partition.name, exc_info=fault)
+    if isinstance(fault, MemoryError):
+        return StorageUnavailable("there is no memory to open the batch: send it again later")
+    return RecordInvalid(
+        "the batch could not be opened, nothing of it is stored: the broker's log has the reason"
+    )
 
 
 def _stored(error: BaseException | None, context: tuple[_Write, Placed]) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from headrace.errors import Fenced, HeadraceError, NotOwner, StorageUnavailable, TopicUnknown
+from headrace.errors import HeadraceError, NotOwner, StorageUnavailable, TopicUnknown
 from headrace.log.producer_state import SEQUENCE_END
 from headrace.records.attributes import DELAY, DELIVER_AT, HALF
 from headrace.records.batch import read_header
@@ -83,7 +83,7 @@ class Deliveries:
                 round_ = list(self._queue)
                 try:
                     await self._deliver([effect for effect, _ in round_])
-                except (NotOwner, Fenced, TopicUnknown) as error:
+                except (NotOwner, TopicUnknown) as error:
                     log.info("%s: delayed records are another broker's: %s", self._data.name, error)
                     self.close()
                     return
@@ -141,12 +141,13 @@ class Deliveries:
     ) -> list[Completion]:
         completions: list[Completion] = []
         at = 0
+        bytes_max = min(BATCH_BYTES, self._data.config.max_message_bytes * 3 // 4)
         while at < len(timers):
             size, upto = 0, at
-            while upto < len(timers) and (upto == at or size < BATCH_BYTES):
+            while upto < len(timers) and (upto == at or size < bytes_max):
                 size += len(timers[upto].body)
                 upto += 1
-            if upto > at + 1 and size > BATCH_BYTES:
+            if upto > at + 1 and size > bytes_max:
                 upto -= 1
             batch = self._encode(producer_id, first + at, timers[at:upto])
             completions.append(await self._append_batch(batch))

@@ -14,6 +14,7 @@ from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.timers.deliveries import Deliveries
 from headrace.broker.timers.timer_bodies import TimerBodies
 from headrace.broker.timers.timer_log import TimerLog
+from headrace.broker.topics.topic_config import half_config
 from headrace.coordination.timers.commands import (
     AnyTimerReply,
     Deliver,
@@ -95,10 +96,16 @@ class HostedTimers:
             else:
                 checks_due(effect.groups)
 
+        def make_machine() -> TimerMachine:
+            # Outcomes and checks go by the topic's settings from the first record on.
+            machine = TimerMachine()
+            machine.state.halves.config = half_config(topic.fact.configs)
+            return machine
+
         self.shard: TimerShard = CoordinatorShard(
             f"timers of {self.data.name}",
             TimerLog(companion, inner, environment.store),
-            TimerMachine,
+            make_machine,
             (LoadedCommand(), TickCommand()),
             CalendarClock(clock),
             tasks,

@@ -217,10 +217,12 @@ class ConsumerDraft:
 
     def revoke_deadline_ms(self, member_id: str) -> int | None:
         """When a member must have revoked what it was asked to; None: nothing."""
-        if self.current_of(member_id).state != UNREVOKED:
+        current, before = self.current_of(member_id), self.group.current.get(member_id)
+        if current.state != UNREVOKED:
             return None
         known = self.group.members.get(member_id)
-        if known is not None and known.revoke_deadline_ms is not None:
+        is_same = before is not None and before.revoking == current.revoking
+        if is_same and known is not None and known.revoke_deadline_ms is not None:
             return known.revoke_deadline_ms
         return self.now_ms + self.members[member_id].rebalance_timeout_ms
 
