@@ -1,9 +1,11 @@
 """A consumer group of the new protocol among clients as real ones behave, on a bad network.
 
-A client has one heartbeat under way at a time; it takes and gives up partitions some time after it
-was asked to, says what it owns when that has changed, and says everything anew when an answer did
-not come. Requests and answers get lost, clients vanish, static ones come back, topics grow and go,
-the coordinator forgets what is not in its log.
+A client has one heartbeat under way at a time, and sends more while it is busy with an assignment:
+it gives up partitions when it begins, and owns the new ones when its callbacks have ended, even if
+an answer has come meanwhile that asks for something else. It sends what it owns after each
+assignment that it has finished, and everything anew when an answer did not come. Requests and
+answers get lost, clients vanish, static ones come back, topics grow and go, the coordinator forgets
+what is not in its log.
 """
 
 from __future__ import annotations
@@ -82,7 +84,10 @@ class Client:
     assignor: str | None
     epoch: int = 0
     owned: set[Place] = field(default_factory=set)
+    finished: set[Place] = field(default_factory=set)
     target: set[Place] | None = None
+    asked: set[Place] | None = None
+    busy_with: set[Place] | None = None
     is_telling_all: bool = True
     said_owned: set[Place] | None = None
     request: ConsumerHeartbeatCommand | None = None
@@ -106,9 +111,9 @@ class Client:
             command.topic_names, command.pattern = self.names, self.pattern
             command.assignor = self.assignor
             self.said_owned = None
-        if self.said_owned != self.owned:
-            command.owned = by_topic(self.owned)
-            self.said_owned = set(self.owned)
+        if self.said_owned != self.finished:
+            command.owned = by_topic(self.finished)
+            self.said_owned = set(self.finished)
         self.is_telling_all = False
         return command
 
@@ -117,7 +122,9 @@ class Client:
         if error is None:
             self.epoch = reply.member_epoch
             if reply.assignment is not None:
-                self.target = {(t, n) for t, numbers in reply.assignment.items() for n in numbers}
+                asked = {(t, n) for t, numbers in reply.assignment.items() for n in numbers}
+                if asked != self.asked:  # the same assignment again is no news to a client
+                    self.asked = self.target = asked
         elif isinstance(error, MemberEpochFenced | MemberUnknown):
             self.begin_anew()
         elif isinstance(error, InstanceIdUnreleased | InstanceIdFenced | GroupFull):
@@ -128,13 +135,21 @@ class Client:
             raise AssertionError(f"a client met {error!r}")
 
     def begin_anew(self) -> None:
-        self.epoch, self.owned, self.target = 0, set(), None
+        self.epoch, self.owned, self.finished, self.target = 0, set(), set(), None
+        self.asked = self.busy_with = None
         self.is_telling_all, self.said_owned = True, None
 
     def reconcile(self) -> None:
-        """Finish what the last assignment asks for: give up first, then take."""
-        if self.target is not None:
-            self.owned, self.target = self.target, None
+        """One step: begin with the last assignment (give up), or end it (take, and report)."""
+        if self.busy_with is not None:
+            self.owned = self.finished = self.busy_with
+            self.busy_with = self.said_owned = None
+        elif self.target is not None:
+            self.owned = self.owned & self.target
+            self.busy_with, self.target = self.target, None
+
+    def has_work(self) -> bool:
+        return self.target is not None or self.busy_with is not None
 
 
 def by_topic(places: set[Place]) -> dict[UUID, frozenset[int]]:
@@ -245,7 +260,7 @@ class History:
             client.is_telling_all = True
 
     def reconcile(self) -> None:
-        client = self._any([c for c in self.running() if c.target is not None])
+        client = self._any([c for c in self.running() if c.has_work()])
         if client is not None:
             client.reconcile()
 
@@ -340,8 +355,9 @@ class History:
                 reply, client.reply = client.reply, None
                 client.take(reply)
                 self.check()
-                client.reconcile()
-                self.check()
+                for _ in range(2):
+                    client.reconcile()
+                    self.check()
             if self._is_quiet():
                 break
             self.rig.advance(300)
@@ -358,7 +374,7 @@ class History:
             and consumer.state() in {"Stable", "Empty"}
             and set(consumer.members) == set(running)
             and all(
-                c.epoch == consumer.epoch and c.target is None and not c.is_telling_all
+                c.epoch == consumer.epoch and not c.has_work() and not c.is_telling_all
                 for c in running.values()
             )
         )

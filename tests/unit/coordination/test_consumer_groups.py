@@ -75,8 +75,51 @@ def test_a_list_from_before_the_revocation_does_not_release(rig):
     told = rig.beat("a", 1, owned={})
     assert told.assignment == {T: (0, 1)}
     assert rig.beat("b", 2).assignment is None
-    assert rig.beat("a", 1).member_epoch == 2, "this one comes after the revocation"
+    assert rig.beat("a", 1).member_epoch == 1, "without a list, it still owns what it owned"
+    assert rig.beat("b", 2).assignment is None
+    assert rig.beat("a", 1, owned={T: {0, 1, 2, 3}}).member_epoch == 1, "a slow client took them"
+    assert rig.beat("b", 2).assignment is None
+    assert rig.beat("a", 1, owned={T: {0, 1}}).member_epoch == 2
     assert rig.beat("b", 2).assignment == {T: (2, 3)}
+
+
+FULL = {"rebalance_timeout_ms": 30_000, "topic_names": ["t"]}
+
+
+def test_after_a_lost_answer_only_what_was_reported_before_is_released(rig):
+    rig.join("a")
+    rig.beat("a", 1, owned={T: {0, 1, 2, 3}})
+    rig.advance(1_000)
+    rig.join("b")
+    rig.beat("a", 1)
+    assert rig.beat("a", 1, owned={T: {0, 1}}, **FULL).member_epoch == 2
+    assert rig.beat("b", 2).assignment == {T: (2, 3)}
+
+
+@pytest.mark.parametrize("is_revoking", [True, False])
+def test_a_member_that_may_be_taking_what_it_must_give_up_is_fenced(rig, is_revoking):
+    rig.join("a")
+    rig.advance(1_000)
+    rig.join("b")
+    if is_revoking:
+        assert rig.beat("a", 1).assignment == {T: (0, 1)}  # this answer is lost
+    assert isinstance(rig.beat("a", 1, owned={}, **FULL).error, MemberEpochFenced)
+    assert rig.beat("b", 2).assignment is None, "it may own them until it joins again"
+    assert rig.join("a").assignment == {T: (0, 1)}
+    assert rig.beat("b", 2).assignment == {T: (2, 3)}
+
+
+def test_a_partition_of_an_answer_that_was_lost_is_taken_away_at_once(rig):
+    rig.join("a")
+    rig.beat("a", 1, owned={T: {0, 1, 2, 3}})
+    rig.topics.set("t", 6)
+    assert rig.beat("a", 1).member_epoch == 2  # this answer is lost
+    rig.advance(1_000)
+    rig.join("b")
+    reply = rig.beat("a", 1, owned={T: {0, 1, 2}}, **FULL)
+    assert reply.error is None
+    assert reply.member_epoch == 3
+    assert reply.assignment == {T: (0, 1, 2)}
 
 
 def test_who_does_not_revoke_in_time_is_removed(rig):

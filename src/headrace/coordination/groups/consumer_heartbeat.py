@@ -26,6 +26,7 @@ from headrace.coordination.groups.consumer_group import (
 )
 from headrace.coordination.groups.consumer_records import (
     STABLE,
+    UNREVOKED,
     ConsumerMemberStored,
     CurrentStored,
 )
@@ -37,7 +38,7 @@ from headrace.coordination.groups.group import (
     MemberSeen,
     refused,
 )
-from headrace.coordination.groups.reconciliation import is_within
+from headrace.coordination.groups.reconciliation import is_within, possibly_owned, still_has
 from headrace.coordination.machine import Decision
 from headrace.coordination.stored_bytes import STRING_SIZE_MAX
 from headrace.errors import (
@@ -52,6 +53,9 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
     from headrace.coordination.groups.config import GroupConfig
     from headrace.coordination.groups.host_commands import GroupReply
 
@@ -174,14 +178,14 @@ def _stay(
         draft.put_member(stored)
     if before is None or _subscription(stored) != _subscription(before):
         draft.bump()
-    reported = command.owned if command.owned is not None or known is None else known.reported
-    had = draft.current_of(member_id).assigned
+    reported = None if known is None else known.reported
+    had = draft.current_of(member_id)
     draft.follow_topics()
     draft.assign()
-    current = draft.reconcile(member_id, reported, has_nothing=is_joining)
+    current = _reconcile(draft, had, command, reported)
     session_ms = now_ms + command.session_timeout_ms
     deadlines = MemberDeadlines(session_ms, draft.revoke_deadline_ms(member_id))
-    draft.touch(member_id, deadlines, reported)
+    draft.touch(member_id, deadlines, reported if command.owned is None else command.owned)
     is_settled = current.state == STABLE and draft.epoch == current.epoch
     changed_ms = consumer.changed_ms if draft.epoch == consumer.epoch else now_ms
     reply = ConsumerHeartbeatReply(
@@ -190,9 +194,38 @@ def _stay(
         current.epoch,
         _interval_ms(changed_ms, command, now_ms, is_settled=is_settled),
     )
-    if is_joining or _is_full(command) or _numbers(current.assigned) != _numbers(had):
+    if is_joining or _is_full(command) or _numbers(current.assigned) != _numbers(had.assigned):
         reply.assignment = {t: tuple(sorted(numbers)) for t, numbers in current.assigned.items()}
     return Decision([*draft.finish()], reply)
+
+
+def _reconcile(
+    draft: ConsumerDraft,
+    had: CurrentStored,
+    command: ConsumerHeartbeatCommand,
+    reported: Mapping[UUID, frozenset[int]] | None,
+) -> CurrentStored:
+    """Bring the member nearer to its target. `reported`: what it reported last that it owns.
+
+    Without a list in the heartbeat the member owns what it owned: nothing is released. A list that
+    may come after a lost answer (a full heartbeat) may come from before the revocation: a partition
+    that the member was given, and has never reported, may be one that it is about to take. Where
+    only such partitions are waited for, the member would not report again: it is fenced, and joins
+    again without partitions. Raises MemberEpochFenced.
+    """
+    member_id, owned = had.member_id, command.owned
+    if command.member_epoch == JOIN_EPOCH:
+        return draft.reconcile(member_id, owned, has_nothing=True)
+    if owned is None or not (_is_full(command) or command.member_epoch != had.epoch):
+        return draft.reconcile(member_id, owned)
+    may_own = possibly_owned(had, owned, reported, command.member_epoch)
+    current = draft.reconcile(member_id, may_own, is_complete=True)
+    if current.state == UNREVOKED and not still_has(owned, current.revoking):
+        raise MemberEpochFenced(
+            f"member {member_id[:100]!r} must give up partitions, and may not know it because an"
+            " answer was lost: give up all partitions and join again"
+        )
+    return current
 
 
 def _numbers(assigned: object) -> object:

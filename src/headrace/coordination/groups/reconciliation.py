@@ -2,9 +2,10 @@
 
 Invariants: pure. A partition is revoked before another member gets it: what a member must give up
 stays with it (`revoking`) until it says that it does not have it any more, and its epoch stays
-until then, too. A member's list of owned partitions counts as an answer to a revocation only if it
-was sent after that: a partition that a member was promised a moment ago may be missing from a list
-that is on its way.
+until then, too. A heartbeat without a list of owned partitions releases nothing, as in Kafka: the
+member owns what it owned. A list counts as an answer to a revocation only if it was sent after
+that: a partition that a member was given a moment ago may be missing from a list that is on its
+way (`possibly_owned`).
 """
 
 from __future__ import annotations
@@ -37,17 +38,18 @@ def reconcile(
 ) -> CurrentStored:
     """The member's next assignment; `current` itself where nothing changes.
 
-    `reported`: what the member says that it has; None: unknown. `is_free` says whether no other
-    member has a partition. `has_nothing`: the member begins anew, and owns no partition.
-    `is_complete`: it takes nothing beyond what is reported before it hears the answer.
+    `reported`: the partitions that the member reports with this request; None: it reports nothing
+    new, so it still owns what it owned. `is_free` says whether no other member has a partition.
+    `has_nothing`: the member begins anew, and owns no partition. `is_complete`: it takes nothing
+    beyond what is reported before it hears the answer.
     """
     if current.state == UNREVOKED:
-        if not has_nothing and _still_has(reported, current.revoking):
+        if not has_nothing and still_has(reported, current.revoking):
             return current
     elif current.state == STABLE and current.epoch == target_epoch:
         return current
     kept, revoking = _split(current.assigned, target)
-    is_given_up = has_nothing or (is_complete and not _still_has(reported, revoking))
+    is_given_up = has_nothing or (is_complete and not still_has(reported, revoking))
     if revoking and not is_given_up:
         return current._replace(state=UNREVOKED, assigned=kept, revoking=revoking)
     is_whole = True
@@ -65,9 +67,10 @@ def reconcile(
     return current if following == current else following
 
 
-def _still_has(
+def still_has(
     reported: Mapping[UUID, frozenset[int]] | None, revoking: Mapping[UUID, Mapping[int, int]]
 ) -> bool:
+    """Whether a member that reported this has something of `revoking`; it has if it is unknown."""
     if reported is None:
         return True
     return any(
@@ -75,6 +78,26 @@ def _still_has(
         for topic_id, numbers in revoking.items()
         for number in numbers
     )
+
+
+def possibly_owned(
+    current: CurrentStored,
+    owned: Mapping[UUID, frozenset[int]],
+    reported: Mapping[UUID, frozenset[int]] | None,
+    member_epoch: int,
+) -> dict[UUID, frozenset[int]]:
+    """What a member may own by the time of the answer that reports `owned` after a lost answer.
+
+    Of what it was given, it may be about to take all that it can know of (assigned at the epoch
+    that it brings, or before) and did not own before (`reported`; None: that is unknown).
+    """
+    found = dict(owned)
+    for side in (current.assigned, current.revoking):
+        for topic_id, epochs in side.items():
+            had = () if reported is None else reported.get(topic_id, ())
+            taking = {n for n, epoch in epochs.items() if epoch <= member_epoch and n not in had}
+            found[topic_id] = found.get(topic_id, frozenset()) | taking
+    return found
 
 
 def _split(
