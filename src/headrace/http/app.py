@@ -26,6 +26,7 @@ from headrace.http.groups import GroupOperations
 from headrace.http.metrics import Metrics
 from headrace.http.openapi import document
 from headrace.http.operations import routes
+from headrace.http.queries import queries
 from headrace.http.queues import Queues
 from headrace.http.records import RecordOperations
 from headrace.http.topics import TopicOperations
@@ -102,6 +103,7 @@ class _App:
         self._asking = 0
         parts = (TopicOperations, RecordOperations, DelayedOperations, GroupOperations, Queues)
         operations = [one for part in parts for one in part(face.node).operations]
+        operations += queries(face.node)
         self._document = document(operations)
         self.routes = [
             Route("/healthz", self._healthz),

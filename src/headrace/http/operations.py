@@ -68,6 +68,7 @@ class Operation:
     is_body_required: bool = True
     answer: Schema = field(default_factory=lambda: {"type": "object"})
     media_type: str = "application/json"
+    success: str = "200"
     is_checked: bool = True
     """False: its handler checks the body, for speed; the schema says the same."""
 
@@ -264,7 +265,7 @@ _PROBLEM_SCHEMA: Final[Json] = {
 _ERRORS: Final = {
     "400": "The request cannot be taken as it is.",
     "403": "Served on loopback alone, or forbidden by the broker.",
-    "404": "There is no such topic or group.",
+    "404": "There is no such topic, group or task.",
     "409": "The request contradicts what there is.",
     "503": "Not now: try again.",
 }
@@ -280,8 +281,8 @@ def described(operations: Sequence[Operation]) -> dict[str, Json]:
 
 def _described(operation: Operation) -> Json:
     problem_content = {PROBLEM: {"schema": _PROBLEM_SCHEMA}}
-    answers: Json = {"200": {"description": "Done."}}
-    answers["200"]["content"] = {operation.media_type: {"schema": operation.answer}}
+    content = {operation.media_type: {"schema": operation.answer}}
+    answers: Json = {operation.success: {"description": "Done.", "content": content}}
     for status, meaning in _ERRORS.items():
         answers[status] = {"description": meaning, "content": problem_content}
     answers["405"] = {"description": "Not a method of this resource."}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import JSONResponse
 
 from headrace import errors
+from headrace.broker.services.background_tasks import TaskUnknown
 from headrace.errors import HeadraceError, Retriable
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ PROBLEM: Final = "application/problem+json"
 _SAME: Final = "change the request: the same one gets the same answer"
 _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ((errors.TopicUnknown, errors.TopicIdUnknown), 404, "create the topic, or check its name"),
+    ((TaskUnknown,), 404, "start it again"),
     ((errors.GroupUnknown,), 404, "check the group's id"),
     ((errors.NotOwner, errors.NotCoordinator), 421, "ask the broker that serves it"),
     ((errors.RequestInvalid, errors.GroupIdInvalid), 400, _SAME),

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from starlette.applications import Starlette
 from tests.unit.kafka.face_rig import Rig, broker
 
+from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.operations import Operation, routes
+from headrace.http.queries import queries
 from headrace.http.queues import Queues
 from headrace.http.records import RecordOperations
 from headrace.http.topics import TopicOperations
@@ -19,7 +21,7 @@ from headrace.http.topics import TopicOperations
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-PARTS = TopicOperations, RecordOperations, GroupOperations, Queues
+PARTS = TopicOperations, RecordOperations, DelayedOperations, GroupOperations, Queues
 
 
 class Web:
@@ -29,6 +31,7 @@ class Web:
         self.node = rig.node
         self.rig = rig
         self.operations: list[Operation] = [one for p in PARTS for one in p(rig.node).operations]
+        self.operations += queries(rig.node)
         self.app = Starlette(routes=routes(rig.node, self.operations, is_local=is_local))
 
     async def ask(

@@ -46,7 +46,10 @@ class _Face:
         self.is_local = True
         self.kafka = self.counters = None
         topics = SimpleNamespace(by_name={})
-        self.node = SimpleNamespace(topics=topics, tasks=Tasks(), space=None, replication=None)
+        unused = dict.fromkeys(
+            ("clock", "group_configs", "randomness", "replication", "shares", "space", "store")
+        )
+        self.node = SimpleNamespace(topics=topics, tasks=Tasks(), timers=None, **unused)
 
 
 async def _ask(served: Any, path: str, host: bytes = b"localhost") -> tuple[int, dict, bytes]:

@@ -43,6 +43,7 @@ from headrace.coordination.shares.commands import (
     ShareReply,
     ShareTickCommand,
     SkipCommand,
+    StatesCommand,
 )
 from headrace.coordination.shares.share_machine import ShareMachine, ShareRecord
 from headrace.errors import GroupUnknown, HeadraceError, NotOwner, TopicUnknown
@@ -57,7 +58,12 @@ if TYPE_CHECKING:
 
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
-    from headrace.coordination.shares.commands import DeadLetter, ShareDescription
+    from headrace.coordination.shares.commands import (
+        DeadLetter,
+        DeliveryState,
+        ShareDescription,
+        StatesReply,
+    )
     from headrace.coordination.shares.config import ShareConfig
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
@@ -275,6 +281,28 @@ class SharePartitions:
         reply = cast("DescribeReply", await hosted.shard.submit(DescribeCommand(group_ids)))
         _check(reply.error)
         return reply.groups
+
+    async def states(
+        self, topic: Topic, number: int, offsets: Sequence[int]
+    ) -> list[list[DeliveryState]]:
+        """What became of the records at `offsets` in each group that has begun on the partition.
+
+        Raises TopicUnknown, NotOwner, StorageUnavailable, CoordinatorLoading.
+        """
+        hosted = await self._host_or_none(topic, number)
+        if hosted is None:
+            return [[] for _ in offsets]
+        reply = cast("StatesReply", await hosted.shard.submit(StatesCommand(offsets)))
+        _check(reply.error)
+        return reply.states
+
+    async def journal(self, topic: Topic, number: int) -> PartitionLog | None:
+        """What the partition's share groups have stored; None where there never was one.
+
+        Raises TopicUnknown, NotOwner, StorageUnavailable.
+        """
+        hosted = await self._host_or_none(topic, number)
+        return None if hosted is None else hosted.journal
 
     async def move_start(self, topic: Topic, number: int, group_id: str, offset: int) -> None:
         """Let the group begin at `offset`; what is in flight is forgotten."""

@@ -51,7 +51,7 @@ from headrace.runtime.completion import Completion
 from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from uuid import UUID
 
     from headrace.broker.coordinators.delays import DelayedBatch, DelayedRecord
@@ -347,9 +347,20 @@ class TimerPartitions:
     async def cancel_by_id(self, topic: Topic, number: int, message_id: str) -> int:
         """Cancel the waiting records that carry this message id; how many."""
         hosted = await self._hosted_or_none(topic, number)
-        state = None if hosted is None else hosted.state
-        if hosted is None or state is None:
+        if hosted is None:
             return 0
+        found = await self._find_by_id(hosted, message_id)
+        return await self._cancel(hosted, [Entry(one.due_ms, one.offset) for one in found])
+
+    async def find_by_id(self, topic: Topic, number: int, message_id: str) -> list[Delayed]:
+        """The waiting records that carry this message id."""
+        hosted = await self._hosted_or_none(topic, number)
+        return [] if hosted is None else await self._find_by_id(hosted, message_id)
+
+    async def _find_by_id(self, hosted: HostedTimers, message_id: str) -> list[Delayed]:
+        state = hosted.state
+        if state is None:
+            return []
         tag, candidates = tag_of(message_id), list[Entry]()
         for at, (bucket, part) in enumerate(state.schedule.parts()):
             candidates += state.schedule.tagged(bucket, part, tag)
@@ -358,12 +369,7 @@ class TimerPartitions:
         candidates = [entry for entry in candidates if state.schedule.has(*entry)]
         wanted = message_id.encode()
         shown = await self._shown(hosted, candidates)
-        entries = [
-            Entry(one.due_ms, one.offset)
-            for one in shown
-            if find_header(one.body.headers, MESSAGE_ID) == wanted
-        ]
-        return await self._cancel(hosted, entries)
+        return [one for one in shown if find_header(one.body.headers, MESSAGE_ID) == wanted]
 
     @staticmethod
     async def _cancel(hosted: HostedTimers, entries: list[Entry]) -> int:
@@ -395,6 +401,18 @@ class TimerPartitions:
         if state is None:
             return [], []
         return list(state.halves.saved()), list(state.halves.outcomes)
+
+    async def half_bodies(
+        self, topic: Topic, number: int, halves: Sequence[Half]
+    ) -> list[tuple[Half, StoredTimer]]:
+        """The records of pending half messages, without those that were settled meanwhile."""
+        hosted = await self._hosted_or_none(topic, number)
+        state = None if hosted is None else hosted.state
+        if hosted is None or state is None:
+            return []
+        pending = [half for half in halves if half.number in state.halves.by_number]
+        found = await hosted.bodies.get([half.offset for half in pending])
+        return [(half, found[half.offset]) for half in pending]
 
     async def settle(self, topic: Topic, number: int, command: SettleCommand) -> Settled | None:
         """Commit or roll back a half message; its outcome, None where it is not of this partition.

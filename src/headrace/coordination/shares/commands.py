@@ -86,6 +86,20 @@ class ShareDescription(NamedTuple):
     next_lock_end_ms: int
 
 
+class DeliveryState(NamedTuple):
+    """What became of one record in one group."""
+
+    group_id: str
+    state: str
+    """`finished` where the start offset has passed it, `waiting` where it was never delivered, else
+    one of the window's states."""
+    deliveries: int
+    owner: str
+    """The member that holds it, while one does."""
+    at_ms: int
+    """The end of the lock, or the earliest next delivery; 0: none."""
+
+
 @dataclass(slots=True)
 class ShareReply:
     """Answers what has nothing more to say."""
@@ -129,6 +143,14 @@ class DescribeReply:
 
     error: HeadraceError | None = None
     groups: list[ShareDescription] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class StatesReply:
+    """For each offset that was asked for, what became of the record in each group, by group id."""
+
+    error: HeadraceError | None = None
+    states: list[list[DeliveryState]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -295,6 +317,17 @@ class DescribeCommand:
 
 
 @dataclass(slots=True)
+class StatesCommand:
+    """What became of the records at these offsets, in every group; changes nothing."""
+
+    offsets: Sequence[int]
+
+    def refused(self, error: HeadraceError) -> StatesReply:
+        """The reply that carries `error`."""
+        return StatesReply(error)
+
+
+@dataclass(slots=True)
 class ShareTickCommand:
     """Time has passed: the host sends it when `next_deadline_ms` is reached."""
 
@@ -325,7 +358,8 @@ ShareCommand = (
     | DeadLetteredCommand
     | RemoveGroupCommand
     | DescribeCommand
+    | StatesCommand
     | ShareTickCommand
     | ShareLoadedCommand
 )
-AnyShareReply = ShareReply | AcquireReply | PeekReply | SettleReply | DescribeReply
+AnyShareReply = ShareReply | AcquireReply | PeekReply | SettleReply | DescribeReply | StatesReply

@@ -18,6 +18,7 @@ from headrace.coordination.shares.commands import (
     AnyShareReply,
     DeadLetter,
     DeadLetteredCommand,
+    DeliveryState,
     DescribeCommand,
     DescribeReply,
     LearnCommand,
@@ -35,6 +36,8 @@ from headrace.coordination.shares.commands import (
     ShareReply,
     ShareTickCommand,
     SkipCommand,
+    StatesCommand,
+    StatesReply,
 )
 from headrace.coordination.shares.delivery import STALE_MIN, STALE_RATIO
 from headrace.coordination.shares.share_group import ShareGroup
@@ -54,7 +57,7 @@ from headrace.coordination.shares.volatile_records import (
     TimePassed,
     VolatileRecord,
 )
-from headrace.coordination.shares.window import ARCHIVED, ARCHIVING
+from headrace.coordination.shares.window import ARCHIVED, ARCHIVING, STATE_NAMES
 from headrace.errors import GroupFull, GroupUnknown, RecordInvalid, RequestInvalid
 
 if TYPE_CHECKING:
@@ -103,6 +106,8 @@ class ShareMachine:
                 return self._decide_open(command)
             case DescribeCommand():
                 return Decision([], self._describe(command))
+            case StatesCommand(offsets):
+                return Decision([], self._states(offsets))
             case LogStartCommand():
                 return self._decide_log_start(command.log_start_offset)
             case ShareTickCommand():
@@ -181,6 +186,10 @@ class ShareMachine:
             if group is not None:
                 reply.groups.append(_describe(group))
         return reply
+
+    def _states(self, offsets: Sequence[int]) -> StatesReply:
+        groups = [self.groups[group_id] for group_id in sorted(self.groups)]
+        return StatesReply(None, [[_state(group, at) for group in groups] for at in offsets])
 
     def next_deadline_ms(self) -> int | None:
         """See Machine."""
@@ -348,6 +357,16 @@ def _decide_acquire(group: ShareGroup, command: AcquireCommand, now_ms: int) -> 
     acquired = [Acquired(one.first, one.last, one.deliveries) for one in locked]
     reply = AcquireReply(None, acquired)
     return Decision([*locked], reply)
+
+
+def _state(group: ShareGroup, offset: int) -> DeliveryState:
+    window = group.window
+    run = window.run_at(offset)
+    if run is None:
+        word = "finished" if offset < window.start else "waiting"
+        return DeliveryState(group.group_id, word, 0, "", 0)
+    word = STATE_NAMES[run.state]
+    return DeliveryState(group.group_id, word, run.count, run.owner, run.at_ms)
 
 
 def _describe(group: ShareGroup) -> ShareDescription:

@@ -1,0 +1,157 @@
+"""Work that goes on after the request that began it: searches, traces, redrives.
+
+Invariants: the number of tasks that run, that are kept after their end, and the results of each are
+bounded. A task is lost when its broker stops: what it has changed by then is durable, and what it
+does is begun again by its client. Knows nothing of what tasks do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import HeadraceError, Rejected, Retriable, StorageUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.runtime.clock import Clock
+    from headrace.runtime.randomness import Randomness
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+RUNNING_MAX: Final = 16
+KEPT_MAX: Final = 64
+"""After their end; the oldest is forgotten first."""
+RESULTS_MAX: Final = 10_000
+RESULT_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of all results of one task, by what it says of their sizes."""
+
+RUNNING: Final = "running"
+DONE: Final = "done"
+FAILED: Final = "failed"
+CANCELLED: Final = "cancelled"
+
+
+class TaskUnknown(Rejected):
+    """There is no such task: it never was, or it ended long ago, or the broker was restarted."""
+
+
+class TooManyTasks(Retriable):
+    """As many tasks run as may."""
+
+
+@dataclass(slots=True)
+class BackgroundTask:
+    """One piece of work; it notes its own progress and results."""
+
+    id: str
+    kind: str
+    asked: dict[str, Any]
+    """What the client asked for."""
+    started_ms: int
+    state: str = RUNNING
+    ended_ms: int = -1
+    error: HeadraceError | None = None
+    progress: dict[str, Any] = field(default_factory=dict)
+    results: list[dict[str, Any]] = field(default_factory=list)
+    result_bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it may keep no further results."""
+        return len(self.results) >= RESULTS_MAX or self.result_bytes >= RESULT_BYTES_MAX
+
+    def add(self, result: dict[str, Any], size_bytes: int) -> None:
+        """Keep a result."""
+        self.results.append(result)
+        self.result_bytes += size_bytes
+
+
+class BackgroundTasks:
+    """The tasks of one broker."""
+
+    def __init__(self, tasks: Tasks, clock: Clock, randomness: Randomness) -> None:
+        self._tasks = tasks
+        self._clock = clock
+        self._randomness = randomness
+        self._known: dict[str, BackgroundTask] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def start(
+        self,
+        kind: str,
+        asked: dict[str, Any],
+        work: Callable[[BackgroundTask], Awaitable[None]],
+    ) -> BackgroundTask:
+        """Begin `work`. Raises TooManyTasks."""
+        if len(self._running) >= RUNNING_MAX:
+            raise TooManyTasks(
+                f"{RUNNING_MAX} tasks run on this broker: wait for one to end, or cancel one"
+            )
+        task = BackgroundTask(
+            self._randomness.uuid().hex, kind, asked, started_ms=self._clock.now_ms()
+        )
+        self._known[task.id] = task
+        running = self._tasks.start(self._run(task, work), f"{kind} {task.id}")
+        self._running[task.id] = running
+        running.add_done_callback(lambda _: self._ended(task))
+        return task
+
+    async def _run(
+        self, task: BackgroundTask, work: Callable[[BackgroundTask], Awaitable[None]]
+    ) -> None:
+        try:
+            await work(task)
+            task.state = DONE
+        except asyncio.CancelledError:
+            task.state = CANCELLED
+            raise
+        except HeadraceError as error:
+            task.state, task.error = FAILED, error
+        except Exception:
+            log.exception("the %s %s met a fault of the broker", task.kind, task.id)
+            task.state = FAILED
+            task.error = StorageUnavailable("the broker met a fault: its log says which")
+
+    def _ended(self, task: BackgroundTask) -> None:
+        if task.state == RUNNING:  # it was cancelled before it began
+            task.state = CANCELLED
+        task.ended_ms = self._clock.now_ms()
+        self._running.pop(task.id, None)
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        ended = [one for one in self._known.values() if one.id not in self._running]
+        for one in ended[:-KEPT_MAX]:
+            del self._known[one.id]
+
+    def list(self, kind: str) -> list[BackgroundTask]:
+        """All tasks of a kind that are known, by id."""
+        return sorted((t for t in self._known.values() if t.kind == kind), key=lambda t: t.id)
+
+    def get(self, kind: str, task_id: str) -> BackgroundTask:
+        """Raises TaskUnknown."""
+        task = self._known.get(task_id)
+        if task is None or task.kind != kind:
+            raise TaskUnknown(
+                f"there is no {kind} {task_id[:40]!r} on this broker: tasks are kept in memory,"
+                f" {KEPT_MAX} of them after their end"
+            )
+        return task
+
+    async def cancel(self, kind: str, task_id: str) -> BackgroundTask:
+        """End a task that runs; one that has ended is forgotten. Raises TaskUnknown."""
+        task = self.get(kind, task_id)
+        running = self._running.get(task_id)
+        if running is None:
+            del self._known[task_id]
+            return task
+        running.cancel()
+        while task_id in self._running:
+            await asyncio.wait([running])
+            await asyncio.sleep(0)  # its end is noted by a callback
+        return task

@@ -1,0 +1,384 @@
+"""Find messages: in the log, among delayed and half messages, and in dead letter topics.
+
+Invariants: reads, never changes. Covers the partitions that this broker serves; a client asks each
+broker for its own (docs/decisions). One call ends at its limit of messages or of time, and says
+where the next one goes on; it holds no more than one page. Work is done in slices of one read, the
+loop has its turn after each, and at most RUNNING_MAX searches are in progress at a time.
+How it works: a batch is decompressed and its bytes are searched for the texts that a match must
+hold; only batches that hold them are decoded. There is no index: see docs/QUEUES.md for figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.shares.dead_letters import H_TOPIC
+from headrace.broker.shares.share_reads import BatchesRead
+from headrace.coordination.timers.schedule import Entry
+from headrace.errors import (
+    BatchCorrupt,
+    NotOwner,
+    RecordInvalid,
+    UnsupportedForMessageFormat,
+)
+from headrace.log.reading import fetch, offset_of_time
+from headrace.log.visibility import READ_COMMITTED
+from headrace.records.batch import read_header
+from headrace.records.bodies import decode_body
+from headrace.records.codec import Record, decode_batch, payload_of
+from headrace.records.matching import TIME_MAX, Condition, holds_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from headrace.broker.shares.share_partitions import SharePartitions
+    from headrace.broker.timers.timer_partitions import TimerPartitions
+    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
+    from headrace.coordination.shares.commands import DeliveryState
+    from headrace.log.partition_log import PartitionLog
+    from headrace.records.bodies import Body
+    from headrace.storage.ledger import LedgerStore
+
+READ_BYTES: Final = 256 * 1024
+"""Of one slice: about a millisecond."""
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+RUNNING_MAX: Final = 4
+FOUND_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of the values of one page; the last one may go beyond."""
+DELAYED_AT_ONCE: Final = 500
+LATE_MS: Final = 3_600_000
+"""How much older than records before it a record may be: a search up to a time reads on for that
+long, since clocks of producers differ."""
+OFFSET_LAST: Final = 2**63 - 1
+
+LOG: Final = "log"
+DELAYED: Final = "delayed"
+HALF: Final = "half"
+DEAD: Final = "dead"
+PLACES: Final = (LOG, DELAYED, HALF)
+"""Of one partition, in the order in which they are searched. The dead letter topics come last."""
+
+
+class Place(NamedTuple):
+    """Where a search goes on: `topic` and `partition` of a log or its companions."""
+
+    rank: int
+    """0: the topic's partitions, 1: its dead letter topics."""
+    topic: str
+    partition: int
+    kind: int
+    """Of PLACES."""
+    at: int = -1
+    """The next offset; of delayed records the due time after which it goes on."""
+    then: int = -1
+    """Of delayed records: the offset in the companion after which it goes on."""
+
+
+FIRST: Final = Place(-1, "", -1, -1)
+
+
+class Found(NamedTuple):
+    """A message that a search found."""
+
+    state: str
+    """log, delayed, half or dead"""
+    topic: str
+    partition: int
+    record: Record
+    due_ms: int
+    """Of a delayed one, else -1."""
+    groups: Sequence[DeliveryState]
+    """Of one in the log."""
+
+
+@dataclass(slots=True)
+class Page:
+    """What one call found."""
+
+    found: list[Found] = field(default_factory=list)
+    next: Place | None = None
+    """Where to go on; None: everything was searched."""
+    records: int = 0
+    size_bytes: int = 0
+    unreadable: int = 0
+    """Batches that cannot be decoded."""
+    up_to_ms: int = -1
+    """The newest timestamp of the batch that was searched last, -1: of none."""
+
+
+class Bounds(NamedTuple):
+    """When one call ends."""
+
+    count_max: int
+    time_ms: int
+
+
+class Search:
+    """The searches of one broker."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        topics: Topics,
+        shares: SharePartitions,
+        timers: TimerPartitions,
+        dead_letter_topic: Callable[[str], str],
+    ) -> None:
+        """`dead_letter_topic(group_id)`: the name of the group's, empty where it has none."""
+        self._store = store
+        self._topics = topics
+        self._shares = shares
+        self._timers = timers
+        self._dead_letter_topic = dead_letter_topic
+        self._running = asyncio.Semaphore(RUNNING_MAX)
+
+    async def page(
+        self,
+        topic: Topic,
+        condition: Condition,
+        start: Place,
+        bounds: Bounds,
+        partition: int | None = None,
+    ) -> Page:
+        """Messages of `topic` from `start` on, in the order of places and offsets.
+
+        `partition`: of this one alone, without dead letters. Raises NotOwner where another broker
+        serves it, DataCorrupt, StorageUnavailable.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + bounds.time_ms / 1000
+        page = Page()
+        async with self._running:
+            for place in await self._places(topic, partition):
+                if place[:4] < start[:4]:
+                    continue
+                begun = start if place[:4] == start[:4] else place
+                run = _Run(page, condition, bounds.count_max, deadline_s, loop.time)
+                page.next = await self._search(run, begun, topic)
+                if page.next is not None:
+                    break
+                await asyncio.sleep(0)
+            await self._add_groups(page)
+        return page
+
+    def served(self, topic: Topic) -> list[int]:
+        """The partitions that this broker serves."""
+        count = range(len(topic.partitions))
+        return [number for number in count if self._topics.ownership.is_mine(topic, number)]
+
+    async def _places(self, topic: Topic, partition: int | None) -> list[Place]:
+        if partition is not None:
+            topic.check_partition(partition)
+        numbers = [n for n in self.served(topic) if partition in {None, n}]
+        if partition is not None and not numbers:
+            raise NotOwner(f"{topic.name}-{partition} is served by another broker: ask that one")
+        kinds = range(len(PLACES))
+        places = [Place(0, topic.name, number, kind) for number in numbers for kind in kinds]
+        if partition is not None:
+            return places
+        groups: dict[str, None] = {}
+        for number in numbers:
+            described = await self._shares.describe(topic, number)
+            groups.update((group.group_id, None) for group in described)
+        names = {self._dead_letter_topic(group_id) for group_id in groups} - {"", topic.name}
+        for name in sorted(names):
+            dead = self._topics.by_name.get(name)
+            if dead is not None:
+                places += [Place(1, name, number, 0) for number in self.served(dead)]
+        return places
+
+    async def _search(self, run: _Run, place: Place, origin: Topic) -> Place | None:
+        """Where to go on in this place; None: it was searched to its end."""
+        topic = self._topics.by_name.get(place.topic)
+        if topic is None or place.partition >= len(topic.partitions):
+            return None  # deleted meanwhile
+        if PLACES[place.kind] == LOG:
+            return await self._search_log(run, place, topic, origin)
+        if PLACES[place.kind] == DELAYED:
+            return await self._search_delayed(run, place, topic)
+        return await self._search_halves(run, place, topic)
+
+    # --- the log -----------------------------------------------------------------------------
+
+    async def _search_log(
+        self, run: _Run, place: Place, topic: Topic, origin: Topic
+    ) -> Place | None:
+        log = topic.require_log(place.partition)
+        await log.wait_loaded()
+        offset, end = await self._range(log, place, run.condition)
+        while offset < end:
+            if run.is_over:
+                return place._replace(at=offset)
+            offset = max(offset, log.log_start_offset)
+            data = await fetch(log, self._store, offset, READ_BYTES, READ_COMMITTED)
+            if not data.data:
+                break
+            read = BatchesRead()
+            reached = read.add(bytes(data.data), offset, OFFSET_LAST, data.aborted or ())
+            run.page.size_bytes += len(data.data)
+            for record in run.matching(read.batches, offset):
+                if record.offset >= end:
+                    break
+                if place.rank and not _is_from(record, origin.name):
+                    continue
+                state = DEAD if place.rank else LOG
+                run.add(Found(state, topic.name, place.partition, record, -1, ()))
+                if run.is_full:
+                    return place._replace(at=record.offset + 1)
+            offset = reached
+            await asyncio.sleep(0)
+        return None
+
+    async def _range(
+        self, log: PartitionLog, place: Place, condition: Condition
+    ) -> tuple[int, int]:
+        """(the first offset to search, the one after the last)."""
+        end = log.visibility.bound(READ_COMMITTED).offset
+        offset, store = max(place.at, log.log_start_offset), self._store
+        if condition.since_ms and place.at < 0:
+            first = await offset_of_time(log, store, condition.since_ms)
+            offset = max(offset, first.offset) if first.offset >= 0 else end
+        if condition.until_ms < TIME_MAX - LATE_MS:
+            last = await offset_of_time(log, store, condition.until_ms + LATE_MS)
+            end = min(end, last.offset) if last.offset >= 0 else end
+        return offset, end
+
+    # --- companions --------------------------------------------------------------------------
+
+    async def _search_delayed(self, run: _Run, place: Place, topic: Topic) -> Place | None:
+        condition, number = run.condition, place.partition
+        if condition.message_id:
+            for one in await self._timers.find_by_id(topic, number, condition.message_id):
+                run.add_stored(DELAYED, place, one.timestamp_ms, one.due_ms, one.body, one.number)
+            return None
+        after = Entry(place.at, place.then)
+        while True:
+            if run.is_over:
+                return place._replace(at=after.due_ms, then=after.offset)
+            shown = await self._timers.list_delayed(topic, number, after, DELAYED_AT_ONCE)
+            for one in shown:
+                after = Entry(one.due_ms, one.offset)
+                run.page.records += 1
+                run.add_stored(DELAYED, place, one.timestamp_ms, one.due_ms, one.body, one.number)
+                if run.is_full:
+                    return place._replace(at=after.due_ms, then=after.offset)
+            if len(shown) < DELAYED_AT_ONCE:
+                return None
+            await asyncio.sleep(0)
+
+    async def _search_halves(self, run: _Run, place: Place, topic: Topic) -> Place | None:
+        pending, _settled = await self._timers.list_halves(topic, place.partition)
+        wanted = run.condition.message_id
+        rest = sorted(
+            (half for half in pending if half.number > place.at
+             and (not wanted or half.message_id == wanted)),
+            key=lambda half: half.number,
+        )  # fmt: skip
+        for first in range(0, len(rest), DELAYED_AT_ONCE):
+            some = rest[first : first + DELAYED_AT_ONCE]
+            if run.is_over:
+                return place._replace(at=some[0].number - 1)
+            for half, timer in await self._timers.half_bodies(topic, place.partition, some):
+                run.page.records += 1
+                body = decode_body(timer.body)
+                run.add_stored(HALF, place, half.received_ms, timer.due_ms or -1, body, half.number)
+                if run.is_full:
+                    return place._replace(at=half.number)
+            await asyncio.sleep(0)
+        return None
+
+    # --- states ------------------------------------------------------------------------------
+
+    async def _add_groups(self, page: Page) -> None:
+        """Say what became of the messages in the log, in each share group."""
+        wanted: dict[tuple[str, int], list[int]] = {}
+        for index, one in enumerate(page.found):
+            if one.state == LOG:
+                wanted.setdefault((one.topic, one.partition), []).append(index)
+        for (name, number), indexes in wanted.items():
+            topic = self._topics.get(name)
+            offsets = [page.found[index].record.offset for index in indexes]
+            states = await self._shares.states(topic, number, offsets)
+            for index, groups in zip(indexes, states, strict=True):
+                page.found[index] = page.found[index]._replace(groups=groups)
+
+
+class _Run:
+    """One call in progress."""
+
+    __slots__ = (
+        "_bytes_left", "_count_max", "_deadline_s", "_needles", "_now_s", "condition", "page",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        page: Page,
+        condition: Condition,
+        count_max: int,
+        deadline_s: float,
+        now_s: Callable[[], float],
+    ) -> None:
+        self.page = page
+        self.condition = condition
+        self._count_max = count_max
+        self._deadline_s = deadline_s
+        self._now_s = now_s
+        self._needles = condition.needles()
+        self._bytes_left = FOUND_BYTES_MAX
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the page has all that it may hold."""
+        return len(self.page.found) >= self._count_max or self._bytes_left <= 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call ends here; not before something was searched."""
+        is_late = self._now_s() >= self._deadline_s and self.page.records > 0
+        return self.is_full or is_late
+
+    def add_stored(
+        self, state: str, place: Place, timestamp_ms: int, due_ms: int, body: Body, number: int
+    ) -> None:
+        """Take a record of a companion, if it matches. `number` stands for its offset."""
+        condition = self.condition
+        if condition.matches_time(timestamp_ms) and condition.matches(body.key, body.headers):
+            record = Record(number, timestamp_ms, body.key, body.value, body.headers)
+            self.add(Found(state, place.topic, place.partition, record, due_ms, ()))
+
+    def add(self, found: Found) -> None:
+        """Take a message."""
+        self.page.found.append(found)
+        self._bytes_left -= len(found.record.value or b"")
+
+    def matching(self, batches: Sequence[bytes], offset: int) -> Iterator[Record]:
+        """The records that match, from `offset` on."""
+        page, condition = self.page, self.condition
+        for batch in batches:
+            header = read_header(batch)
+            page.records += header.record_count
+            page.up_to_ms = header.max_timestamp_ms
+            if header.max_timestamp_ms < condition.since_ms:
+                continue
+            try:
+                payload = payload_of(batch, header, DECOMPRESSED_BYTES_MAX)
+                if not holds_all(payload, self._needles):
+                    continue
+                records = decode_batch(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+            except (BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat):
+                page.unreadable += 1
+                continue
+            for record in records:
+                if (
+                    record.offset >= offset
+                    and condition.matches_time(record.timestamp_ms)
+                    and condition.matches(record.key, record.headers)
+                ):
+                    yield record
+
+
+def _is_from(record: Record, topic: str) -> bool:
+    return (H_TOPIC, topic.encode()) in record.headers

@@ -1,0 +1,130 @@
+"""Tasks over HTTP: start one, see its progress and results, cancel it.
+
+Invariants: one shape for searches, traces and redrives. A task lives in the memory of the broker
+that was asked, and is lost with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Final
+
+from starlette.responses import JSONResponse
+
+from headrace.errors import RequestInvalid
+from headrace.http.operations import LIMIT_DEFAULT, PAGE, Call, Json, Operation, text
+from headrace.http.problems import details
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.responses import Response
+
+    from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
+    from headrace.http.schemas import Schema
+
+TASK: Final = text(64, 1)
+
+
+class TaskOperations:
+    """The operations on the tasks of one kind."""
+
+    def __init__(
+        self,
+        tasks: BackgroundTasks,
+        kind: str,
+        summary: str,
+        body: Schema,
+        begin: Callable[[Call], Awaitable[BackgroundTask]],
+    ) -> None:
+        """`kind`: its name in the plural with an s is the path's. `begin` starts a task."""
+        self._tasks = tasks
+        self._kind = kind
+        self._begin = begin
+        path, title = f"/v1/{plural(kind)}", kind.capitalize()
+        named: dict[str, Schema] = {"task": TASK}
+        self.operations = [
+            Operation("POST", path, f"start{title}", summary, self._start, body=body,
+                      success="202"),
+            Operation("GET", path, f"list{title}Tasks", f"Each {kind} that this broker knows.",
+                      self._list),
+            Operation("GET", f"{path}/{{task}}", f"get{title}",
+                      f"How far a {kind} is, and its results.", self._get, {**named, **PAGE}),
+            Operation("DELETE", f"{path}/{{task}}", f"cancel{title}",
+                      f"Cancel a {kind}; forget one that has ended.", self._cancel, named),
+        ]  # fmt: skip
+
+    async def _start(self, call: Call) -> Response:
+        task = await self._begin(call)
+        headers = {"Location": f"/v1/{plural(self._kind)}/{task.id}"}
+        return JSONResponse(_shown(task), 202, headers)
+
+    async def _list(self, _call: Call) -> Json:
+        return {plural(self._kind): [_shown(task) for task in self._tasks.list(self._kind)]}
+
+    async def _get(self, call: Call) -> Json:
+        task = self._tasks.get(self._kind, call.path["task"])
+        first = _first(call.query.get("page_token", ""))
+        end = first + call.query.get("limit", LIMIT_DEFAULT)
+        answer = _shown(task) | {"results": task.results[first:end]}
+        if end < len(task.results):
+            answer["next_page_token"] = _token(end)
+        return answer
+
+    async def _cancel(self, call: Call) -> Json:
+        return _shown(await self._tasks.cancel(self._kind, call.path["task"]))
+
+
+def plural(kind: str) -> str:
+    """The kind's name in a path."""
+    return f"{kind}es" if kind.endswith("ch") else f"{kind}s"
+
+
+def _shown(task: BackgroundTask) -> Json:
+    shown: Json = {
+        "id": task.id,
+        "state": task.state,
+        "asked": task.asked,
+        "started_ms": task.started_ms,
+        "progress": task.progress,
+        "result_count": len(task.results),
+    }
+    if task.ended_ms >= 0:
+        shown["ended_ms"] = task.ended_ms
+    if task.error is not None:
+        shown["error"] = details(task.error)
+    return shown
+
+
+def _token(first: int) -> str:
+    return encode_token([first])
+
+
+def _first(token: str) -> int:
+    if not token:
+        return 0
+    (first,) = decode_token(token, (int,))
+    return int(first)
+
+
+def encode_token(values: list[str | int]) -> str:
+    """A page token that holds these values; opaque to clients."""
+    plain = json.dumps(values, separators=(",", ":")).encode()
+    return base64.urlsafe_b64encode(plain).decode().rstrip("=")
+
+
+def decode_token(token: str, kinds: tuple[type, ...]) -> list[str | int]:
+    """The reverse. Raises RequestInvalid unless it holds values of these kinds."""
+    try:
+        plain = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        values = json.loads(plain)
+        if not isinstance(values, list) or tuple(map(type, values)) != kinds:
+            raise ValueError
+        if any(isinstance(one, int) and not -1 <= one < 2**63 for one in values):
+            raise ValueError
+    except (ValueError, RecursionError) as error:
+        raise RequestInvalid(
+            "page_token is not one that this interface returned: begin without one"
+        ) from error
+    return values

@@ -1,0 +1,18 @@
+"""What the HTTP face offers to find out about messages: searches, and their tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.services.background_tasks import BackgroundTasks
+from headrace.http.search import SearchOperations, make_search
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
+    from headrace.http.operations import Operation
+
+
+def queries(node: Node) -> list[Operation]:
+    """The operations, which share the tasks of one broker."""
+    tasks = BackgroundTasks(node.tasks, node.clock, node.randomness)
+    return SearchOperations(node, make_search(node), tasks).operations

@@ -1,0 +1,63 @@
+"""`headrace find` on real brokers: all workers' partitions, in every state."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.integration.broker import Broker
+from tests.integration.clients import create_topic
+
+PARTITIONS = 6
+
+
+@pytest.fixture
+def workers(tmp_path):
+    broker = Broker(tmp_path, "--workers", "2")
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+def headrace(broker: Broker, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headrace", "--bootstrap", broker.kafka, *arguments]
+    return subprocess.run(
+        [*command, "--http", broker.http.split(",")[0]],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_message_is_found_on_whichever_worker_it_is(workers) -> None:
+    from confluent_kafka import Producer
+
+    create_topic(workers.kafka, "orders", PARTITIONS, headrace_message_attributes="true")
+    producer = Producer({"bootstrap.servers": workers.kafka})
+    for number in range(PARTITIONS * 2):
+        headers = [("headrace-message-id", f"id-{number}"), ("headrace-tag", "vip")]
+        if number >= PARTITIONS:
+            headers.append(("headrace-delay", "3600000"))
+        value = f"value {number}"
+        producer.produce("orders", value, None, number % PARTITIONS, headers=headers)
+    assert producer.flush(30) == 0
+    found = headrace(workers, "find", "orders", "--tag", "vip", "--json")
+    assert found.returncode == 0, found.stderr
+    answer = json.loads(found.stdout)
+    assert answer["is_complete"]
+    values = sorted(one["value"] for one in answer["messages"])
+    assert values == sorted(f"value {number}" for number in range(PARTITIONS * 2))
+    states = [one["state"] for one in answer["messages"]]
+    assert states.count("delayed") == PARTITIONS
+    for number in range(PARTITIONS):
+        one = headrace(workers, "find", "orders", "--id", f"id-{number}")
+        assert f"value {number}" in one.stdout, one.stderr
+    missing = headrace(workers, "find", "orders", "--id", "id-99")
+    assert missing.returncode != 0
+    assert "no message of orders matches" in missing.stderr
+    later = str(int(time.time() * 1000) + 60_000)
+    assert headrace(workers, "find", "orders", "--since", f"@{later}").returncode != 0

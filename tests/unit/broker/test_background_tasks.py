@@ -1,0 +1,109 @@
+"""Tasks that outlive their requests: bounded, cancelled, kept for a while after their end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.broker.services.background_tasks import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    KEPT_MAX,
+    RESULTS_MAX,
+    RUNNING_MAX,
+    BackgroundTask,
+    BackgroundTasks,
+    TaskUnknown,
+    TooManyTasks,
+)
+from headrace.errors import RequestInvalid
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.runtime.tasks import Tasks
+
+
+async def _endless(_task: BackgroundTask) -> None:
+    await asyncio.Event().wait()
+
+
+async def _nothing(_task: BackgroundTask) -> None:
+    pass
+
+
+async def _failing(_task: BackgroundTask) -> None:
+    raise RequestInvalid("it cannot be")
+
+
+def _run(scenario) -> None:
+    async def run() -> None:
+        owner = Tasks()
+        try:
+            await scenario(BackgroundTasks(owner, SystemClock(), SystemRandomness()))
+        finally:
+            await owner.close()
+
+    asyncio.run(run())
+
+
+async def _ended(tasks: BackgroundTasks, task: BackgroundTask) -> BackgroundTask:
+    while task.ended_ms < 0:
+        await asyncio.sleep(0)
+    return tasks.get(task.kind, task.id)
+
+
+def test_the_number_of_running_tasks_is_bounded_and_cancelling_makes_room() -> None:
+    async def scenario(tasks: BackgroundTasks) -> None:
+        running = [tasks.start("search", {}, _endless) for _ in range(RUNNING_MAX)]
+        with pytest.raises(TooManyTasks):
+            tasks.start("search", {}, _endless)
+        assert (await tasks.cancel("search", running[0].id)).state == CANCELLED
+        assert (await _ended(tasks, tasks.start("search", {}, _nothing))).state == DONE
+
+    _run(scenario)
+
+
+def test_a_cancelled_task_is_kept_until_it_is_cancelled_once_more() -> None:
+    async def scenario(tasks: BackgroundTasks) -> None:
+        task = tasks.start("search", {}, _endless)
+        await asyncio.sleep(0)
+        await tasks.cancel("search", task.id)
+        assert tasks.get("search", task.id).ended_ms >= task.started_ms
+        await tasks.cancel("search", task.id)
+        with pytest.raises(TaskUnknown):
+            tasks.get("search", task.id)
+
+    _run(scenario)
+
+
+def test_a_task_that_is_cancelled_before_it_began_is_cancelled() -> None:
+    async def scenario(tasks: BackgroundTasks) -> None:
+        task = tasks.start("search", {}, _endless)
+        assert (await tasks.cancel("search", task.id)).state == CANCELLED
+        assert (await _ended(tasks, tasks.start("search", {}, _nothing))).state == DONE
+
+    _run(scenario)
+
+
+def test_a_failure_is_kept_and_the_oldest_are_forgotten() -> None:
+    async def scenario(tasks: BackgroundTasks) -> None:
+        failed = await _ended(tasks, tasks.start("search", {}, _failing))
+        assert (failed.state, str(failed.error)) == (FAILED, "it cannot be")
+        with pytest.raises(TaskUnknown):
+            tasks.get("trace", failed.id)
+        for _ in range(KEPT_MAX):
+            await _ended(tasks, tasks.start("search", {}, _nothing))
+        assert len(tasks.list("search")) == KEPT_MAX
+        with pytest.raises(TaskUnknown):
+            tasks.get("search", failed.id)
+
+    _run(scenario)
+
+
+def test_results_are_bounded() -> None:
+    task = BackgroundTask("1", "search", {}, 0)
+    for _ in range(RESULTS_MAX):
+        assert not task.is_full
+        task.add({}, 1)
+    assert task.is_full

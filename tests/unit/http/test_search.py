@@ -1,0 +1,211 @@
+"""Finding messages: every kind of condition, every state, pages, limits, tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import urlencode
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.http.http_rig import Web, on_the_web
+from tests.unit.kafka.face_rig import broker
+
+ATTRIBUTES = {"headrace.message.attributes": "true"}
+HOUR_MS = 3_600_000
+
+
+async def create(web: Web, name: str = "orders", partitions: int = 1) -> None:
+    body = {"name": name, "partitions": partitions, "config": ATTRIBUTES}
+    assert (await web.ask("POST", "/v1/topics", body))[0] == 200
+
+
+async def send(web: Web, *records: dict[str, Any], topic: str = "orders") -> list[dict[str, Any]]:
+    status, answer = await web.ask("POST", f"/v1/topics/{topic}/records", {"records": [*records]})
+    assert status == 200
+    assert all(result["ok"] for result in answer["results"]), answer
+    return answer["results"]
+
+
+def message(number: int, **more: str) -> dict[str, Any]:
+    headers = [["headrace-message-id", f"id-{number}"]]
+    headers += [[f"headrace-{name.replace('_', '-')}", value] for name, value in more.items()]
+    return {"key": f"key-{number}", "value": f"value {number}", "headers": headers}
+
+
+async def find(web: Web, topic: str = "orders", **query: Any) -> dict[str, Any]:
+    status, answer = await web.ask("GET", f"/v1/topics/{topic}/messages?{urlencode(query)}")
+    assert status == 200, answer
+    return answer
+
+
+def values(answer: dict[str, Any]) -> list[str]:
+    return [one["value"] for one in answer["messages"]]
+
+
+@on_the_web
+async def test_a_message_is_found_by_each_of_its_attributes(web: Web) -> None:
+    await create(web, partitions=3)
+    custom = {"key": "k", "value": "custom", "headers": [["region", "eu"]], "timestamp_ms": 5_000}
+    await send(web, custom)
+    await send(web, *(message(n, tag=f"t{n % 2}", keys=f"a{n} shared") for n in range(10)))
+    assert values(await find(web, message_id="id-7")) == ["value 7"]
+    assert values(await find(web, key="key-3")) == ["value 3"]
+    assert values(await find(web, key="a4")) == ["value 4"]
+    assert sorted(values(await find(web, key="shared", tag="t1"))) == [
+        f"value {n}" for n in (1, 3, 5, 7, 9)
+    ]
+    assert values(await find(web, header="region=eu")) == ["custom"]
+    assert values(await find(web, until_ms=6_000)) == ["custom"]
+    assert values(await find(web, key="k", since_ms=6_000)) == []
+    assert values(await find(web, message_id="id")) == [], "part of an id is no id"
+    whole = await find(web)
+    assert (len(whole["messages"]), whole["is_complete"], whole["not_searched"]) == (11, True, [])
+
+
+@on_the_web
+async def test_a_message_is_found_in_whatever_state_it_is(web: Web) -> None:
+    await create(web)
+    reset = {"set": {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": "2",
+                     "errors.deadletterqueue.topic.name": "orders.dead"}}  # fmt: skip
+    await web.ask("PATCH", "/v1/groups/workers/config", reset)
+    queue = "/v1/queues/orders/workers"
+    trace = ["traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]
+    first = message(0)
+    first["headers"].append(trace)
+    await send(web, first, *(message(n) for n in range(1, 4)))
+    await send(web, message(4, delay=str(HOUR_MS)), message(5, half="shop"))
+    _, got = await web.ask("POST", f"{queue}/receive", {"max": 3})
+    dead, done, held = (one["receipt"] for one in got["messages"])
+    settled = {"dead_letter": [{"receipt": dead, "reason": "broken"}], "ack": [done]}
+    await web.ask("POST", f"{queue}/settle", settled)
+    assert held
+
+    async def state(number: int) -> tuple[str, Any]:
+        found = (await find(web, message_id=f"id-{number}"))["messages"]
+        one = found[-1]
+        return one["state"], [group["state"] for group in one.get("groups", ())]
+
+    while (await state(0))[0] != "dead":
+        await asyncio.sleep(0.01)
+    (log, copy) = (await find(web, message_id="id-0"))["messages"]
+    assert log["groups"][0]["state"] in {"archiving", "archived", "finished"}
+    assert copy["origin"]["errors.topic" if "errors.topic" in copy["origin"] else "topic"]
+    assert copy["origin"]["message"] == "broken"
+    assert trace in copy["headers"], "a dead letter belongs to the trace of its message"
+    assert (await state(1))[1] in (["acknowledged"], ["archived"], ["finished"])
+    assert await state(2) == ("log", ["acquired"])
+    assert (await state(3))[1] in (["waiting"], ["available"])
+    assert (await state(4))[0] == "delayed"
+    assert (await state(5))[0] == "half"
+    group = (await find(web, message_id="id-2"))["messages"][0]["groups"][0]
+    assert (group["deliveries"], group["member"][:5]) == (1, "http-")
+    by_key = await find(web, key="key-4")
+    assert by_key["messages"][0]["due_ms"] > by_key["messages"][0]["timestamp_ms"]
+    assert "offset" not in by_key["messages"][0]
+
+
+@on_the_web
+async def test_pages_show_every_message_once_and_end(web: Web) -> None:
+    await create(web, partitions=2)
+    for at in range(10):
+        await send(web, *(message(at * 7 + n) for n in range(7)))
+    await send(web, *(message(100 + n, delay=str(HOUR_MS)) for n in range(5)))
+    await send(web, *(message(200 + n, half="shop") for n in range(5)))
+    seen: list[str] = []
+    answer = await find(web, limit=3)
+    while True:
+        seen += values(answer)
+        assert len(answer["messages"]) <= 3
+        if answer["is_complete"]:
+            break
+        answer = await find(web, limit=3, page_token=answer["next_page_token"])
+    numbers = [*range(70), *range(100, 105), *range(200, 205)]
+    assert sorted(seen) == sorted(f"value {n}" for n in numbers)
+    status, _ = await web.ask("GET", "/v1/topics/orders/messages?page_token=nonsense")
+    assert status == 400
+
+
+@on_the_web
+async def test_a_search_that_runs_out_of_time_says_how_far_it_came(web: Web) -> None:
+    await create(web)
+    large = "x" * 300_000
+    for number in range(8):
+        record = {"key": "k", "value": f"{number}{large}", "timestamp_ms": 1_000 + number}
+        await send(web, record)
+    answer = await find(web, message_id="none", time_ms=1)
+    rounds = 1
+    while not answer["is_complete"]:
+        assert answer["searched"]["up_to"]["topic"] == "orders"
+        answer = await find(web, message_id="none", time_ms=1, page_token=answer["next_page_token"])
+        rounds += 1
+        assert rounds < 100
+
+
+@on_the_web
+async def test_a_search_task_has_progress_results_and_an_end(web: Web) -> None:
+    await create(web)
+    await send(web, *(message(n, tag="t") for n in range(30)))
+    status, task = await web.ask("POST", "/v1/searches", {"topic": "orders", "tag": "t"})
+    assert (status, task["state"]) == (202, "running")
+    path = f"/v1/searches/{task['id']}"
+    while task["state"] == "running":
+        await asyncio.sleep(0)
+        task = (await web.ask("GET", f"{path}?limit=20"))[1]
+    assert (task["state"], task["result_count"], len(task["results"])) == ("done", 30, 20)
+    assert task["progress"]["records"] == 30
+    rest = (await web.ask("GET", f"{path}?page_token={task['next_page_token']}"))[1]
+    assert len(rest["results"]) == 10
+    assert (await web.ask("GET", "/v1/searches"))[1]["searches"][0]["id"] == task["id"]
+    assert (await web.ask("DELETE", path))[0] == 200
+    assert (await web.ask("GET", path))[0] == 404
+
+
+@on_the_web
+async def test_tasks_that_cannot_be_are_refused(web: Web) -> None:
+    assert (await web.ask("POST", "/v1/searches", {"topic": "nowhere"}))[0] == 404
+    assert (await web.ask("GET", "/v1/searches/unknown"))[0] == 404
+    assert (await web.ask("DELETE", "/v1/searches/unknown"))[0] == 404
+    assert (await web.ask("POST", "/v1/searches", {}))[0] == 400
+
+
+WORDS = st.sampled_from(["a", "b", "ab", "abc", "id-1"])
+SENT = st.tuples(WORDS, WORDS, st.lists(WORDS, max_size=3), st.integers(0, 50))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    sent=st.lists(SENT, min_size=1, max_size=20),
+    wanted=st.fixed_dictionaries({}, optional={"key": WORDS, "tag": WORDS}),
+    since=st.integers(0, 50),
+    size=st.integers(0, 50),
+    limit=st.integers(1, 5),
+)
+def test_a_search_finds_what_a_look_at_every_record_finds(
+    sent: list[Any], wanted: dict[str, str], since: int, size: int, limit: int
+) -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            web = Web(rig)
+            await create(web, partitions=2)
+            expected = []
+            for number, (key, tag, words, at) in enumerate(sent):
+                headers = [["headrace-tag", tag]]
+                headers += [["headrace-keys", " ".join(words)]] if words else []
+                record = {"key": key, "value": str(number), "headers": headers}
+                await send(web, {**record, "timestamp_ms": at})
+                is_wanted = wanted.get("key", key) in {key, *words}
+                is_wanted = is_wanted and wanted.get("tag", tag) == tag
+                if is_wanted and since <= at < since + size:
+                    expected.append(str(number))
+            query: dict[str, Any] = {**wanted, "since_ms": since, "until_ms": since + size}
+            found: list[str] = []
+            answer = await find(web, **query, limit=limit)
+            found += values(answer)
+            while not answer["is_complete"]:
+                token = answer["next_page_token"]
+                answer = await find(web, **query, limit=limit, page_token=token)
+                found += values(answer)
+            assert sorted(found) == sorted(expected)
+
+    asyncio.run(scenario())
