@@ -108,7 +108,7 @@ def test_a_receive_waits_for_what_comes(broker, name):
         ("/receive", {"max": "ten"}, 400),
         ("/receive", ["max"], 400),
         ("/settle", {}, 400),
-        ("/settle", {"ack": ["garbage"]}, 400),
+        ("/settle", {"ack": ["garbage"]}, 409),
         ("/settle", {"ack": "garbage"}, 400),
         ("/settle", {"acks": []}, 400),
     ],

@@ -16,6 +16,8 @@ from tests.integration.raw import Raw
 FIND_COORDINATOR, DELETE_GROUPS = 10, 42
 DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS = 90, 91
 PARTITIONS = 6
+COORDINATOR_MOVES = (14, 15, 16)
+"""Still loading, not yet known, elsewhere: clients ask again."""
 
 
 @pytest.fixture
@@ -240,7 +242,13 @@ def test_a_share_group_is_administered_over_partitions_of_all_workers(workers):
 
         address = wait_until(coordinator)
     with Raw(address) as raw:
-        altered = raw.call(ALTER_SHARE_GROUP_OFFSETS, 0, group_id="g", topics=topics)
+
+        def alter():
+            """The answer, once the named worker has learned that it coordinates the group."""
+            found = raw.call(ALTER_SHARE_GROUP_OFFSETS, 0, group_id="g", topics=topics)
+            return None if int(found.error_code) in COORDINATOR_MOVES else found
+
+        altered = wait_until(alter)
         assert int(altered.error_code) == 0, altered.error_message
         errors = [int(part.error_code) for one in altered.responses for part in one.partitions]
         assert errors == [0] * PARTITIONS

@@ -27,6 +27,7 @@ from headrace.http.operations import (
     listing,
     text,
 )
+from headrace.http.problems import Contradiction
 from headrace.records.attributes import MESSAGE_ID, find_header
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ class DelayedOperations:
         timers = self._node.timers
         results: list[Json] = []
         for receipt in call.body.get("receipts", ()):
-            number, due_ms, timer = _parse(receipt, 3) or (-1, -1, -1)
             try:
+                number, due_ms, timer = _parse(receipt, 3) or (-1, -1, -1)
                 topic.check_partition(number)
                 count = int(await timers.cancel(topic, number, due_ms, timer))
                 results.append({"receipt": receipt, "cancelled": count})
@@ -132,8 +133,6 @@ class DelayedOperations:
             for number in self._numbers(call, topic):
                 count += await timers.cancel_by_id(topic, number, message_id)
             results.append({"message_id": message_id, "cancelled": count})
-        if not results:
-            raise RequestInvalid("nothing to cancel: name receipts or message_ids")
         return {"topic": topic.name, "results": results}
 
     # --- half messages -----------------------------------------------------------------------
@@ -165,8 +164,6 @@ class DelayedOperations:
             for name in ("commit", "rollback")
             for one in call.body.get(name, ())
         ]
-        if not results:
-            raise RequestInvalid("nothing to settle: name messages in commit or rollback")
         return {"topic": topic.name, "results": results}
 
     async def _settle_one(self, call: Call, topic: Topic, one: Json, *, is_commit: bool) -> Json:
@@ -214,7 +211,7 @@ def _token(*numbers: int) -> str:
 
 
 def _parse(token: str, count: int) -> list[int] | None:
-    """The numbers of a receipt or page token, None of an empty one. Raises RequestInvalid."""
+    """The numbers of a receipt or page token, None of an empty one. Raises Contradiction."""
     if not token:
         return None
     try:
@@ -223,7 +220,7 @@ def _parse(token: str, count: int) -> list[int] | None:
         if len(numbers) != count or any(not -1 <= n < 2**63 for n in numbers):
             raise ValueError
     except ValueError as error:
-        raise RequestInvalid(
+        raise Contradiction(
             "a receipt or page_token is not one that this interface returned: pass it as it came"
         ) from error
     return numbers

@@ -37,7 +37,7 @@ from headrace.errors import (
     UnsupportedForMessageFormat,
 )
 from headrace.http.operations import GROUP, TOPIC, Call, Json, Operation, integer
-from headrace.http.problems import status_of
+from headrace.http.problems import Contradiction, status_of
 from headrace.http.records import shown
 from headrace.records.batch import read_header
 from headrace.records.codec import decode_range
@@ -115,14 +115,14 @@ class Receipt(NamedTuple):
 
     @classmethod
     def parse(cls, text: Any) -> Receipt:
-        """Raises RequestInvalid."""
+        """Raises Contradiction."""
         try:
             partition, offset, member = text.split(".")
             if len(text) > RECEIPT_LENGTH_MAX or not (text.isascii() and member.isalnum()):
                 raise ValueError
             return cls(int(partition), int(offset), member)
         except (ValueError, TypeError, AttributeError) as error:
-            raise RequestInvalid(
+            raise Contradiction(
                 "a receipt is not one that `receive` gave: settle with receipts as they came"
             ) from error
 
@@ -371,7 +371,9 @@ def _items(body: Json, name: str) -> list[str | Json]:
 
 
 def _settlements(body: Json) -> list[tuple[str, Receipt, Settlement]]:
-    """(receipt as it came, what it says, what to do). Raises RequestInvalid."""
+    """(receipt as it came, what it says, what to do). Raises Contradiction, RequestInvalid."""
+    if not body:
+        raise RequestInvalid("nothing to settle: name receipts in ack, nack, extend or dead_letter")
     unknown = sorted(set(body) - {"ack", "nack", "extend", "dead_letter"})
     if unknown:
         raise RequestInvalid(f"unknown field {unknown[0][:50]!r}")
@@ -395,10 +397,8 @@ def _settlements(body: Json) -> list[tuple[str, Receipt, Settlement]]:
                 raise RequestInvalid(f"'reason' is text of at most {REASON_LENGTH_MAX} characters")
             settlement = Settlement(receipt.offset, receipt.offset, kind, delay_ms, reason)
             found.append((item["receipt"], receipt, settlement))
-    if not found:
-        raise RequestInvalid("nothing to settle: name receipts in ack, nack, extend or dead_letter")
     if len({text for text, _, _ in found}) < len(found):
-        raise RequestInvalid("a receipt is settled twice in one request")
+        raise Contradiction("a receipt is settled twice in one request")
     return found
 
 
