@@ -1,0 +1,26 @@
+"""Hooks of schemathesis: a request that may wait for a minute waits for a moment.
+
+Invariants: only a `wait_ms` that is allowed is shortened, so that bounds are still tried.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import schemathesis
+
+WAIT_MS = 50
+WAIT_MS_MAX = 60_000
+
+
+def _shorten(holder: Any) -> None:
+    wait_ms = holder.get("wait_ms") if isinstance(holder, dict) else None
+    if isinstance(wait_ms, int | float) and WAIT_MS < wait_ms <= WAIT_MS_MAX:
+        holder["wait_ms"] = WAIT_MS
+
+
+@schemathesis.hook
+def before_call(_context: Any, case: Any, _kwargs: Any) -> None:
+    """Called for each request before it is sent."""
+    _shorten(case.body)
+    _shorten(case.query)
