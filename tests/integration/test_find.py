@@ -56,6 +56,10 @@ def test_a_message_is_found_on_whichever_worker_it_is(workers) -> None:
     for number in range(PARTITIONS):
         one = headrace(workers, "find", "orders", "--id", f"id-{number}")
         assert f"value {number}" in one.stdout, one.stderr
+    told = headrace(workers, "trace", "orders", "id-3", "--json")
+    assert [event["event"] for event in json.loads(told.stdout)["events"]] == ["stored"]
+    assert headrace(workers, "trace", "orders", "3:0").returncode == 0
+    assert headrace(workers, "trace", "orders", "id-99").returncode != 0
     missing = headrace(workers, "find", "orders", "--id", "id-99")
     assert missing.returncode != 0
     assert "no message of orders matches" in missing.stderr

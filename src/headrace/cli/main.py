@@ -34,6 +34,7 @@ COMMANDS = {
     "delayed": ("headrace.cli.delayed", "List and cancel records that are due later."),
     "half": ("headrace.cli.half", "List, commit and roll back half messages."),
     "find": ("headrace.cli.find", "Find messages by id, key, tag, header and time."),
+    "trace": ("headrace.cli.trace", "Show the life of a message, step by step."),
     "txn": ("headrace.cli.txn", "List and describe transactions; abort one that hangs."),
     "config": ("headrace.cli.config", "Show and change brokers' settings while they run."),
     "info": ("headrace.cli.info", "Show the cluster: id, brokers, topics, versions."),
@@ -51,8 +52,8 @@ COMMANDS = {
 }
 
 OF_A_CLUSTER = {
-    "topic", "produce", "consume", "group", "queue", "backlog", "find", "txn", "dead", "config",
-    "info", "pipeline",
+    "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "txn", "dead",
+    "config", "info", "pipeline",
 }  # fmt: skip
 """Commands that talk to brokers: which ones may be said behind them, too."""
 

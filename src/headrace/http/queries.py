@@ -1,4 +1,4 @@
-"""What the HTTP face offers to find out about messages: searches, and their tasks."""
+"""What the HTTP face offers to find out about messages: searches, traces, and their tasks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.services.background_tasks import BackgroundTasks
 from headrace.http.search import SearchOperations, make_search
+from headrace.http.traces import TraceOperations
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -15,4 +16,8 @@ if TYPE_CHECKING:
 def queries(node: Node) -> list[Operation]:
     """The operations, which share the tasks of one broker."""
     tasks = BackgroundTasks(node.tasks, node.clock, node.randomness)
-    return SearchOperations(node, make_search(node), tasks).operations
+    search = make_search(node)
+    return [
+        *SearchOperations(node, search, tasks).operations,
+        *TraceOperations(node, search, tasks).operations,
+    ]

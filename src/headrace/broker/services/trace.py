@@ -1,0 +1,219 @@
+"""The life of a message: sent, delayed, committed, delivered, acknowledged, dead, sent back.
+
+Invariants: reads, never changes; finds by `Search`, so it covers the partitions that this broker
+serves, and is bounded as that is. What is told comes from the log, the journal of the share groups
+and the timers; what these do not hold is named, never guessed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.services.search import DEAD, DELAYED, FIRST, HALF, LOG, Bounds, Found
+from headrace.broker.shares.delivery_history import read_history
+from headrace.coordination.timers.state_records import COMMITTED, EXPIRED
+from headrace.errors import NotOwner, OffsetOutOfRange
+from headrace.log.reading import check_offset, fetch
+from headrace.log.visibility import READ_COMMITTED
+from headrace.records.attributes import (
+    DELIVER_AT,
+    PRODUCER,
+    TIME_MS_MAX,
+    find_header,
+)
+from headrace.records.codec import iterate_records
+from headrace.records.matching import Condition
+
+if TYPE_CHECKING:
+    from headrace.broker.services.search import Place, Search
+    from headrace.broker.shares.share_partitions import SharePartitions
+    from headrace.broker.timers.timer_partitions import TimerPartitions
+    from headrace.broker.topics.topic import Topic
+    from headrace.coordination.shares.commands import DeliveryState
+    from headrace.coordination.timers.state_records import Settled
+    from headrace.storage.ledger import LedgerStore
+
+MESSAGES_MAX: Final = 100
+"""Of one id: the message, its copies among dead letters and what was sent back."""
+STEP_MS: Final = 500
+REDRIVES: Final = "headrace-redrives"
+UNKNOWN: Final = (
+    "who held a delivery that has ended, and when it began: a journal stores outcomes",
+)
+_WITHIN_MS: Final = {"stored": 0, "half_received": 0, "dead_letter_stored": 2, "dead_lettered": 3}
+"""The order of events of the same millisecond; others are in the second place."""
+FINISHED_STATES: Final = frozenset({"acknowledged", "archived", "archiving", "finished"})
+
+
+@dataclass(slots=True)
+class Event:
+    """One step. `details` depends on the event."""
+
+    at_ms: int
+    event: str
+    topic: str
+    partition: int
+    offset: int = -1
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Trace:
+    """What is known of one message."""
+
+    messages: list[Found] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=lambda: list(UNKNOWN))
+    is_complete: bool = True
+    records: int = 0
+    """That were searched."""
+
+
+class Tracer:
+    """The traces of one broker."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        search: Search,
+        shares: SharePartitions,
+        timers: TimerPartitions,
+    ) -> None:
+        self._store = store
+        self._search = search
+        self._shares = shares
+        self._timers = timers
+
+    async def by_id(self, topic: Topic, message_id: str, time_ms: int, trace: Trace) -> None:
+        """Fill `trace` with the messages that carry this id; it ends searching after `time_ms`.
+
+        Raises StorageUnavailable, DataCorrupt.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + time_ms / 1000
+        place: Place | None = FIRST
+        while place is not None:
+            bounds = Bounds(MESSAGES_MAX - len(trace.messages), STEP_MS)
+            page = await self._search.page(topic, Condition(message_id), place, bounds)
+            trace.messages += page.found
+            trace.records += page.records
+            place = page.next
+            if place is not None and (
+                loop.time() >= deadline_s or len(trace.messages) >= MESSAGES_MAX
+            ):
+                trace.is_complete = False
+                break
+        for number in self._search.served(topic):
+            _pending, settled = await self._timers.list_halves(topic, number)
+            trace.events += [
+                event
+                for one in settled
+                if one.message_id == message_id
+                for event in _settled(topic.name, number, one)
+            ]
+        await self._add_events(topic, trace)
+
+    async def by_offset(self, topic: Topic, number: int, offset: int, trace: Trace) -> None:
+        """Fill `trace` with the record at one offset. Raises NotOwner, OffsetOutOfRange."""
+        topic.check_partition(number)
+        if number not in self._search.served(topic):
+            raise NotOwner(f"{topic.name}-{number} is served by another broker: ask that one")
+        log = topic.require_log(number)
+        await log.wait_loaded()
+        check_offset(log, offset)
+        data = await fetch(log, self._store, offset, 1, READ_COMMITTED)
+        record = next((r for r in iterate_records(data.data) if r.offset == offset), None)
+        if record is None:
+            raise OffsetOutOfRange(
+                f"{topic.name}-{number} has no record at {offset}: it is the end, a marker, or it"
+                " was compacted"
+            )
+        (groups,) = await self._shares.states(topic, number, [offset])
+        trace.messages.append(Found(LOG, topic.name, number, record, -1, groups))
+        await self._add_events(topic, trace)
+
+    async def _add_events(self, topic: Topic, trace: Trace) -> None:
+        by_partition: dict[int, list[Found]] = {}
+        for found in trace.messages:
+            trace.events += _stored(found)
+            if found.state == LOG:
+                by_partition.setdefault(found.partition, []).append(found)
+        for number, some in sorted(by_partition.items()):
+            await self._add_deliveries(topic, number, some, trace)
+        trace.events.sort(key=lambda event: (event.at_ms, _WITHIN_MS.get(event.event, 1)))
+
+    async def _add_deliveries(
+        self, topic: Topic, number: int, some: list[Found], trace: Trace
+    ) -> None:
+        journal = await self._shares.journal(topic, number)
+        told: set[tuple[int, str]] = set()
+        if journal is not None:
+            offsets = [found.record.offset for found in some]
+            history = await read_history(journal, self._store, offsets)
+            for one in history.outcomes:
+                told.add((one.offset, one.group_id))
+                details: dict[str, Any] = {"group": one.group_id}
+                if one.deliveries:
+                    details["attempt"] = one.deliveries
+                if one.next_ms:
+                    details["next_delivery_ms"] = one.next_ms
+                place = one.event, topic.name, number, one.offset
+                trace.events.append(Event(one.at_ms, *place, details))
+            if journal.log_start_offset > 0:
+                trace.unknown.append(
+                    f"deliveries in {topic.name}-{number} before {history.since_ms} ms: the journal"
+                    " was compacted then"
+                )
+        for found in some:
+            trace.events += [_now(found, state) for state in found.groups
+                             if state.state not in FINISHED_STATES
+                             or (found.record.offset, state.group_id) not in told]  # fmt: skip
+
+
+def _stored(found: Found) -> list[Event]:
+    """How a message came to where it is."""
+    record, place = found.record, (found.topic, found.partition)
+    if found.state == DELAYED:
+        return [Event(record.timestamp_ms, "delayed", *place, -1, {"due_ms": found.due_ms})]
+    if found.state == HALF:
+        return [Event(record.timestamp_ms, "half_received", *place)]
+    if found.state == DEAD:
+        name = (find_header(record.headers, PRODUCER) or b"").rpartition(b"/")[2]
+        at_ms = int(name) if name.isdigit() and len(name) < 17 else record.timestamp_ms
+        return [Event(at_ms, "dead_letter_stored", *place, record.offset)]
+    details: dict[str, Any] = {}
+    due = find_header(record.headers, DELIVER_AT)
+    if due is not None and due.isdigit():
+        details["due_ms"] = int(due[:16])
+    redrives = find_header(record.headers, REDRIVES)
+    if redrives is not None:
+        details["redrives"] = redrives.decode(errors="replace")
+    event = "stored" if redrives is None else "redriven"
+    return [Event(record.timestamp_ms, event, *place, record.offset, details)]
+
+
+def _now(found: Found, state: DeliveryState) -> Event:
+    """Where a message stands in a group at present."""
+    details: dict[str, Any] = {"group": state.group_id, "state": state.state}
+    if state.deliveries:
+        details["attempt"] = state.deliveries
+    if state.owner:
+        details |= {"member": state.owner, "lock_ends_ms": state.at_ms}
+    place = found.topic, found.partition, found.record.offset
+    return Event(TIME_MS_MAX, "now", *place, details)
+
+
+def _settled(topic: str, number: int, one: Settled) -> list[Event]:
+    """The life of a half message that was settled."""
+    word = {COMMITTED: "half_committed", EXPIRED: "half_expired"}.get(
+        one.outcome, "half_rolled_back"
+    )
+    details: dict[str, Any] = {"group": one.group}
+    if one.reason:
+        details["reason"] = one.reason
+    return [
+        Event(one.received_ms, "half_received", topic, number, -1, {"group": one.group}),
+        Event(one.at_ms, word, topic, number, -1, details),
+    ]

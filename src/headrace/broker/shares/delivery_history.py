@@ -1,0 +1,179 @@
+"""What the journal of a partition's share groups says of single records.
+
+Invariants: reads the journal, never changes it; the loop has its turn after each read. A journal
+holds outcomes: who got a record, and when, is in memory while the record is in flight and is
+not stored (KIP-932). A snapshot replaces what came before it; of that, only the state is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.coordination.shares.state_records import (
+    GroupChanged,
+    GroupOpened,
+    GroupRemoved,
+    decode,
+)
+from headrace.coordination.shares.window import (
+    ACKNOWLEDGED,
+    ARCHIVED,
+    ARCHIVING,
+    AVAILABLE,
+)
+from headrace.errors import RecordInvalid
+from headrace.log.reading import read
+from headrace.records.batch import iterate_headers
+from headrace.records.codec import decode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.coordination.shares.state_records import StoredRecord, StoredRun
+    from headrace.log.partition_log import PartitionLog
+    from headrace.storage.ledger import LedgerStore
+
+READ_BYTES: Final = 256 * 1024
+
+FAILED: Final = "delivery_failed"
+"""Released, or its lock ended."""
+ACKNOWLEDGED_EVENT: Final = "acknowledged"
+FILTERED: Final = "filtered"
+"""Not wanted by the group's filter."""
+GIVEN_UP: Final = "given_up"
+DEAD_LETTERED: Final = "dead_lettered"
+ENDED: Final = "finished_without_acknowledgement"
+"""Given up without a dead letter topic, expired, or no record at all."""
+SKIPPED: Final = "skipped"
+"""The group's start was moved past it, or it was deleted."""
+RESET: Final = "reset"
+"""The group's start was moved: it is delivered again, its deliveries counted from 0."""
+EARLIER: Final = "earlier_state"
+"""What a snapshot says; how it came to that is not known any more."""
+
+
+class Outcome(NamedTuple):
+    """One event in the life of one record in one group."""
+
+    offset: int
+    at_ms: int
+    group_id: str
+    event: str
+    deliveries: int = 0
+    next_ms: int = 0
+    """FAILED: not before this time; 0: at once."""
+
+
+class History(NamedTuple):
+    """Outcomes in the order of the journal, which begins at `since_ms` (-1: it is empty)."""
+
+    outcomes: list[Outcome]
+    since_ms: int
+
+
+_State = tuple[int, int, int]
+_FINISHED: Final[_State] = (ARCHIVED, -1, 0)
+
+
+class _Reader:
+    """Follows the records of a journal."""
+
+    def __init__(self, offsets: Sequence[int]) -> None:
+        self.outcomes: list[Outcome] = []
+        self._offsets = sorted(offsets)
+        self._groups: dict[int, str] = {}
+        self._known: dict[tuple[int, int], _State] = {}
+        """By (group, offset)."""
+
+    def take(self, record: StoredRecord, at_ms: int) -> None:
+        """The next record."""
+        if isinstance(record, GroupOpened):
+            self._groups[record.number] = record.group_id
+        elif isinstance(record, GroupRemoved):
+            self._groups.pop(record.number, None)
+            self._known = {
+                key: state for key, state in self._known.items() if key[0] != record.number
+            }
+        elif record.number in self._groups:
+            self._change(record, at_ms)
+
+    def _change(self, changed: GroupChanged, at_ms: int) -> None:
+        number = changed.number
+        if changed.is_reset:
+            for offset in self._offsets:
+                if self._known.pop((number, offset), None) is not None:
+                    event = SKIPPED if offset < changed.start else RESET
+                    self._add(number, offset, at_ms, event)
+            return
+        is_snapshot = changed.start >= 0 and bool(changed.runs)
+        for offset in self._offsets[: bisect_left(self._offsets, changed.start)]:
+            former = self._known.get((number, offset))
+            if former is None or former[0] not in {ACKNOWLEDGED, ARCHIVED}:
+                event = EARLIER if is_snapshot and former is None else SKIPPED
+                self._add(number, offset, at_ms, event)
+                self._known[number, offset] = _FINISHED
+        for run in changed.runs:
+            first = bisect_left(self._offsets, run.first)
+            for offset in self._offsets[first : bisect_right(self._offsets, run.last)]:
+                self._run(number, offset, run, at_ms, is_snapshot=is_snapshot)
+
+    def _run(
+        self, number: int, offset: int, run: StoredRun, at_ms: int, *, is_snapshot: bool
+    ) -> None:
+        state: _State = (run.state, run.deliveries, run.at_ms)
+        former = self._known.get((number, offset))
+        if former == state or (is_snapshot and former is not None):
+            return
+        self._known[number, offset] = state
+        if is_snapshot:
+            if run.state != AVAILABLE or run.deliveries:
+                self._add(number, offset, at_ms, EARLIER, run.deliveries)
+        elif run.state == AVAILABLE:
+            self._add(number, offset, at_ms, FAILED, run.deliveries, run.at_ms)
+        elif run.state == ACKNOWLEDGED:
+            event = ACKNOWLEDGED_EVENT if run.deliveries else FILTERED
+            self._add(number, offset, at_ms, event, run.deliveries)
+        elif run.state == ARCHIVING:
+            self._add(number, offset, at_ms, GIVEN_UP, run.deliveries)
+        else:
+            was_given_up = former is not None and former[0] == ARCHIVING
+            event = DEAD_LETTERED if was_given_up else ENDED
+            self._add(number, offset, at_ms, event, run.deliveries)
+
+    def _add(
+        self,
+        number: int,
+        offset: int,
+        at_ms: int,
+        event: str,
+        deliveries: int = 0,
+        next_ms: int = 0,
+    ) -> None:
+        group_id = self._groups[number]
+        self.outcomes.append(Outcome(offset, at_ms, group_id, event, deliveries, next_ms))
+
+
+async def read_history(
+    journal: PartitionLog, store: LedgerStore, offsets: Sequence[int]
+) -> History:
+    """What the journal says of the records at `offsets`. Raises what reading raises."""
+    reader, since_ms = _Reader(offsets), -1
+    await journal.wait_loaded()
+    at = journal.log_start_offset
+    while at < journal.high_watermark:
+        data = bytes(await read(journal, store, max(at, journal.log_start_offset), READ_BYTES))
+        for position, header in iterate_headers(data):
+            for record in decode_batch(data, position):
+                if since_ms < 0:
+                    since_ms = record.timestamp_ms
+                try:
+                    stored = decode(record.key or b"", record.value) if record.key else None
+                except RecordInvalid:
+                    continue  # as when the journal is replayed
+                if stored is not None:
+                    reader.take(stored, record.timestamp_ms)
+            at = header.last_offset + 1
+        await asyncio.sleep(0)
+    return History(reader.outcomes, since_ms)

@@ -1,0 +1,106 @@
+"""`headrace trace`: the life of a message, step by step.
+
+Invariants: over HTTP; asks every broker that serves a part of the topic, and puts what they know in
+the order of time. What is not known is said.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+import click
+
+from headrace.cli.completion import complete_topics
+from headrace.cli.failures import NOT_FOUND, CommandFailed
+from headrace.cli.output import Cell, iso_time, print_json, print_table, say
+from headrace.cli.web import HTTP, Web, path_of
+
+if TYPE_CHECKING:
+    from headrace.cli.session import Session
+
+TIME_MS: Final = 30_000
+LAST: Final = 2**63
+"""What is so at present comes last."""
+PLACE: Final = ("event", "at_ms", "topic", "partition", "offset")
+
+
+@click.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("message", metavar="ID|PARTITION:OFFSET")
+@HTTP
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def trace(session: Session, /, topic: str, message: str, http: str, as_json: bool) -> None:
+    """Show what happened to a message: sent, delayed, delivered, acknowledged, dead, sent back.
+
+    Name it by its headrace-message-id, or by partition and offset.
+
+    \b
+    Examples:
+      headrace trace orders order-17
+      headrace trace orders 2:1745 --json
+    """
+    number, is_place, offset = message.partition(":")
+    query: dict[str, Any] = {"message_id": message}
+    if is_place and number.isdigit() and offset.isdigit():
+        query = {"partition": number, "offset": offset}
+    found = _ask_all(session, http, topic, query | {"time_ms": TIME_MS})
+    if as_json:
+        print_json(found)
+    else:
+        rows = [_row(event) for event in found["events"]]
+        print_table(["time", "event", "place", "group", "attempt", "details"], rows)
+        for parent in found["traceparents"]:
+            say(f"traceparent: {parent}")
+        for one in found["unknown"]:
+            say(f"not known: {one}")
+    if not found["is_complete"]:
+        say("not everything was searched: a broker is away, or it took too long")
+    if not found["events"]:
+        raise CommandFailed(
+            f"nothing is known of {message} in {topic}",
+            "Check the id; messages that retention has deleted are not known any more",
+            NOT_FOUND,
+        )
+
+
+def _ask_all(session: Session, address: str, topic: str, query: dict[str, Any]) -> dict[str, Any]:
+    """What all brokers know. Raises CommandFailed."""
+    total: dict[str, Any] = {
+        "events": [], "messages": [], "traceparents": [], "unknown": [], "is_complete": True
+    }  # fmt: skip
+    path = f"{path_of('topics', topic, 'trace')}?{urlencode(query)}"
+    asked: set[int] = set()
+    left = {-1: address}
+    while left:
+        web = Web(left.pop(next(iter(left))), session.timeout_s)
+        answer = web.ask("GET", path, wait_s=TIME_MS / 1000)
+        asked.add(answer["broker"])
+        total["events"] += answer["events"]
+        total["messages"] += answer["messages"]
+        for name in ("traceparents", "unknown"):
+            total[name] += [one for one in answer[name] if one not in total[name]]
+        total["is_complete"] = total["is_complete"] and answer["is_complete"]
+        for other in answer["not_searched"]:
+            if "broker" not in other:
+                total["is_complete"] = False
+            elif other["broker"]["id"] not in asked:
+                left[other["broker"]["id"]] = other["broker"]["http"]
+    total["events"].sort(key=lambda event: event.get("at_ms", LAST))
+    return total
+
+
+def _row(event: dict[str, Any]) -> list[Cell]:
+    place = f"{event['topic']}-{event['partition']}"
+    if "offset" in event:
+        place += f":{event['offset']}"
+    details = [
+        f"{name.removesuffix('_ms')} {iso_time(value) if name.endswith('_ms') else value}"
+        for name, value in event.items()
+        if name not in {*PLACE, "group", "attempt"}
+    ]
+    at_ms = event.get("at_ms")
+    moment = None if at_ms is None else iso_time(at_ms)
+    group, attempt = event.get("group"), event.get("attempt")
+    return [moment, event["event"], place, group, attempt, ", ".join(details)]

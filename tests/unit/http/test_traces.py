@@ -1,0 +1,135 @@
+"""Traces: every step of a message's life, from the log, the journal and the timers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.unit.http.http_rig import Web, on_the_web
+from tests.unit.http.test_search import create, message, send
+
+QUEUE = "/v1/queues/orders/workers"
+
+
+async def trace(web: Web, **query: Any) -> dict[str, Any]:
+    status, answer = await web.ask("GET", f"/v1/topics/orders/trace?{urlencode(query)}")
+    assert status == 200, answer
+    return answer
+
+
+def steps(answer: dict[str, Any]) -> list[tuple[str, int | None]]:
+    return [(event["event"], event.get("attempt")) for event in answer["events"]]
+
+
+async def receive(web: Web) -> str:
+    _, got = await web.ask("POST", f"{QUEUE}/receive", {"max": 1})
+    return got["messages"][0]["receipt"]
+
+
+async def settle(web: Web, **how: Any) -> None:
+    _, answer = await web.ask("POST", f"{QUEUE}/settle", how)
+    assert all(result["ok"] for result in answer["results"])
+
+
+async def configure(web: Web, **more: str) -> None:
+    wanted = {"share.auto.offset.reset": "earliest", **more}
+    assert (await web.ask("PATCH", "/v1/groups/workers/config", {"set": wanted}))[0] == 200
+
+
+@on_the_web
+async def test_each_delivery_and_its_outcome_is_told(web: Web) -> None:
+    await create(web)
+    await configure(web)
+    await send(web, message(1))
+    await settle(web, nack=[await receive(web)])
+    receipt = await receive(web)
+    held = await trace(web, message_id="id-1")
+    assert steps(held) == [("stored", None), ("delivery_failed", 1), ("now", 2)]
+    assert held["events"][-1]["member"].startswith("http-")
+    await settle(web, ack=[receipt])
+    done = await trace(web, partition=0, offset=0)
+    assert steps(done) == [("stored", None), ("delivery_failed", 1), ("acknowledged", 2)]
+    times = [event["at_ms"] for event in done["events"]]
+    assert times == sorted(times)
+    assert {event.get("group") for event in done["events"][1:]} == {"workers"}
+
+
+@on_the_web
+async def test_a_dead_letter_belongs_to_the_trace_and_so_does_what_is_sent_back(web: Web) -> None:
+    await create(web)
+    await configure(web, **{"errors.deadletterqueue.topic.name": "orders.dead"})
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    sent = message(1)
+    sent["headers"].append(["traceparent", parent])
+    await send(web, sent)
+    await settle(web, dead_letter=[{"receipt": await receive(web), "reason": "broken"}])
+    while ("dead_lettered", 1) not in steps(await trace(web, message_id="id-1")):
+        await asyncio.sleep(0.01)
+    sent["headers"].append(["headrace-redrives", "1"])
+    await send(web, sent)
+    told = await trace(web, message_id="id-1")
+    names = [name for name, _ in steps(told)]
+    assert names[:2] == ["stored", "given_up"]
+    assert sorted(names[2:]) == sorted(["dead_letter_stored", "dead_lettered", "redriven", "now"])
+    assert told["traceparents"] == [parent]
+
+
+@on_the_web
+async def test_delayed_and_half_messages_have_traces(web: Web) -> None:
+    await create(web)
+    await send(web, message(1, delay="3600000"), message(2, half="shop"))
+    await send(web, message(3, delay="1"))
+    assert steps(await trace(web, message_id="id-1")) == [("delayed", None)]
+    assert steps(await trace(web, message_id="id-2")) == [("half_received", None)]
+    body = {"rollback": [{"message_id": "id-2", "reason": "no stock"}]}
+    await web.ask("POST", "/v1/topics/orders/half/settle", body)
+    told = await trace(web, message_id="id-2")
+    assert steps(told) == [("half_received", None), ("half_rolled_back", None)]
+    assert told["events"][-1]["reason"] == "no stock"
+    while steps(told := await trace(web, message_id="id-3")) != [("stored", None)]:
+        await asyncio.sleep(0.01)
+    assert told["events"][0]["due_ms"] == told["events"][0]["at_ms"]
+
+
+@on_the_web
+async def test_what_a_compacted_journal_has_forgotten_is_said(web: Web) -> None:
+    await create(web)
+    await configure(web, **{"share.delivery.count.limit": "10"})
+    await send(web, message(1), message(2), message(3))
+    await settle(web, nack=[await receive(web)])
+    await settle(web, ack=[await receive(web)])
+    topic = web.node.topics.get("orders")
+    hosted = await web.node.shares.watched(topic, 0)
+    hosted.shard.snapshot_bytes_min = hosted.shard._snapshot_at_bytes = 0
+    for _ in range(18):
+        await settle(web, nack=[await receive(web)])
+    while hosted.journal.log_start_offset == 0:
+        await asyncio.sleep(0.01)
+    told = await trace(web, message_id="id-1")
+    assert any("journal was compacted" in one for one in told["unknown"])
+    assert ("acknowledged", 2) not in steps(told)
+    assert ("earlier_state", None) in steps(told)
+
+
+@on_the_web
+async def test_a_trace_that_names_no_message_is_refused(web: Web) -> None:
+    await create(web)
+    await send(web, message(1))
+    for query in ("", "?message_id=a&partition=0&offset=1", "?partition=0", "?offset=1"):
+        assert (await web.ask("GET", f"/v1/topics/orders/trace{query}"))[0] == 400
+    assert (await web.ask("GET", "/v1/topics/orders/trace?partition=0&offset=7"))[0] == 409
+    assert (await web.ask("POST", "/v1/traces", {"topic": "orders"}))[0] == 400
+    assert (await trace(web, message_id="none"))["events"] == []
+
+
+@on_the_web
+async def test_a_trace_can_be_a_task(web: Web) -> None:
+    await create(web)
+    await send(web, message(1))
+    status, task = await web.ask("POST", "/v1/traces", {"topic": "orders", "message_id": "id-1"})
+    assert status == 202
+    while task["state"] == "running":
+        await asyncio.sleep(0)
+        task = (await web.ask("GET", f"/v1/traces/{task['id']}"))[1]
+    assert steps(task["results"][0]) == [("stored", None)]
