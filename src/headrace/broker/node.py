@@ -393,7 +393,7 @@ class Node:
         await self._forget_patiently(gone.name, gone.id)
 
     async def _forget_patiently(self, name: str, topic_id: UUID) -> None:
-        """Have this broker's groups forget the topic: nobody else can, and storage may be away."""
+        """Have this broker's groups forget the topic: no other can; storage may be away."""
         while True:
             try:
                 await self.groups.topic_deleted(name, topic_id)

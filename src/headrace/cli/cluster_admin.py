@@ -230,7 +230,7 @@ def _fail_if_unwell(
     wrong = []
     if unserved:
         shown = ", ".join(unserved[:10]) + (" ..." if len(unserved) > 10 else "")
-        wrong.append(f"{len(unserved)} partitions are served by nobody: {shown}")
+        wrong.append(f"{len(unserved)} partitions are served by no broker: {shown}")
     if lacking:
         copies = sum(one.copies_missing for one in lacking)
         wrong.append(f"{len(lacking)} partitions are under-replicated: {copies} copies are missing")

@@ -69,7 +69,7 @@ EXTRAS = {
 
 
 class _ReaderGoneError(Exception):
-    """Whoever read our output has closed the pipe."""
+    """The reader of the output has closed the pipe."""
 
 
 class LazyGroup(click.Group):

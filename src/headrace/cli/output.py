@@ -28,7 +28,10 @@ def print_json(value: Any) -> None:
 
 
 def confirm(question: str, *, is_sure: bool) -> None:
-    """Ask before something is lost for good. Raises CommandFailed where there is nobody to ask."""
+    """Ask before something is lost for good.
+
+    Raises CommandFailed where there is no terminal to ask at.
+    """
     if is_sure:
         return
     if not sys.stdin.isatty():

@@ -67,7 +67,7 @@ def queue() -> None:
 @AS_JSON
 @click.pass_obj
 def receive(session: Session, /, topic: str, group: str, **options: Any) -> None:
-    """Receive messages: nobody else gets them until you settle them or their lock ends."""
+    """Receive messages: no other consumer gets them until you settle them or their lock expires."""
     web = Web(options["http"], session.timeout_s)
     body = {"max": options["count"], "wait_ms": min(options["wait"], 60_000)}
     if options["lock"] is not None:

@@ -39,7 +39,7 @@ class Session:
         return {**quiet, **named, **self.client_config}
 
     def check_reachable(self) -> None:
-        """Fail at once, and plainly, when nobody listens at the bootstrap address."""
+        """Fail at once, and plainly, when the bootstrap address refuses connections."""
         troubles = []
         for address in self.bootstrap.split(","):
             host, port = host_and_port(address.strip())

@@ -331,7 +331,7 @@ def _lock(folder: Path) -> IO[str]:
 
 
 def _free_port(taken: Collection[int]) -> int:
-    """A port that nobody listens at now."""
+    """A port that is free now."""
     randomness = SystemRandomness()
     for _ in range(_ATTEMPTS_MAX):
         port = _PORTS[randomness.below(len(_PORTS))]

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 _OWN_HOST = re.compile(
     rb"(localhost|\d{1,3}(\.\d{1,3}){3}|\[[0-9a-f:.]{2,45}\])?(:\d{1,5})?", re.IGNORECASE
 )
-"""An address in figures belongs to nobody's domain."""
+"""A numeric address belongs to no domain."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

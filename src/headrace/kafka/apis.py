@@ -96,7 +96,7 @@ ADVERTISED_MIN = {PRODUCE: 0}
 
 
 def advertised() -> list[dict[str, int]]:
-    """What ApiVersions tells of each API."""
+    """What ApiVersions says of each API."""
     return [
         {
             "api_key": api.key,

@@ -1,4 +1,4 @@
-"""Shuts whoever still serves a deleted topic out of its log.
+"""Fences brokers that still serve a deleted topic out of its log.
 
 Invariants: knows the stored chain and the ledgers, no PartitionLog: who deletes a topic need
 not serve it. The chain comes first, since a former owner whose ledger is taken from it would

@@ -1,7 +1,7 @@
 """Which indexes of closed ledgers are in memory, over all partitions of a broker.
 
 Invariants: an index that was read from a ledger's footer can be read again, so the one that
-nobody has read for longest goes when there are too many. Without this, reading a long history
+was read least recently is dropped when there are too many. Without this, reading a long history
 once would leave 6 MiB for each GiB of it in memory.
 """
 

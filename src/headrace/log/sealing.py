@@ -40,7 +40,7 @@ def release(segments: Sequence[Segment], store: LedgerStore) -> None:
 
 
 def let_go(segments: Sequence[Segment], store: LedgerStore) -> None:
-    """Have the store keep nothing more of any of them: nobody reads them here any more."""
+    """Have the store drop its caches of them: they are no longer read here."""
     if isinstance(store, ReleasesLedgers):
         for segment in segments:
             store.release(segment.ledger)

@@ -183,7 +183,7 @@ class Segment:
         self.index, self.aborted = OffsetIndex(), None
         self.end_offset, self.end_position = self.base_offset, 0
         noted = await self._load_notes(store, end)
-        if noted is not None:  # it may be that nobody is left
+        if noted is not None:  # there may be no readers left
             producers = noted
         begin = position = self.end_position
         want = SCAN_BYTES
@@ -373,7 +373,7 @@ class Segment:
 
 
 def sealed_segment(link: LedgerLink) -> Segment:
-    """A sealed ledger as the chain tells of it; its index is read when it is first needed."""
+    """A sealed ledger as its chain entry describes it; its index is read at first use."""
     segment = Segment(LedgerId(link.ledger), link.base_offset, link.leader_epoch)
     assert link.end_offset is not None
     segment.end_offset = link.end_offset

@@ -3,7 +3,7 @@
 Invariants: decisions and their notes in the chain; the bytes are the tier's business. What
 is done is noted in the chain before anything relies on it: *offloaded* once the copy has been
 written and read back, *local deleted* before the local bytes go. So a crash between two steps
-leaves at most a copy that nobody names, on one side or the other, and both are collected.
+leaves at most a copy that nothing refers to, on one side or the other, and both are collected.
 
 The newest sealed ledger that has a footer keeps its local copy, and so do those behind it, which
 were recovered: the footer holds the producers' states, so a partition opens and takes appends while

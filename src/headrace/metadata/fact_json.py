@@ -1,7 +1,7 @@
 """The JSON of a stored fact: an object with `v`, the version of its shape.
 
 Invariants: knows JSON and dataclasses, no fact by name. Decoding is strict about the fields
-that are taken and hands over those that nobody took.
+that are taken and hands over those that were not taken.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class FactReader:
         return self.objects(name, what)
 
     def rest(self) -> Json:
-        """The fields that nobody took."""
+        """The fields that were not taken."""
         return self._fields
 
 

@@ -13,7 +13,7 @@ a copy (`dataclasses.replace`), put it back with the version that was read. Do n
     /brokers/<id>                      BrokerFact (ephemeral: there while the broker lives)
     /broker-configs/all, .../<id>      settings changed while brokers run (`config_facts`)
     /cluster/id                        ClusterFact
-    /producer-ids/next                 the first producer id that nobody has been given, and a copy
+    /producer-ids/next                 the first producer id that was not given out yet, and a copy
                                        of the cluster's id
     /load/<id>, /moves/by-load         load, and what was moved because of it (`load_facts`)
 
@@ -161,7 +161,7 @@ class TopicFact(StoredFact):
     configs: dict[str, str]
     created_ms: int
     deleted_ms: int | None = None
-    """When it was deleted: the fact stays until nobody can take records for it any more."""
+    """When it was deleted: the fact stays until no broker can accept records for it."""
     chain_count: int | None = None
     """The chains of so many partitions, from 0 on, were written before the topic named them: where
     one of these is missing, it was lost. None: made by a version that did not write them ahead."""
@@ -439,7 +439,7 @@ async def copy_cluster_id(store: MetadataStore, cluster_id: str) -> None:
 
 @dataclass(slots=True)
 class _ProducerIdCounter:
-    """The first producer id that nobody has been given; what else is stored there; its version."""
+    """The first producer id that was not given out yet; what else is stored there; its version."""
 
     first: int
     unknown: Json

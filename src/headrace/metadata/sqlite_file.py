@@ -195,7 +195,7 @@ class SqliteFile:
         """Bring what is committed into the file itself (7 ms here, so not behind every commit).
 
         A journal that is damaged ends for SQLite where the damage begins: what was committed
-        behind it would be undone in silence. So it holds nothing while nobody writes.
+        behind it would be undone in silence. So it holds nothing while there are no writes.
         """
         self.has_journal = False
         try:
@@ -341,7 +341,7 @@ class SqliteFile:
         return False
 
     def _end_if_dead(self, session: int) -> bool:
-        """Remove the session's keys if nobody holds its lock; whether that was so."""
+        """Remove the session's keys if its lock is free; whether it was."""
         if self._is_alive(session):
             return False
         self._end_session(session)

@@ -75,7 +75,7 @@ class StoreSession(Protocol):
 
     @property
     def ends_ns(self) -> int:
-        """Before this monotonic time nobody can have seen the session end; 0: there is none."""
+        """Before this monotonic time no other client has seen the session end; 0: there is none."""
         ...
 
     def is_safe(self, now_ns: int, margin_ms: int) -> bool:

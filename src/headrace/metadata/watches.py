@@ -1,7 +1,7 @@
 """What every metadata store needs alike: the rule of versions, and watchers who are told of keys.
 
 Invariants: no store is known here. Used by the thread of the event loop alone. A watcher
-who is slow costs memory for each key once, and nobody else time: changes of one key are folded.
+who is slow costs memory for each key once, and others no time: changes of one key are folded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def next_version(key: str, found: int, expected: int) -> int:
 class Watch:
     """The keys under one prefix that changed, as an iterator. One task at a time may wait.
 
-    It ends when its store closes, and counts as gone once nobody holds it.
+    It ends when its store closes, and counts as closed once no reference to it is left.
     """
 
     __slots__ = ("__weakref__", "_changed", "_error", "_is_closed", "_wakeup", "prefix")

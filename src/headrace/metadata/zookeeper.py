@@ -1,8 +1,8 @@
 """The metadata store of a cluster: keys as nodes of ZooKeeper. See MetadataStore.
 
 Invariants: knows keys, versions and watches; the session and lost connections are
-`runtime.zookeeper`'s, the spelling of paths is `zookeeper_keys`'s. The client belongs to whoever
-made it, and is shared with BookKeeper's.
+`runtime.zookeeper`'s, the spelling of paths is `zookeeper_keys`'s. The client belongs to the code
+that made it, and is shared with BookKeeper's.
 
 - A change that broke with its connection is in doubt: MetadataUnavailable with the field
   `is_in_doubt`. Read again before deciding; a compare-and-set may be sent again as it was.

@@ -40,7 +40,7 @@ def plan_changes(
     session_or_none: int | None,
     path_of: Callable[[str], str],
 ) -> Plan:
-    """Plan `operations`, whose keys were `found` so; None if nobody looked.
+    """Plan `operations`, whose keys were `found` so; None if they were not read.
 
     Without a look each key is taken for what the first operation on it expects. What is put will
     belong to the session, if there is one. Raises VersionConflict, RequestInvalid.

@@ -58,7 +58,7 @@ def compress(codec: int, data: Buffer) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, bytes_max: int) -> bytes:
-    """Undo `compress`, whoever did it.
+    """Undo `compress`, or what another implementation of the format did.
 
     Raises BatchCorrupt on anything but one whole stream, on an unknown codec, and as soon as
     more than `bytes_max` bytes would come out.

@@ -1,7 +1,7 @@
 """Time, as the rest of Headrace sees it.
 
 Invariants: wall time is `now_ms` (int, since the epoch), monotonic time is `now_ns`.
-Nobody else names `time`; a simulation brings its own Clock.
+No other module imports `time`; a simulation brings its own Clock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Files and folders, as the rest of Headrace sees them.
 
-Invariants: whoever keeps data does all its file work through a Disk, so that a test can
+Invariants: all file work of stored data goes through a Disk, so that a test can
 inject faults (EIO, ENOSPC, short writes, slow syncs) and a power-loss model can record every
 operation. Errors are OSError, as the operating system gave them. The seam is thin on purpose: on
 the hot path a call through it costs 30 ns more than `os.pwrite` itself.

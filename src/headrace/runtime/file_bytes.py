@@ -67,7 +67,7 @@ Sendable: TypeAlias = "bytes | bytearray | memoryview | FileBytes"
 def send_now(target: socket.socket, parts: Sequence[Sendable]) -> Sequence[Sendable]:
     """Send what the socket takes at once; what is left.
 
-    An error of the socket leaves all from there on: whoever writes it next will meet it, too.
+    An error of the socket leaves all from there on: the next write of it will fail as well.
     """
     last = len(parts) - 1
     for index, part in enumerate(parts):

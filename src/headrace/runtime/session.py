@@ -1,7 +1,7 @@
 """A session with a service that forgets us when we are silent: what is known of its life.
 
-Invariants: keeps facts and tells of changes; who talks to the service feeds it. Used from
-the loop's thread. Time is monotonic, in ns; it comes from whoever asks.
+Invariants: keeps facts and reports changes; the service's client feeds it. Used from
+the loop's thread. Time is monotonic, in ns; callers pass it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ KEYS_MAX = 1_000
 
 
 class SparseWarnings:
-    """Tells of each thing (`key`) at most once a minute."""
+    """Logs each thing (`key`) at most once a minute."""
 
     def __init__(self, log: Logger, clock: Clock) -> None:
         self._log = log

@@ -34,7 +34,7 @@ class Tasks:
         return task
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
-        """Like `start`, for work that nobody waits for."""
+        """Like `start`, for work that no caller waits for."""
         _ = self.start(coroutine, name)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -43,7 +43,10 @@ class Tasks:
             log.error("task %s failed", task.get_name(), exc_info=task.exception())
 
     async def close(self) -> None:
-        """Cancel all tasks and wait until they have ended. Whoever waits is cancelled with them."""
+        """Cancel all tasks and wait until they have ended.
+
+        A caller that waits is cancelled with them.
+        """
         self._is_closed = True
         while self._tasks:
             tasks = list(self._tasks)

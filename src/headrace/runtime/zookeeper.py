@@ -4,8 +4,8 @@ Invariants: knows nodes and watches, not what is kept in them. Whoever is above 
 the loop's thread alone, and is called back there. Nothing of kazoo's gets out, its errors least of
 all. Deadlines, lost connections and the session are `zookeeper_link`'s.
 
-A one-shot watch fires once: when its node changed, or when the connection broke and nobody knows.
-A tree's watch lives on: it is set again on each connection, and says that there was a gap.
+A one-shot watch fires once: when its node changed, or when the connection broke, which leaves it
+unknown. A tree's watch lives on: it is set again on each connection, and says that there was a gap.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ class ZooKeeperLink:
                 self._in_flight += 1
                 sent_ns, future = self.clock.now_ns(), self._loop.create_future()
                 result = self.parts.client.exists_async("/")
-                future.cancel()  # nobody waits: `_finish` notes the sign of life
+                future.cancel()  # no caller waits: `_finish` notes the sign of life
                 result.rawlink(lambda r, f=future, at=sent_ns: self.post(self._finish, f, r, at))
 
     # --- calls -------------------------------------------------------------------------------

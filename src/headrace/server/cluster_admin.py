@@ -291,7 +291,7 @@ class ClusterAdmin:
             findings.partitions += 1
             name = picture.name_of(key)
             if picture.server_of(key) is None:
-                findings.problems.append(f"{name} is served by nobody")
+                findings.problems.append(f"{name} is served by no broker")
             chain = chains.get(key)
             if chain is not None:
                 used |= {link.ledger for link in chain.ledgers}

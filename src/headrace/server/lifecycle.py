@@ -47,9 +47,9 @@ class Broker:
         self._closers.append(close)
 
     async def stop(self) -> None:
-        """Close everything. Whoever asks again meanwhile waits until that is done.
+        """Close everything. A second caller waits until that is done.
 
-        One part after another, whoever asks: what was opened first is still in use by the rest.
+        One part after another: what was opened first is still in use by the rest.
         """
         async with self._stop:
             while self._closers:

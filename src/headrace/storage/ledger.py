@@ -120,7 +120,7 @@ class KeepsNotes(Protocol):
     """
 
     def note(self, ledger: LedgerId, data: bytes) -> None:
-        """Leave a note behind what is appended by now. It may get lost, which nobody is told.
+        """Leave a note behind what is appended by now. It may get lost, which is not reported.
 
         Raises as `append` does.
         """

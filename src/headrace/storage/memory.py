@@ -156,7 +156,7 @@ class MemoryLedgerStore:
         await self._barrier().wait()
 
     async def all_ledgers(self) -> Sequence[LedgerId]:
-        """All ledgers, whoever made them."""
+        """All ledgers, of every creator."""
         return [LedgerId(number) for number in sorted(self._ledgers)]
 
     async def ledger_ids(self) -> Sequence[LedgerId]:

@@ -2,13 +2,12 @@
 
 Invariants: the only place that appends a machine's records, waits, and answers. In one
 turn of the loop a command is decided, its durable records handed to the log, and all its records
-applied. So the machine is ahead of the disk; nobody else is: every reply, also of commands that
-only look, waits until everything appended before it is durable. Appends complete in order, so
-the newest append is all that there is to wait for.
-When an append fails, the machine has applied what the log does not hold: it is thrown away, all
-that wait are refused (CoordinatorUnavailable), and it is read back from the log
-(CoordinatorLoading meanwhile). Time is the monotonic clock, set to the calendar once at each
-load, so that a clock which is set does not end a thousand sessions.
+applied. So the machine is ahead of the disk, and nothing else is: every reply, also of commands
+that only look, waits until everything appended before it is durable. Appends complete in order, so
+the newest append is all that there is to wait for. When an append fails, the machine has applied
+what the log does not hold: it is thrown away, all that wait are refused (CoordinatorUnavailable),
+and it is read back from the log (CoordinatorLoading meanwhile). Time is the monotonic clock, set to
+the calendar once at each load, so that a clock which is set does not end a thousand sessions.
 Effects of a decision are performed once its records are durable; their outcomes come back as
 commands. A reload forgets them: the machine asks again for what is outstanding.
 """
@@ -141,7 +140,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
 
     async def submit_parkable(self, command: Parkable) -> Any:
         """Answer a command that may be parked. A caller that is cancelled leaves nothing behind
-        but a ticket, whose answer nobody will miss."""
+        but a ticket, whose answer is not needed."""
         if self.machine is None:
             error = await self._wait_loaded()
             if error is not None:

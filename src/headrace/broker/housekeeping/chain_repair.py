@@ -1,7 +1,7 @@
 """Rebuilds what facts have lost from the ledgers' own labels, footers and records.
 
 Invariants: a plan changes nothing; carrying it out closes the ledgers that are still open, which
-fences whoever writes to them, before the chain is written. No offset is guessed: each ledger says
+fences their writers, before the chain is written. No offset is guessed: each ledger says
 itself where it begins and ends, in its first batch and its footer, and what does not join is a
 problem for an operator. What a chain names beside ledgers (the start of the log, copies in object
 storage) is not in the ledgers: the log then starts with the oldest one that is left, and records

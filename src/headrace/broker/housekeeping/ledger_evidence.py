@@ -65,7 +65,7 @@ class NumbersLedgers(Protocol):
 
 
 class SharedLedgers(ReadsLedgers, Protocol):
-    """A store that can tell of all its ledgers, whoever made them."""
+    """A store that can list all its ledgers, of every creator."""
 
     async def ledger_ids(self) -> Sequence[LedgerId]:
         """All there are, other products' too, by id. Raises StorageUnavailable."""

@@ -119,7 +119,7 @@ class LedgerGarbageCollector:
         for key, suspects in found.suspects.items():
             chain = facts.chains[key]
             for ledger, epoch in suspects.items():
-                # Of an epoch that is over: nobody is about to enter it into the chain.
+                # Of an epoch that is over: no broker is about to enter it into the chain.
                 if epoch < chain.leader_epoch and not await holds_lost_records(
                     self._store, ledger, chain
                 ):

@@ -90,7 +90,7 @@ async def collect_orphans(
         for key in stale:
             await metadata.delete(key, ANY)
     except (StorageUnavailable, MetadataUnavailable) as error:
-        # A full disk is no reason to serve nobody: they go at the next start.
+        # A full disk must not stop the broker: they are deleted at the next start.
         log.warning("%d ledgers that belong to no topic stay for now: %s", len(orphans), error)
     else:
         if orphans:

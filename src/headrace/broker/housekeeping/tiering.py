@@ -1,4 +1,5 @@
-"""The broker's side of tiering: who is offloaded when, and the sweep of objects nobody names.
+"""The broker's side of tiering: who is offloaded when, and the sweep of objects that nothing refers
+to.
 
 Invariants: works in the background, a bounded number of ledgers at once. Object storage
 that is slow or away delays this work and cold reads, nothing else: after a failure all of it

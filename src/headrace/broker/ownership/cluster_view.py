@@ -58,7 +58,7 @@ class ClusterView:
         self.moves: Mapping[PartitionKey, MovedPartition] = {}
         """What load has moved: where placement is not to decide, while all brokers follow it."""
         self.dirty: set[PartitionKey] = set()
-        """Partitions whose owner changed; whoever looks at them takes them away."""
+        """Partitions whose owner changed; the reader removes them."""
         self.members_version = 0
         """Counts changes of who may own what: of brokers, pins, moves and draining."""
         self._caches = [

@@ -38,7 +38,7 @@ class LoadMeter:
 
     def __init__(self, topics: Topics, ownership: Ownership, clock: Clock) -> None:
         self.cpu_ns: Callable[[], int] = lambda: 0
-        """The CPU time used so far; whoever knows a real one puts it here."""
+        """The CPU time used so far; set by code that can measure it."""
         self._topics = topics
         self._ownership = ownership
         self._clock = clock

@@ -86,7 +86,7 @@ class Membership:
         return True
 
     async def leave(self) -> None:
-        """Be no more: at once, or when the session ends if nobody can be told now."""
+        """Leave the cluster: now, or when the session ends if the store cannot be reached."""
         is_connected = self._metadata.session.state is SessionState.CONNECTED
         try:
             async with asyncio.timeout(LEAVE_PATIENCE_S if is_connected else SILENT_PATIENCE_S):

@@ -2,7 +2,7 @@
 
 Invariants: a topic's first owners are written together with it, so one that is deleted at
 once may have owners who never knew it, and who would stand in the metadata for ever: whoever
-deletes it waits for them, and where no sweep looks nobody else takes them away. The metadata store
+deletes it waits for them, and where there is no sweep nothing else removes them. The metadata store
 is asked before one is given up: the news of a topic may be on their way, and the owners of one with
 thousands of partitions are written ahead of it. A partition that is given up too early is claimed.
 """
@@ -51,7 +51,7 @@ class OrphanedOwnerships:
                 self._waiting[key] = None
         if self._waiting and not self._is_looking:
             self._is_looking = True
-            self._tasks.spawn(self._look(), "owners of topics that nobody has heard of")
+            self._tasks.spawn(self._look(), "owners of unknown topics")
 
     def _version_of(self, key: PartitionKey) -> int | None:
         """Of the fact that this broker owns the partition, None if it does not."""

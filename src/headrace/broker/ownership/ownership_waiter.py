@@ -1,6 +1,6 @@
 """Waits until the picture of owners shows what somebody was promised.
 
-Invariants: reads a ClusterView and changes nothing. Whoever acts on changes tells of each
+Invariants: reads a ClusterView and changes nothing. The code that acts on changes reports each
 round (`told`), after it has acted.
 """
 

@@ -4,8 +4,8 @@ Invariants: a witness, not a judge. Each broker keeps one idle connection to eve
 When a process dies its machine closes the connection at once and refuses the next one; then, and
 only then, the witness removes the dead broker's key, so that all brokers hear of it together. A
 broker that is only slow, paused or cut off looks different, and is left to its session. To be
-wrong would cost a needless move and no record: storage fences whoever is taken over, and a broker
-that finds its own key gone puts it back.
+wrong would cost a needless move and no record: storage fences a broker that is taken over, and a
+broker that finds its own key gone puts it back.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Peers:
         return True
 
     async def _is_refused(self, fact: BrokerFact) -> bool:
-        """Whether nobody listens there any more."""
+        """Whether connections to it are refused."""
         for _ in range(PROBES):
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -106,6 +106,6 @@ class Peers:
             if entry is None or BrokerFact.decode(entry.value).incarnation != fact.incarnation:
                 return
             await self._metadata.delete(key, entry.version)
-            log.warning("broker %d has died: nobody listens at its address any more", fact.id)
+            log.warning("broker %d has died: its address refuses connections", fact.id)
         except HeadraceError as error:
             log.info("broker %d seems dead, and its session will tell: %s", fact.id, error)

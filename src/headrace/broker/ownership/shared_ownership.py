@@ -1,10 +1,10 @@
 """Ownership where several brokers share the partitions: claim, serve, hand over, step down.
 
 Invariants: every broker computes the same placement from the same picture and acts on its
-own partitions alone; nobody is in charge. Each change of an owner is a compare-and-set of its fact,
-which raises the leader epoch. That settles who *may* serve; what keeps a former owner from writing
-is storage, which the log fences when it loads (`PartitionLog`). A claim needs no consent, since it
-is made only where the owner's life has ended; a living owner hands over by itself.
+own partitions alone; there is no controller. Each change of an owner is a compare-and-set of its
+fact, which raises the leader epoch. That settles who *may* serve; what keeps a former owner from
+writing is storage, which the log fences when it loads (`PartitionLog`). A claim needs no consent,
+since it is made only where the owner's life has ended; a living owner hands over by itself.
 
 How it works: whatever changes sets one event, and one task compares what is with what should be: of
 the partitions whose owner changed, and of all of them when brokers, topics or pins did. A partition
@@ -330,7 +330,7 @@ class SharedOwnership:
             elif mine is None or mine.leader_epoch < epoch:
                 self._begin(topic, number, epoch)
             elif isinstance(mine.failure, NotOwner):
-                # Storage says that somebody else was here, the facts that nobody is: claim anew.
+                # Storage names another owner, the facts name none: claim anew.
                 self._do(key, self._claim(topic, number))
             elif isinstance(mine.failure, ChainMissing):
                 if self._chains.is_back(key):
@@ -481,13 +481,13 @@ class SharedOwnership:
             await served.upkeep.settle_and_seal()
             self._resigned(topic, number)
             gone = NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
-            # Whether it is named is in doubt if no answer comes; nobody is kept here for that.
+            # Without an answer it is in doubt whether it is named; clients do not wait for that.
             loop = asyncio.get_running_loop()
             giving_up = loop.call_later(NAMED_WAIT_S, served.upkeep.abandon, gone)
             try:
                 await self._name(key, served, target)
             finally:
-                # Who waits is sent to the next owner now, and not while nobody could say which.
+                # Waiting clients are sent to the next owner now, when it is known.
                 giving_up.cancel()
                 served.upkeep.abandon(gone)
                 # Once more: a request may have made a coordinator over the log meanwhile.

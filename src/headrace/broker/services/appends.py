@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 8
-"""How often a batch waits for its log to be ready; each time it was told that it is."""
+"""How often a batch waits for its log to be ready; each time after a signal that it is."""
 WAITING_BYTES_MAX: Final = 128 * 1024 * 1024
 """Of all batches that wait in order, as they came; more get a retriable error."""
 TOPICS_WARNED_MAX: Final = 1_000

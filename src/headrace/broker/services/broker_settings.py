@@ -4,7 +4,8 @@ Invariants: the metadata store holds what was changed: one fact for all brokers,
 that differs. The order is Kafka's: this broker's change, the change for all brokers, what the
 broker was started with, the default. Every change is validated before it is stored; one that cannot
 be understood (a newer broker wrote it) is kept in its fact and has no effect here. BrokerConfig is
-updated in place, so whoever reads it per use follows at once; others subscribe with `on_change`.
+updated in place, so code that reads it at each use sees changes at once; the rest subscribes with
+`on_change`.
 """
 
 from __future__ import annotations

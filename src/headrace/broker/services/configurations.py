@@ -132,7 +132,7 @@ class Configurations:
     # --- groups ------------------------------------------------------------------------------
 
     def of_group(self, group_id: str) -> list[Setting]:
-        """All settings of a group; a group that nobody configured has the defaults."""
+        """All settings of a group; a group without settings of its own has the defaults."""
         defaults = consumer_defaults(self._config)
         return _settings(GROUP_DEFINITIONS, self._groups.overrides(group_id), defaults)
 

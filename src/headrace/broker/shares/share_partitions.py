@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
 
 ROUNDS_MAX = 64
-"""Of one receive: each learns keys, or passes over records that nobody gets."""
+"""Of one receive: each learns keys, or passes over records that are not delivered."""
 ROWS_BYTES = 256 * 1024
 """Batches whose keys are learned at a time."""
 WAKE_NEVER = -1

@@ -1,4 +1,5 @@
-"""What follows when a topic is deleted: nobody serves its partitions, their ledgers go.
+"""What follows when a topic is deleted: its partitions are no longer served, their ledgers are
+deleted.
 
 Invariants: over what is left of the topic; `Topics` has forgotten it. Brokers hear of a
 deletion one after another. One that has not yet heard could take records for the next topic of that
@@ -6,7 +7,7 @@ name, acknowledge them, and lose them a moment later; and it could show the old 
 marked first, and its name is free when that is over: over shared storage the logs are taken from
 whoever serves them, for writers, and whoever serves them is waited for, for readers' sake; where
 each worker has ledgers of its own, there is only the waiting. Any broker may finish what another
-has begun, and whoever wants the name does.
+has begun, and so does a request that needs the name.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class Deletions:
         return True
 
     async def _shut_out_all(self, ending: _Ending) -> None:
-        """Let nobody write to the topic. Raises why some may, after a minute of trying."""
+        """Fence all writers of the topic. Raises why some may write, after a minute of trying."""
         at_once = asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
         async def persist(number: int) -> None:

@@ -88,7 +88,7 @@ class SoleOwnership:
         await self._metadata.put(broker_key(fact.id), fact.encode(), ANY, ephemeral=True)
 
     async def leave(self) -> None:
-        """See Ownership: there is nobody to hand over to."""
+        """See Ownership: there is no other broker to hand over to."""
 
     def leader(self, topic: Topic, partition: int) -> Leader:
         """See Ownership."""

@@ -1,7 +1,7 @@
 """The configuration of topics: names, defaults, checks, and what they mean to a log.
 
 Invariants: one table, Kafka's names and meanings. A name that Kafka knows and Headrace has
-no use for is taken and kept (`is_inert`), so that tools which set it work; a name nobody knows is
+no use for is taken and kept (`is_inert`), so that tools which set it work; an unknown name is
 refused. `flush.ms` is the one default that differs: 0, so what is acknowledged is synced.
 """
 

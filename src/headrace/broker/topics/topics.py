@@ -348,7 +348,7 @@ class Topics:
             raise PolicyViolation(f"{topic.name} is internal: it holds the state of coordinators")
 
     async def delete(self, topic: Topic) -> None:
-        """Remove the topic and all its records; on return nobody takes any for it.
+        """Remove the topic and all its records; on return no broker accepts any for it.
 
         Raises StorageUnavailable where it is gone, but that cannot be made sure of.
         """
@@ -377,7 +377,7 @@ class Topics:
             # Behind the answer's back; a crash leaves it to the next start's `collect_orphans`.
             clearing = self._clear_alone(topic, numbers)
             self._environment.tasks.spawn(clearing, f"delete {topic.name}")
-        else:  # the sweep of orphans deletes ledgers when nobody can write to them any more
+        else:  # the sweep of orphans deletes ledgers when they can no longer be written to
             self.ownership.topics_changed()
             await self.deletions.finish(topic.name, self.ownership)
 

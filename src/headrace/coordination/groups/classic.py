@@ -212,8 +212,8 @@ def _take_over(draft: Draft, command: JoinCommand, member_id: str) -> GroupDecis
     """A static member is back under a new member id: the old id is fenced (KIP-345).
 
     In a stable group whose protocol stays the same there is no rebalance: the member gets the
-    assignment that its instance had. A leader that knows KIP-814 is told so, and leads on; an
-    older one is told its old id as the leader's, so that it does not assign anew.
+    assignment that its instance had. A leader that knows KIP-814 learns this from SkipAssignment,
+    and leads on; an older one is told its old id as the leader's, so that it does not assign anew.
     """
     group = draft.group
     instance_id = command.group_instance_id

@@ -75,7 +75,7 @@ CONSUMER: Final = "consumer"
 def decide_join(
     home: Group, consumer: ConsumerGroup, command: JoinCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
-    """Join: answered at once, for nobody waits for the others."""
+    """Join: answered at once, for no member waits for the others."""
     try:
         error = check_join(command, config)
         if error is not None:

@@ -45,7 +45,7 @@ DEAD = "Dead"
 TRANSITIONS: dict[tuple[str, str], str] = {
     (EMPTY, PREPARING): "first member joins",
     (PREPARING, COMPLETING): "all joined, or time is over",
-    (PREPARING, EMPTY): "nobody is left",
+    (PREPARING, EMPTY): "no member is left",
     (COMPLETING, STABLE): "the leader brings the assignment",
     (COMPLETING, PREPARING): "a member joins anew, leaves, expires, or does not sync in time",
     (STABLE, PREPARING): "a member joins, changes, leaves or expires; the leader joins anew",
@@ -354,7 +354,7 @@ class Draft:
         return member
 
     def add(self, member: Member) -> None:
-        """Put a member in that nobody else holds."""
+        """Put a member in that is in no other group."""
         self.group.members[member.member_id] = member
         self._own[member.member_id] = None
 

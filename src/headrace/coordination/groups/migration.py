@@ -167,7 +167,7 @@ def _taken(
     topics: TopicView,
     given: dict[tuple[UUID, int], None],
 ) -> dict[UUID, dict[int, int]]:
-    """Of `partitions`, what nobody has been given yet: now it is."""
+    """Of `partitions`, what was not given out yet: now it is."""
     found: dict[UUID, dict[int, int]] = {}
     for name, numbers in partitions.items():
         shape = topics.shape(name)

@@ -225,7 +225,7 @@ def decide_fetch(group: Group | None, command: FetchOffsetsCommand) -> GroupDeci
 
 
 def decide_delete(group: Group | None, command: DeleteOffsetsCommand) -> GroupDecision:
-    """Delete offsets: of any topic in an empty group, else of topics nobody subscribes to."""
+    """Delete offsets: of any topic in an empty group, else of topics without a subscriber."""
     if group is None:
         return refused(command, GroupUnknown(group=command.group_id))
     topics: dict[str, None] | None = {}

@@ -53,7 +53,7 @@ def prepare(draft: Draft) -> None:
 
 
 def try_complete(draft: Draft) -> None:
-    """Close the join phase if everybody has joined and nobody holds a member id to join with."""
+    """Close the join phase if all members have joined and no member id is outstanding."""
     group = draft.group
     if (
         group.state == PREPARING
@@ -112,7 +112,7 @@ def _complete(draft: Draft) -> None:
 
 
 def _elect_leader(draft: Draft) -> bool:
-    """Keep the leader if it has joined, else take the first that has; False if nobody has."""
+    """Keep the leader if it has joined, else take the first that has; False if none has."""
     group = draft.group
     if group.leader is not None and group.members[group.leader].join_ticket:
         return True

@@ -174,7 +174,7 @@ class FetchHandler:
                 self._give_up(fetch, error)
 
     def closed(self, connection: Connection) -> None:
-        """Its client is gone: what waits for it would wait for nobody."""
+        """Its client has disconnected: what waits for it waits in vain."""
         for fetch in self._waiting.pop(connection, ()):
             fetch.is_done = True
             self._leave(fetch)

@@ -77,7 +77,7 @@ class FetchSession:
             cached.high_watermark = -1 if result.error_code else result.high_watermark
             cached.log_start_offset = result.log_start_offset
             if len(result.records):
-                # Served: to the end of the line, so that a full answer starves nobody.
+                # Served: to the end of the line, so that a full answer starves no partition.
                 self.partitions[key] = self.partitions.pop(key)
         return news
 

@@ -1,6 +1,6 @@
 """Who serves a partition that this broker does not: the hint beside the error.
 
-Invariants: no hint where nobody serves it, or where this broker is still the one named.
+Invariants: no hint where no broker serves it, or where this broker is still the one named.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ def _partitions(node: Node, topic: Topic) -> list[dict[str, Any]]:
     described: list[dict[str, Any]] = []
     for number in range(len(topic.partitions)):
         leader, leader_epoch = node.ownership.leader(topic, number)
-        # The brokers keep nothing themselves: whoever serves a partition is its one replica.
+        # The brokers keep nothing themselves: the broker that serves a partition is its one
+        # replica.
         replicas = [] if leader == NO_LEADER else [leader]
         described.append(
             {

@@ -93,7 +93,7 @@ def read_fetch(data: memoryview, at: int, version: int) -> FetchRequest:
     """Read the body that begins at `at`. Raises FrameInvalid, struct.error, IndexError."""
     elements.begin()
     if version < 15:
-        at += 4  # replica id: nobody replicates from us
+        at += 4  # replica id: there are no followers
     wait_ms_max, bytes_min, bytes_max, isolation = _LIMITS.unpack_from(data, at)
     at += 13
     session_id, session_epoch = 0, -1

@@ -110,7 +110,7 @@ def run_demo(bootstrap: str, out_dir: Path, console: Console) -> int:
         shutil.rmtree(out_dir / leftover, ignore_errors=True)
     topic = _free_name(bootstrap, "flights")
     demo = Demo(bootstrap, out_dir, topic, f"{topic}-delays")
-    # A session takes ten seconds to start: behind the first steps it costs nobody's time.
+    # A session takes ten seconds to start: during the first steps it delays nothing.
     with ThreadPoolExecutor(1) as pool:
         session = pool.submit(_session, out_dir)
         try:

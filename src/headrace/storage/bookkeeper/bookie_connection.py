@@ -68,7 +68,7 @@ class _Request:
         self.answered = answered
         self.context = context
         self.is_heard = False
-        """Timed out: nobody waits for its answer any more."""
+        """Timed out: its answer is no longer waited for."""
         self.sent_at = 0.0
         self.next: _Request | None = None
 

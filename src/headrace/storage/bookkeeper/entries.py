@@ -3,7 +3,7 @@
 Invariants: bytes in, bytes out. Do not change: stored.
 
 A ledger's bytes lie in its DATA entries one behind the other. The head says where in the ledger an
-entry's bytes begin, so a position can be found by bisection even where nobody left an index. An
+entry's bytes begin, so a position can be found by bisection even where there is no index. An
 append that is larger than an entry lies in FRAGMENT entries and a last DATA entry; the head of each
 says where that append began, so a ledger whose writer died in the middle ends before it.
 Behind the bytes `seal` puts a trailer, the index of the entries and the caller's footer, cut into

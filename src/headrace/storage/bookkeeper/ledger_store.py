@@ -279,7 +279,7 @@ class BookKeeperLedgerStore:
         return await self.records_of(await self.ledger_ids())
 
     async def ledger_ids(self) -> Sequence[LedgerId]:
-        """All ledgers there are, whoever made them, by id. Raises StorageUnavailable."""
+        """All ledgers there are, of every creator, by id. Raises StorageUnavailable."""
         try:
             return [LedgerId(ledger) for ledger in await self._cluster.service.ledgers()]
         except MetadataUnavailable as error:
@@ -369,7 +369,7 @@ class BookKeeperLedgerStore:
         except MetadataUnavailable as error:
             raise StorageUnavailable(f"ledger {ledger} cannot be looked at: {error}") from error
         except HeadraceError:
-            return 0  # `cluster verify` tells of ledgers that are missing themselves
+            return 0  # `cluster verify` reports ledgers that are missing themselves
         copies, ensembles = self._gaps.get(ledger, (0, None))
         if ensembles != metadata.ensembles:
             copies = 0  # made again since, on other bookies
@@ -381,7 +381,7 @@ class BookKeeperLedgerStore:
     # --- taking over, and removing -----------------------------------------------------------
 
     async def recover(self, ledger: LedgerId) -> LedgerInfo:
-        """See LedgerStore; afterwards the ledger is sealed, whoever wrote it."""
+        """See LedgerStore; afterwards the ledger is sealed, whichever broker wrote it."""
         return (await self._open(ledger, fence=True)).info
 
     async def _open(self, ledger: int, *, fence: bool = False) -> OpenLedger:
@@ -407,7 +407,7 @@ class BookKeeperLedgerStore:
             opening.set_result(await self._open_now(ledger, fence))
         except HeadraceError as error:
             opening.set_exception(error)
-            opening.exception()  # it may be that nobody waits any more
+            opening.exception()  # there may be no caller left
         except Exception:
             # A cancellation instead would not be told to those who wait for the log.
             opening.set_exception(

@@ -196,7 +196,7 @@ class LedgerMetadataService:
             raise unknown(ledger)
 
     async def ledgers(self) -> list[int]:
-        """The ids of all ledgers, whoever made them, in order."""
+        """The ids of all ledgers, of every creator, in order."""
         found: list[int] = []
         folders = [self._root]
         while folders:

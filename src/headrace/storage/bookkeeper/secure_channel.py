@@ -3,7 +3,7 @@
 Invariants: opens a connection for a protocol that knows nothing of TLS. Bookies listen at
 one port: a client asks there, in a message of protocol version 3, for TLS, and goes on inside of it
 in the version it likes. Whether a bookie serves those that do not ask is its own setting: its
-`BookieAuthZFactory` serves nobody whose certificate does not name a role that it knows.
+`BookieAuthZFactory` refuses clients whose certificate does not name a role that it knows.
 Source: `BookieRequestProcessor`, `AuthHandler` and `BookieAuthZFactory` of BookKeeper 4.17.
 """
 

@@ -282,7 +282,7 @@ class WritingLedger:
         self._retry = self._stall = None
         if self._closing is not None and not self._closing.done():
             self._closing.set_exception(copy_of(error))
-            self._closing.exception()  # it may be that nobody waits
+            self._closing.exception()  # there may be no caller
         for completion in completions:
             completion.fail(copy_of(error))
 
@@ -329,7 +329,7 @@ class WritingLedger:
             self._carry_out(self.handle.change_is_slow())
 
     def _put_off(self, wanted: Ensemble, error: MetadataUnavailable) -> None:
-        """Nobody knows whether the change took place: ask for it again, if it can wait."""
+        """It is unknown whether the change took place: ask for it again, if it can wait."""
         handle = self.handle
         if self.error is not None:
             return

@@ -2,7 +2,7 @@
 
 Invariants: plain state without behaviour beyond itself; `group_commit` alone changes it.
 `start <= written_end <= end`; a ledger's `readable <= end`, and between them lie the bytes that
-nobody may see yet.
+must not be visible yet.
 """
 
 from __future__ import annotations

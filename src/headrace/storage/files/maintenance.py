@@ -1,7 +1,7 @@
 """What the store does beside the appends: checkpoints, spare WAL files, the way out of an outage.
 
 Invariants: one task; all that blocks happens in one thread of its own, while appends go on.
-It is never cut short in the midst of a step: nobody else knows what a checkpoint that is under way
+It is never cut short in the midst of a step: nothing else knows what a checkpoint that is under way
 should have made durable, and the next one would vouch for it.
 An outage ends only when a checkpoint that leaves out everything unacknowledged is durable and the
 WAL goes on in a file that no failed frame has touched: until then no position is reused, so bytes
@@ -145,7 +145,7 @@ class Maintenance:
         covered_bytes, commit.bytes_since_checkpoint = commit.bytes_since_checkpoint, 0
         try:
             await self._run(lambda: self._writer.write(snapshot))
-        except BaseException:  # whatever has ended it: nobody knows what is durable
+        except BaseException:  # whatever has ended it: what is durable is unknown
             snapshot.give_back(segments)
             commit.bytes_since_checkpoint += covered_bytes
             raise

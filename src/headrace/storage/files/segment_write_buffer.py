@@ -1,7 +1,7 @@
 """Small appends on their way to the segments: kept in memory, written many at a time.
 
 Invariants: knows bytes and positions, not files. The WAL holds all that is kept here, so a
-crash loses nothing: recovery brings it to the segments. Whoever reads looks here, too.
+crash loses nothing: recovery brings it to the segments. Readers look here, too.
 How it works: a call of the system for each small append to each ledger is what a broker with many
 partitions would do most (2.5 of 3.4 us an append to 100 ledgers here, 8.6 of 9.7 to 2,000, whose
 files do not all stay open). What is kept of a ledger is one run of bytes up to its end.

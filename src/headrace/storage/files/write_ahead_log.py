@@ -131,8 +131,8 @@ class WriteAheadLog:
     def spoil(self, start: int) -> None:
         """Make the frame that begins there invalid in memory, as well as a failing disk allows.
 
-        A process that dies before the next checkpoint then leaves no frame that nobody was told
-        of. (What a loss of power leaves of it, nobody can say.)
+        A process that dies before the next checkpoint then leaves no frame of which no
+        caller knows. (What a loss of power leaves of it is undefined.)
         """
         current = self.current
         assert current is not None, "an open WAL has a current file"

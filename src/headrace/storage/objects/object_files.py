@@ -52,7 +52,7 @@ class ObjectFiles:
         self._disk = disk
         self._clock = clock
         self._open: dict[str, int] = {}
-        """Path -> descriptor, from the one that nobody has wanted for longest."""
+        """Path -> descriptor, from the least recently used."""
         self._checked: dict[tuple[str, int], int] = {}
         """(path, block) -> when it was found whole, oldest first."""
         self._block = bytearray()

@@ -1,6 +1,6 @@
 """Ranges of objects in bounded memory: what was read lately, and what will be wanted next.
 
-Invariants: one loop's thread; whoever waits for a range may be cancelled, the request for
+Invariants: one loop's thread; a caller that waits for a range may be cancelled, the request for
 it goes on and serves the next who asks. Bytes enter the cache only after their checksums matched.
 
 How it works: bytes come and go in *runs* of whole blocks. A miss behind another run is taken for
@@ -79,7 +79,7 @@ class ReadAhead:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._runs: dict[_Run, None] = {}
-        """From the one that nobody has wanted for longest."""
+        """From the least recently used."""
         self._by_block: dict[Place, _Run] = {}
         self._coming: dict[Place, asyncio.Task[_Run | HeadraceError]] = {}
         self._requests = 0
@@ -198,7 +198,7 @@ class ReadAhead:
             self._ask_ahead(source, run.end)
 
     def _ask_ahead(self, source: RangeSource, block: int) -> None:
-        """Ask for what a sequential reader wants next and nobody has asked for yet."""
+        """Ask for what a sequential reader wants next and was not requested yet."""
         end = min(block + AHEAD_BYTES // source.block_bytes, -(-source.size // source.block_bytes))
         while block < end and self._requests < REQUESTS_MAX // 2:
             place = Place(source.ledger, block)

@@ -169,7 +169,7 @@ class TieredLedgerStore:
         return located
 
     def _file_of(self, remote: RemoteLedger, position: int) -> Place | None:
-        """The file to read from there, if there is one and nobody is read ahead for.
+        """The file to read from there, if there is one and nothing is read ahead.
 
         Who is goes on so until memory holds the rest of the file: else the two ways would take
         turns, and both read ahead.
