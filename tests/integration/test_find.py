@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 from tests.integration.broker import Broker
@@ -31,6 +32,17 @@ def headrace(broker: Broker, *arguments: str) -> subprocess.CompletedProcess[str
         check=False,
         timeout=60,
     )
+
+
+def ask(broker: Broker, method: str, path: str, body: object) -> None:
+    request = urllib.request.Request(
+        f"http://{broker.http.split(',')[0]}{path}",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+        method=method,
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 200
 
 
 def test_a_message_is_found_on_whichever_worker_it_is(workers) -> None:
@@ -65,3 +77,22 @@ def test_a_message_is_found_on_whichever_worker_it_is(workers) -> None:
     assert "no message of orders matches" in missing.stderr
     later = str(int(time.time() * 1000) + 60_000)
     assert headrace(workers, "find", "orders", "--since", f"@{later}").returncode != 0
+
+
+def test_keys_are_parked_on_every_worker_and_a_probe_leaves_no_group_behind(workers) -> None:
+    create_topic(workers.kafka, "jobs", PARTITIONS)
+    body = {"set": {"headrace.share.key.order": "true"}}
+    ask(workers, "PATCH", "/v1/groups/workers/config", body)
+    assert headrace(workers, "backlog", "park", "workers", "jobs", "hot").returncode == 0
+    listed = json.loads(headrace(workers, "backlog", "parked", "workers", "jobs", "--json").stdout)
+    assert sorted(one["partition"] for one in listed) == list(range(PARTITIONS))
+    assert headrace(workers, "backlog", "unpark", "workers", "jobs", "hot").returncode == 0
+    again = headrace(workers, "backlog", "unpark", "workers", "jobs", "hot")
+    assert "none of these keys is parked" in again.stderr
+    probed = headrace(workers, "backlog", "probe", "jobs", "-n", "3", "--every", "1ms", "--json")
+    assert probed.returncode == 0, probed.stderr
+    result = json.loads(probed.stdout)
+    assert 0 < result["stored_ms"]["p50"] <= result["received_ms"]["max"] < 60_000
+    assert result["count"] == 3
+    groups = headrace(workers, "group", "list")
+    assert "headrace-probe" not in groups.stdout

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from headrace.cli.backlog_move import move
+from headrace.cli.backlog_park import park, parked, unpark
+from headrace.cli.backlog_probe import probe
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import no_group
@@ -65,7 +67,7 @@ class Lag(NamedTuple):
 
 @click.group()
 def backlog() -> None:
-    """What groups have not read yet: list, keys, reset, skip, move.
+    """What groups have not read yet: list, keys, reset, skip, move, park, probe.
 
     \b
     Examples:
@@ -74,10 +76,13 @@ def backlog() -> None:
       headrace backlog reset workers --to 2013-01-31T12:00:00.250 --dry-run
       headrace backlog skip workers --topic orders
       headrace backlog move workers orders --to orders.later --rate 1000
+      headrace backlog park workers orders customer-7
+      headrace backlog probe orders --count 20
     """
 
 
-backlog.add_command(move)
+for command in (move, park, parked, unpark, probe):
+    backlog.add_command(command)
 
 
 @backlog.command("list")

@@ -106,7 +106,7 @@ def find_all(
                 break
             given["page_token"] = answer["next_page_token"]
         asked.add(answer["broker"])
-        for other in answer["not_searched"]:
+        for other in answer["elsewhere"]:
             if "broker" not in other:
                 unserved.add(other["partition"])
             elif other["broker"]["id"] not in asked:

@@ -28,7 +28,7 @@ COMMANDS = {
     "queue": ("headrace.cli.queue", "Receive and settle messages of share groups; watch one."),
     "backlog": (
         "headrace.cli.backlog",
-        "Lag of groups: list, hot keys, reset, skip, move.",
+        "Lag of groups: list, hot keys, reset, skip, move, park, probe.",
     ),
     "dead": ("headrace.cli.dead", "List, show, send back and purge dead letters."),
     "delayed": ("headrace.cli.delayed", "List and cancel records that are due later."),

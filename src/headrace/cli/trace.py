@@ -14,7 +14,7 @@ import click
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import Cell, iso_time, print_json, print_table, say
-from headrace.cli.web import HTTP, Web, path_of
+from headrace.cli.web import HTTP, ask_each, path_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
@@ -71,22 +71,13 @@ def _ask_all(session: Session, address: str, topic: str, query: dict[str, Any]) 
         "events": [], "messages": [], "traceparents": [], "unknown": [], "is_complete": True
     }  # fmt: skip
     path = f"{path_of('topics', topic, 'trace')}?{urlencode(query)}"
-    asked: set[int] = set()
-    left = {-1: address}
-    while left:
-        web = Web(left.pop(next(iter(left))), session.timeout_s)
-        answer = web.ask("GET", path, wait_s=TIME_MS / 1000)
-        asked.add(answer["broker"])
+    for answer in ask_each(address, session.timeout_s, "GET", path, wait_s=TIME_MS / 1000):
         total["events"] += answer["events"]
         total["messages"] += answer["messages"]
         for name in ("traceparents", "unknown"):
             total[name] += [one for one in answer[name] if one not in total[name]]
-        total["is_complete"] = total["is_complete"] and answer["is_complete"]
-        for other in answer["not_searched"]:
-            if "broker" not in other:
-                total["is_complete"] = False
-            elif other["broker"]["id"] not in asked:
-                left[other["broker"]["id"]] = other["broker"]["http"]
+        is_served = all("broker" in other for other in answer["elsewhere"])
+        total["is_complete"] = total["is_complete"] and answer["is_complete"] and is_served
     total["events"].sort(key=lambda event: event.get("at_ms", LAST))
     return total
 

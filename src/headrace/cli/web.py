@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import http.client
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import click
 
 from headrace.cli.failures import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAGE, CommandFailed
 from headrace.cli.session import host_and_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DEFAULT_HTTP: Final = "127.0.0.1:9180"
 MISDIRECTED: Final = 421
@@ -29,6 +32,33 @@ HTTP = click.option(
     envvar="HEADRACE_HTTP",
     help="The HTTP address of a broker.",
 )
+
+
+def ask_each(
+    address: str,
+    timeout_s: float,
+    method: str,
+    path: str,
+    body: Any = None,
+    *,
+    wait_s: float = 0,
+) -> Iterator[Any]:
+    """What each broker answers that serves a part of the topic, from the one at `address` on.
+
+    For answers that have the fields `broker` (the one that answered) and `elsewhere` (partitions
+    that others serve). Raises CommandFailed where one cannot be asked.
+    """
+    asked: set[int] = set()
+    left = {-1: address}
+    while left:
+        web = Web(left.pop(next(iter(left))), timeout_s)
+        answer = web.ask(method, path, body, wait_s=wait_s)
+        asked.add(answer["broker"])
+        yield answer
+        for other in answer["elsewhere"]:
+            number = other.get("broker", {}).get("id", -1)
+            if number >= 0 and number not in asked:
+                left[number] = other["broker"]["http"]
 
 
 def path_of(*parts: str) -> str:

@@ -26,6 +26,7 @@ from headrace.http.groups import GroupOperations
 from headrace.http.metrics import Metrics
 from headrace.http.openapi import document
 from headrace.http.operations import routes
+from headrace.http.parked import ParkedOperations
 from headrace.http.queries import queries
 from headrace.http.queues import Queues
 from headrace.http.records import RecordOperations
@@ -101,7 +102,14 @@ class _App:
         self._rendering = asyncio.Lock()
         self._rest_until_s = 0.0
         self._asking = 0
-        parts = (TopicOperations, RecordOperations, DelayedOperations, GroupOperations, Queues)
+        parts = (
+            TopicOperations,
+            RecordOperations,
+            DelayedOperations,
+            GroupOperations,
+            Queues,
+            ParkedOperations,
+        )
         operations = [one for part in parts for one in part(face.node).operations]
         operations += queries(face.node)
         self._document = document(operations)

@@ -1,7 +1,7 @@
 """Find messages over HTTP: page by page, or as a task.
 
 Invariants: parses and encodes; what is searched, and how, is in `broker/services/search`. A broker
-searches the partitions that it serves and names the others with their brokers (`not_searched`).
+searches the partitions that it serves and names the others with their brokers (`elsewhere`).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class SearchOperations:
             "messages": [shown_message(one) for one in page.found],
             "is_complete": page.next is None,
             "searched": _progress(page),
-            "not_searched": not_searched(self._node, self._search, topic, query.get("partition")),
+            "elsewhere": [] if "partition" in query else partitions_elsewhere(self._node, topic),
         }
         if page.next is not None:
             answer["next_page_token"] = encode_token([*page.next])
@@ -121,10 +121,10 @@ class SearchOperations:
         number = body.get("partition")
         if number is not None:
             topic.check_partition(number)
-        left = not_searched(self._node, self._search, topic, number)
+        left = [] if number is not None else partitions_elsewhere(self._node, topic)
 
         async def work(task: BackgroundTask) -> None:
-            task.progress = {"records": 0, "bytes": 0, "not_searched": left}
+            task.progress = {"records": 0, "bytes": 0, "elsewhere": left}
             place: Place | None = FIRST
             while place is not None:
                 page = await self._search.page(topic, condition, place, TASK_STEP, number)
@@ -177,16 +177,15 @@ def _place(token: str) -> Place:
     return place
 
 
-def not_searched(node: Node, search: Search, topic: Topic, number: int | None) -> list[Json]:
+def partitions_elsewhere(node: Node, topic: Topic) -> list[Json]:
     """The partitions that other brokers serve, with these."""
-    served = search.served(topic) if number is None else [number]
     by_id = {broker.id: broker for broker in node.brokers()}
     found: list[Json] = []
-    for other in range(len(topic.partitions)) if number is None else ():
-        if other in served:
+    for number in range(len(topic.partitions)):
+        if node.ownership.is_mine(topic, number):
             continue
-        broker = by_id.get(node.ownership.leader(topic, other).broker)
-        item: Json = {"partition": other}
+        broker = by_id.get(node.ownership.leader(topic, number).broker)
+        item: Json = {"partition": number}
         if broker is not None:
             item["broker"] = {"id": broker.id, "http": f"{broker.http_host}:{broker.http_port}"}
         found.append(item)

@@ -1,7 +1,7 @@
 """Traces of messages over HTTP: at once, or as a task.
 
 Invariants: parses and encodes; what a trace holds is in `broker/services/trace`. A broker answers
-for the partitions that it serves and names the others with their brokers (`not_searched`).
+for the partitions that it serves and names the others with their brokers (`elsewhere`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.http.operations import (
     integer,
     text,
 )
-from headrace.http.search import not_searched, shown_message
+from headrace.http.search import partitions_elsewhere, shown_message
 from headrace.records.attributes import TIME_MS_MAX, TRACEPARENT, find_header
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ class TraceOperations:
 
     def __init__(self, node: Node, search: Search, tasks: BackgroundTasks) -> None:
         self._node = node
-        self._search = search
         self._tasks = tasks
         self._tracer = Tracer(node.store, search, node.shares, node.timers)
         of_message: dict[str, Schema] = {
@@ -75,7 +74,7 @@ class TraceOperations:
             await self._tracer.by_offset(topic, given["partition"], given["offset"], trace)
 
     def _shown(self, topic: Topic, given: Json, trace: Trace) -> Json:
-        left = not_searched(self._node, self._search, topic, given.get("partition"))
+        left = [] if "partition" in given else partitions_elsewhere(self._node, topic)
         parents = {
             value.decode(errors="replace"): None
             for found in trace.messages
@@ -89,7 +88,7 @@ class TraceOperations:
             "traceparents": [*parents],
             "unknown": trace.unknown,
             "is_complete": trace.is_complete,
-            "not_searched": left,
+            "elsewhere": left,
         }
 
     async def _begin(self, call: Call) -> BackgroundTask:

@@ -36,6 +36,7 @@ class ShareModel:
     start: int
     keys: dict[int, int]
     attributes: dict[int, Attributes] = field(default_factory=dict)
+    parked: set[int] = field(default_factory=set)
     records: dict[int, ModelRecord] = field(default_factory=dict)
     delivered: list[tuple[int, str, int]] = field(default_factory=list)
 
@@ -59,6 +60,7 @@ class ShareModel:
             assert deliveries == record.deliveries + 1, f"{offset}: a delivery was not counted"
             if self.config.is_ordered:
                 self.check_order(offset, record)
+                assert record.key not in self.parked, f"{offset} is set aside"
             record.state, record.owner, record.at_ms = ACQUIRED, member, until_ms
             record.deliveries = deliveries
 
@@ -149,6 +151,7 @@ class ShareModel:
                 continue
             is_free = record.state == AVAILABLE and record.at_ms <= now_ms
             is_free = is_free and not self.is_expired(offset, now_ms)
+            is_free = is_free and record.key not in self.parked
             if is_free and not (self.config.is_ordered and record.key in busy):
                 found.add(offset)
             busy.add(record.key)

@@ -24,9 +24,12 @@ from headrace.coordination.shares.commands import (
     DeadLetteredCommand,
     DescribeCommand,
     LearnCommand,
+    ListParkedCommand,
     LogStartCommand,
     OpenCommand,
+    ParkKeyCommand,
     PeekCommand,
+    ReleaseKeyCommand,
     ReleaseMemberCommand,
     Row,
     SettleCommand,
@@ -160,6 +163,20 @@ class Rig:
         self.model.config = self.config
         self.ask(OpenCommand(GROUP, 0, self.config))
 
+    def park(self) -> None:
+        key = self.rng.randrange(4)
+        reply = self.ask(ParkKeyCommand(GROUP, b"key-%d" % key, key))
+        assert (reply.error is None) == self.config.is_ordered
+        if self.config.is_ordered:
+            self.model.parked.add(key)
+
+    def release_key(self) -> None:
+        key = self.rng.randrange(4)
+        reply = self.ask(ReleaseKeyCommand(GROUP, b"key-%d" % key))
+        assert (reply.error is None) == (key in self.model.parked)
+        self.model.parked.discard(key)
+        self.tick_if_due()  # a wait may have ended while the key was parked
+
     def check_that_nothing_was_there(self) -> None:
         group = self.machine.groups[GROUP]
         keyed = group.keyed
@@ -257,6 +274,8 @@ class Rig:
             self.copy_dead_letters,
             self.crash,
             self.change_filter,
+            self.park,
+            self.release_key,
         ]
         self.rng.choice(steps * 4 + rare)()
         self.check()
@@ -280,6 +299,8 @@ class Rig:
             assert self.model.record(offset).state == FINISHED, f"{offset} was passed over"
         acquired = sum(r.state == ACQUIRED for r in self.model.records.values())
         assert window.acquired_records == acquired
+        listed = [one.key for one in self.ask(ListParkedCommand(GROUP)).keys]
+        assert listed == [b"key-%d" % key for key in sorted(self.model.parked)]
         described = self.ask(DescribeCommand()).groups[0]
         assert described.acquired_records == acquired
 
@@ -293,6 +314,10 @@ def play(seed: int) -> None:
 
 def finish(rig: Rig) -> None:
     """Whatever happened, patient consumers come to the end of the log."""
+    for key in sorted(rig.model.parked):
+        assert rig.ask(ReleaseKeyCommand(GROUP, b"key-%d" % key)).error is None
+    rig.model.parked.clear()
+    rig.tick_if_due()
     for _ in range(20_000):
         rig.copy_dead_letters()
         rig.acquire()

@@ -12,7 +12,11 @@ from headrace.coordination.shares.commands import (
     RENEW,
     AcquireCommand,
     LearnCommand,
+    ListParkedCommand,
     OpenCommand,
+    ParkKeyCommand,
+    PeekCommand,
+    ReleaseKeyCommand,
     Row,
     SettleCommand,
     Settlement,
@@ -20,9 +24,10 @@ from headrace.coordination.shares.commands import (
 )
 from headrace.coordination.shares.config import ShareConfig
 from headrace.coordination.shares.membership import ShareHeartbeat, ShareMembership
+from headrace.coordination.shares.share_group import PARKED_KEYS_MAX
 from headrace.coordination.shares.share_machine import ShareMachine
 from headrace.coordination.topic_view import TopicShape
-from headrace.errors import RequestInvalid
+from headrace.errors import RecordStateInvalid, RequestInvalid
 
 SESSION_MS = 45_000
 
@@ -45,6 +50,52 @@ def test_rows_that_were_read_for_a_state_that_is_past_finish_nothing():
     machine = opened(is_ordered=True)
     ask(machine, LearnCommand("g", 500, [Row(500, 1)], 600))
     assert machine.groups["g"].window.start == 100
+
+
+def test_a_parked_key_with_many_records_holds_up_no_other_key():
+    machine = opened(is_ordered=True, unfinished_max=10)
+    assert ask(machine, ParkKeyCommand("g", b"hot", 1)).error is None
+    delivered, reached = 0, 100
+    while reached < 1_100:
+        rows_from = ask(machine, PeekCommand("g", 1_100, 10)).rows_from
+        if rows_from >= 0:
+            reached = min(rows_from + 50, 1_100)
+            rows = [Row(n, 1 if n % 10 else 2) for n in range(rows_from, reached)]
+            ask(machine, LearnCommand("g", rows_from, rows, reached))
+        got = ask(machine, AcquireCommand("g", "a", [(100, 1_099)], 10)).acquired
+        assert got or rows_from >= 0, "the group stands still"
+        for first, last, _ in got:
+            delivered += last - first + 1
+            ask(machine, SettleCommand("g", "a", [Settlement(first, last, ACCEPT)]))
+    while got := ask(machine, AcquireCommand("g", "a", [(100, 1_099)], 10)).acquired:
+        delivered += len(got)
+        ask(machine, SettleCommand("g", "a", [Settlement(*one[:2], ACCEPT) for one in got]))
+    assert delivered == 100
+    assert ask(machine, ListParkedCommand("g")).keys[0].records == 900
+    assert ask(machine, ReleaseKeyCommand("g", b"hot")).error is None
+    first = ask(machine, AcquireCommand("g", "a", [(100, 1_099)], 10)).acquired
+    assert [one[:2] for one in first] == [(101, 101)], "the key goes on where it stood"
+
+
+def test_two_keys_of_one_hash_are_parked_until_both_are_released():
+    machine = opened(is_ordered=True)
+    for key in (b"a", b"b"):
+        ask(machine, ParkKeyCommand("g", key, 7))
+    ask(machine, LearnCommand("g", 100, [Row(100, 7)], 101))
+    for key, count in ((b"a", 0), (b"b", 1)):
+        ask(machine, ReleaseKeyCommand("g", key))
+        got = ask(machine, AcquireCommand("g", "a", [(100, 100)], 10)).acquired
+        assert len(got) == count
+
+
+def test_keys_are_parked_in_groups_that_keep_their_order_alone_and_so_many_at_most():
+    machine = opened()
+    assert isinstance(ask(machine, ParkKeyCommand("g", b"a", 1)).error, RecordStateInvalid)
+    machine = opened(is_ordered=True)
+    for number in range(PARKED_KEYS_MAX):
+        assert ask(machine, ParkKeyCommand("g", b"%d" % number, number)).error is None
+    assert isinstance(ask(machine, ParkKeyCommand("g", b"more", 1)).error, RecordStateInvalid)
+    assert ask(machine, ParkKeyCommand("g", b"1", 1)).error is None, "it is parked already"
 
 
 def test_a_snapshot_that_was_cut_after_a_groups_first_record_loses_nothing():

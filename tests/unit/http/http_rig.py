@@ -13,6 +13,7 @@ from tests.unit.kafka.face_rig import Rig, broker
 from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.operations import Operation, routes
+from headrace.http.parked import ParkedOperations
 from headrace.http.queries import queries
 from headrace.http.queues import Queues
 from headrace.http.records import RecordOperations
@@ -21,7 +22,14 @@ from headrace.http.topics import TopicOperations
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-PARTS = TopicOperations, RecordOperations, DelayedOperations, GroupOperations, Queues
+PARTS = (
+    TopicOperations,
+    RecordOperations,
+    DelayedOperations,
+    GroupOperations,
+    Queues,
+    ParkedOperations,
+)
 
 
 class Web:

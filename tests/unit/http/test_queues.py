@@ -8,6 +8,7 @@ import json
 
 from starlette.applications import Starlette
 from tests.unit.broker.test_dead_letters import broken_batch
+from tests.unit.http.http_rig import on_the_web
 from tests.unit.kafka.face_rig import batch, broker
 
 from headrace.errors import DataCorrupt
@@ -18,6 +19,41 @@ from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch, retain_records
 
 GROUP = "workers"
+
+
+@on_the_web
+async def test_a_parked_key_is_set_aside_and_goes_on_where_it_stood(web):
+    await web.ask("POST", "/v1/topics", {"name": "jobs", "partitions": 2})
+    config = {"share.auto.offset.reset": "earliest", "headrace.share.key.order": "true"}
+    await web.ask("PATCH", f"/v1/groups/{GROUP}/config", {"set": config})
+    records = [{"key": key, "value": f"{key}{n}"} for n in range(3) for key in ("hot", "cold")]
+    await web.ask("POST", "/v1/topics/jobs/records", {"records": records})
+    path = f"/v1/queues/jobs/{GROUP}"
+
+    async def drain():
+        found = []
+        while True:
+            _, got = await web.ask("POST", f"{path}/receive", {"max": 10})
+            if not got["messages"]:
+                return found
+            found += [one["value"] for one in got["messages"]]
+            receipts = [one["receipt"] for one in got["messages"]]
+            await web.ask("POST", f"{path}/settle", {"ack": receipts})
+
+    status, _ = await web.ask("POST", f"{path}/park", {"keys": ["hot"]})
+    assert status == 200
+    assert await drain() == ["cold0", "cold1", "cold2"]
+    _, listed = await web.ask("GET", f"{path}/parked")
+    assert {(one["key"], one["records"]) for one in listed["parked"]} >= {("hot", 3)}
+    _, released = await web.ask("POST", f"{path}/unpark", {"keys": ["hot", "other"]})
+    assert released["released"] == 1
+    assert await drain() == ["hot0", "hot1", "hot2"]
+    assert (await web.ask("GET", f"{path}/parked"))[1]["parked"] == []
+    body = {"keys": ["%%"], "key_encoding": "base64"}
+    assert (await web.ask("POST", f"{path}/park", body))[0] == 400
+    refused = await web.ask("POST", "/v1/queues/jobs/others/park", {"keys": ["hot"]})
+    assert refused[0] == 409
+    assert "headrace.share.key.order" in refused[1]["detail"]
 
 
 class Queue:

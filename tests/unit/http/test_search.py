@@ -60,7 +60,7 @@ async def test_a_message_is_found_by_each_of_its_attributes(web: Web) -> None:
     assert values(await find(web, key="k", since_ms=6_000)) == []
     assert values(await find(web, message_id="id")) == [], "part of an id is no id"
     whole = await find(web)
-    assert (len(whole["messages"]), whole["is_complete"], whole["not_searched"]) == (11, True, [])
+    assert (len(whole["messages"]), whole["is_complete"], whole["elsewhere"]) == (11, True, [])
 
 
 @on_the_web

@@ -96,7 +96,7 @@ class _Reader:
             self._known = {
                 key: state for key, state in self._known.items() if key[0] != record.number
             }
-        elif record.number in self._groups:
+        elif isinstance(record, GroupChanged) and record.number in self._groups:
             self._change(record, at_ms)
 
     def _change(self, changed: GroupChanged, at_ms: int) -> None:

@@ -28,11 +28,14 @@ from headrace.coordination.shares.commands import (
     DescribeCommand,
     DescribeReply,
     LearnCommand,
+    ListParkedCommand,
     LogStartCommand,
     MoveStartCommand,
     OpenCommand,
+    ParkKeyCommand,
     PeekCommand,
     PeekReply,
+    ReleaseKeyCommand,
     ReleaseMemberCommand,
     RemoveGroupCommand,
     SettleCommand,
@@ -75,6 +78,7 @@ ROWS_BYTES = 256 * 1024
 WAKE_NEVER = -1
 
 OFFSET_MAX = 2**63 - 1
+KeyCommand = ParkKeyCommand | ReleaseKeyCommand | ListParkedCommand
 ShareShard = CoordinatorShard[ShareCommand, ShareRecord, AnyShareReply]
 
 
@@ -295,6 +299,15 @@ class SharePartitions:
         reply = cast("StatesReply", await hosted.shard.submit(StatesCommand(offsets)))
         _check(reply.error)
         return reply.states
+
+    async def ask_of_keys(self, topic: Topic, number: int, command: KeyCommand) -> AnyShareReply:
+        """The reply to a command on parked keys. Raises RecordStateInvalid, GroupUnknown, NotOwner,
+        StorageUnavailable."""
+        hosted = await self._host(topic, number)
+        reply: AnyShareReply = await hosted.shard.submit(command)
+        _check(reply.error)
+        hosted.wake()
+        return reply
 
     async def journal(self, topic: Topic, number: int) -> PartitionLog | None:
         """What the partition's share groups have stored; None where there never was one.

@@ -100,6 +100,15 @@ class DeliveryState(NamedTuple):
     """The end of the lock, or the earliest next delivery; 0: none."""
 
 
+class ParkedKey(NamedTuple):
+    """A key whose records a group sets aside."""
+
+    key: bytes
+    at_ms: int
+    records: int
+    """That are known: more may follow in the log."""
+
+
 @dataclass(slots=True)
 class ShareReply:
     """Answers what has nothing more to say."""
@@ -151,6 +160,14 @@ class StatesReply:
 
     error: HeadraceError | None = None
     states: list[list[DeliveryState]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ParkedReply:
+    """The keys whose records a group sets aside, in the order of their bytes."""
+
+    error: HeadraceError | None = None
+    keys: list[ParkedKey] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -295,6 +312,42 @@ class DeadLetteredCommand:
 
 
 @dataclass(slots=True)
+class ParkKeyCommand:
+    """Set the records of a key aside: none is delivered until the key is released."""
+
+    group_id: str
+    key: bytes
+    key_hash: int
+
+    def refused(self, error: HeadraceError) -> ShareReply:
+        """The reply that carries `error`."""
+        return ShareReply(error)
+
+
+@dataclass(slots=True)
+class ReleaseKeyCommand:
+    """Deliver the records of a parked key again, from the first one on."""
+
+    group_id: str
+    key: bytes
+
+    def refused(self, error: HeadraceError) -> ShareReply:
+        """The reply that carries `error`."""
+        return ShareReply(error)
+
+
+@dataclass(slots=True)
+class ListParkedCommand:
+    """The parked keys of a group."""
+
+    group_id: str
+
+    def refused(self, error: HeadraceError) -> ParkedReply:
+        """The reply that carries `error`."""
+        return ParkedReply(error)
+
+
+@dataclass(slots=True)
 class RemoveGroupCommand:
     """Forget the group on this partition."""
 
@@ -356,10 +409,15 @@ ShareCommand = (
     | MoveStartCommand
     | LogStartCommand
     | DeadLetteredCommand
+    | ParkKeyCommand
+    | ReleaseKeyCommand
+    | ListParkedCommand
     | RemoveGroupCommand
     | DescribeCommand
     | StatesCommand
     | ShareTickCommand
     | ShareLoadedCommand
 )
-AnyShareReply = ShareReply | AcquireReply | PeekReply | SettleReply | DescribeReply | StatesReply
+AnyShareReply = (
+    ShareReply | AcquireReply | PeekReply | SettleReply | DescribeReply | StatesReply | ParkedReply
+)

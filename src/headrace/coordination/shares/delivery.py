@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from headrace.coordination.shares.window import ACQUIRED, ARCHIVING, AVAILABLE, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from headrace.coordination.shares.commands import Row
 
@@ -134,10 +134,15 @@ class OffsetDelivery:
 class RowDelivery:
     """The heads of keys, higher priorities first, then by offset."""
 
-    __slots__ = ("_expiring", "_later", "_queues", "_ready", "_rows", "_window", "rows_end")
+    __slots__ = (
+        "_expiring", "_later", "_parked", "_queues", "_ready", "_rows", "_window", "rows_end",
+    )  # fmt: skip
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, parked: Mapping[int, object]) -> None:
+        """`parked`: hashes of keys whose records are set aside; it may change at any time, and
+        `released` is called for each that leaves it."""
         self._window = window
+        self._parked = parked
         self._rows: dict[int, Row] = {}
         self._queues: dict[int, deque[int]] = {}
         self._ready: list[tuple[int, int]] = []
@@ -193,6 +198,8 @@ class RowDelivery:
         row = self._rows.get(offset)
         run = self._window.run_at(offset)
         if row is None or run is None or run.state != AVAILABLE or run.at_ms != 0:
+            return None
+        if row.key_hash in self._parked:
             return None
         is_head = row.key_hash < 0 or self._queues[row.key_hash][0] == offset
         return run.count if is_head else None
@@ -275,9 +282,17 @@ class RowDelivery:
             return
         self._expose_head(queue[0])
 
+    def released(self, key_hash: int) -> None:
+        """A key is not parked any more."""
+        self._expose_key(key_hash)
+
+    def known_of(self, key_hash: int) -> int:
+        """How many records of the key are known, about: finished ones among them may count."""
+        return len(self._queues.get(key_hash, ()))
+
     def _expose_head(self, offset: int) -> None:
         run = self._window.run_at(offset)
-        if run is None or run.state == ACQUIRED:
+        if run is None or run.state == ACQUIRED or self._rows[offset].key_hash in self._parked:
             return
         if run.state == AVAILABLE and run.at_ms == 0:
             heappush(self._ready, (-self._rows[offset].priority, offset))

@@ -21,6 +21,7 @@ from headrace.coordination.shares.commands import (
     RENEW,
     AcquireCommand,
     DeadLetter,
+    ParkedKey,
     PeekReply,
     Row,
     SettleCommand,
@@ -34,7 +35,7 @@ from headrace.coordination.shares.delivery import (
     OffsetDelivery,
     RowDelivery,
 )
-from headrace.coordination.shares.state_records import GroupChanged, StoredRun
+from headrace.coordination.shares.state_records import GroupChanged, KeyParked, StoredRun
 from headrace.coordination.shares.volatile_records import Locked
 from headrace.coordination.shares.window import (
     ACKNOWLEDGED,
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
 RUNS_PER_UNFINISHED: Final = 4
 """The span from start to end may hold finished records between unfinished ones: at most so many
 runs for each record that may be unfinished, so that memory is bounded."""
+PARKED_KEYS_MAX: Final = 1_000
+PARKED_RECORDS_MAX: Final = 10_000
+"""Of one group on one partition that take no room of `unfinished_max`; each takes 250 bytes."""
 LOCK_MS_MAX: Final = 12 * 3_600_000
 DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
 
@@ -62,7 +66,9 @@ DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
 class ShareGroup:
     """The state of one group on one partition."""
 
-    __slots__ = ("_locks", "config", "delivery", "group_id", "number", "window")
+    __slots__ = (
+        "_locks", "config", "delivery", "group_id", "number", "parked", "parked_hashes", "window",
+    )  # fmt: skip
 
     def __init__(self, number: int, group_id: str, start: int) -> None:
         self.number = number
@@ -70,6 +76,10 @@ class ShareGroup:
         self.config = ShareConfig()
         self.window = Window(start)
         self.delivery: Delivery = OffsetDelivery(self.window)
+        self.parked: dict[bytes, KeyParked] = {}
+        """Keys whose records are set aside."""
+        self.parked_hashes: dict[int, int] = {}
+        """How many of them have the same hash."""
         self._locks: list[tuple[int, int, int]] = []
         """(until_ms, first, last)."""
 
@@ -81,10 +91,18 @@ class ShareGroup:
     def room(self) -> int:
         """How many more records may become unfinished."""
         window = self.window
-        if len(window) >= RUNS_PER_UNFINISHED * self.config.unfinished_max:
+        bound = self.config.unfinished_max + self._parked_records()
+        if len(window) >= RUNS_PER_UNFINISHED * bound:
             return 0
         unfinished = window.span - window.finished_records
-        return max(self.config.unfinished_max - unfinished, 0)
+        return max(bound - unfinished, 0)
+
+    def _parked_records(self) -> int:
+        """Records that are set aside, as far as they take no room."""
+        keyed = self.keyed
+        if keyed is None or not self.parked_hashes:
+            return 0
+        return min(sum(map(keyed.known_of, self.parked_hashes)), PARKED_RECORDS_MAX)
 
     # --- changing ----------------------------------------------------------------------------
 
@@ -96,8 +114,23 @@ class ShareGroup:
             self._index_delivery()
 
     def _index_delivery(self) -> None:
-        has_rows = self.config.needs_rows
-        self.delivery = RowDelivery(self.window) if has_rows else OffsetDelivery(self.window)
+        if self.config.needs_rows:
+            self.delivery = RowDelivery(self.window, self.parked_hashes)
+        else:
+            self.delivery = OffsetDelivery(self.window)
+
+    def park(self, record: KeyParked) -> None:
+        """Set the records of a key aside, or deliver them again."""
+        former = self.parked.pop(record.key, None)
+        if former is not None:
+            left = self.parked_hashes.pop(former.key_hash) - 1
+            if left:
+                self.parked_hashes[former.key_hash] = left
+            elif self.keyed is not None:
+                self.keyed.released(former.key_hash)
+        if record.at_ms is not None:
+            self.parked[record.key] = record
+            self.parked_hashes[record.key_hash] = self.parked_hashes.get(record.key_hash, 0) + 1
 
     def lock(self, locked: Locked) -> None:
         """Take note of a delivery or a renewal."""
@@ -402,6 +435,27 @@ class ShareGroup:
             if run.state == ACQUIRED and run.owner == member_id
         ]
         return runs, letters
+
+    def decide_park(self, key: bytes, key_hash: int, now_ms: int) -> KeyParked | HeadraceError:
+        """The record that parks a key, or why it cannot be parked."""
+        if not self.config.is_ordered:
+            return RecordStateInvalid(
+                "keys are parked in groups that keep their order alone: set"
+                " headrace.share.key.order=true"
+            )
+        if key not in self.parked and len(self.parked) >= PARKED_KEYS_MAX:
+            return RecordStateInvalid(
+                f"the group has parked {PARKED_KEYS_MAX} keys on this partition: release some"
+            )
+        return self.parked.get(key) or KeyParked(self.number, key, key_hash, now_ms)
+
+    def list_parked(self) -> list[ParkedKey]:
+        """The parked keys, in the order of their bytes."""
+        keyed = self.keyed
+        return [
+            ParkedKey(one.key, one.at_ms or 0, 0 if keyed is None else keyed.known_of(one.key_hash))
+            for _key, one in sorted(self.parked.items())
+        ]
 
     def decide_skip(self, ranges: Sequence[tuple[int, int]]) -> list[StoredRun]:
         """The runs of records that are finished without a delivery; `ranges` ascend."""

@@ -22,10 +22,14 @@ from headrace.coordination.shares.commands import (
     DescribeCommand,
     DescribeReply,
     LearnCommand,
+    ListParkedCommand,
     LogStartCommand,
     MoveStartCommand,
     OpenCommand,
+    ParkedReply,
+    ParkKeyCommand,
     PeekCommand,
+    ReleaseKeyCommand,
     ReleaseMemberCommand,
     RemoveGroupCommand,
     SettleCommand,
@@ -45,6 +49,7 @@ from headrace.coordination.shares.state_records import (
     GroupChanged,
     GroupOpened,
     GroupRemoved,
+    KeyParked,
     StoredRecord,
     StoredRun,
     decode,
@@ -58,7 +63,14 @@ from headrace.coordination.shares.volatile_records import (
     VolatileRecord,
 )
 from headrace.coordination.shares.window import ARCHIVED, ARCHIVING, STATE_NAMES
-from headrace.errors import GroupFull, GroupUnknown, RecordInvalid, RequestInvalid
+from headrace.errors import (
+    GroupFull,
+    GroupUnknown,
+    HeadraceError,
+    RecordInvalid,
+    RecordStateInvalid,
+    RequestInvalid,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,6 +89,9 @@ GroupCommand = (
     | ReleaseMemberCommand
     | MoveStartCommand
     | DeadLetteredCommand
+    | ParkKeyCommand
+    | ReleaseKeyCommand
+    | ListParkedCommand
     | RemoveGroupCommand
 )
 """What is asked of a group that is there."""
@@ -214,6 +229,8 @@ class ShareMachine:
                 group.lock(record)
             case GroupChanged():
                 group.change(record)
+            case KeyParked():
+                group.park(record)
             case RowsLearned(_, rows, rows_end):
                 group.learn(rows, rows_end)
             case Configured(_, config):
@@ -268,7 +285,7 @@ class ShareMachine:
 
     def encode(self, record: ShareRecord) -> tuple[bytes, bytes | None] | None:
         """See Machine."""
-        if isinstance(record, GroupChanged | GroupOpened | GroupRemoved):
+        if isinstance(record, GroupChanged | GroupOpened | GroupRemoved | KeyParked):
             return encode(record)
         return None
 
@@ -303,6 +320,7 @@ class ShareMachine:
             state = group.stored_state()
             if state.runs:
                 records.append(state)
+            records += group.parked.values()
         return records
 
 
@@ -340,8 +358,31 @@ def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDe
                 if run.state == ARCHIVING
             ]
             return Decision(_changed(group, runs), ShareReply())
+        case ParkKeyCommand() | ReleaseKeyCommand() | ListParkedCommand():
+            return _decide_parked(group, command, now_ms)
         case RemoveGroupCommand():
             return Decision([GroupRemoved(group.number)], ShareReply())
+        case _:
+            assert_never(command)
+
+
+def _decide_parked(
+    group: ShareGroup,
+    command: ParkKeyCommand | ReleaseKeyCommand | ListParkedCommand,
+    now_ms: int,
+) -> ShareDecision:
+    match command:
+        case ListParkedCommand():
+            return Decision([], ParkedReply(None, group.list_parked()))
+        case ReleaseKeyCommand(_, key):
+            if key not in group.parked:
+                return Decision([], ShareReply(RecordStateInvalid("the key is not parked here")))
+            return Decision([KeyParked(group.number, key, -1, None)], ShareReply())
+        case ParkKeyCommand(_, key, key_hash):
+            parked = group.decide_park(key, key_hash, now_ms)
+            if isinstance(parked, HeadraceError):
+                return Decision([], ShareReply(parked))
+            return Decision([] if key in group.parked else [parked], ShareReply())
         case _:
             assert_never(command)
 

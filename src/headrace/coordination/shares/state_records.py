@@ -19,7 +19,9 @@ VERSION: Final = 0
 """First byte of each value. Do not change: stored."""
 OPENED: Final = b"\x00"
 CHANGED: Final = b"\x01"
-"""First byte of each key; the group's number follows. Do not change: stored."""
+PARKED: Final = b"\x02"
+"""First byte of each key; the group's number follows, after PARKED the message key. Do not change:
+stored."""
 STATE_MASK: Final = 0x07
 HAS_TIME: Final = 0x08
 
@@ -53,13 +55,22 @@ class GroupChanged(NamedTuple):
     is_reset: bool = False
 
 
+class KeyParked(NamedTuple):
+    """The group sets records of this key aside. `at_ms` None: it does not any more."""
+
+    number: int
+    key: bytes
+    key_hash: int
+    at_ms: int | None
+
+
 class GroupRemoved(NamedTuple):
     """The group is forgotten on this partition."""
 
     number: int
 
 
-StoredRecord = GroupOpened | GroupChanged | GroupRemoved
+StoredRecord = GroupOpened | GroupChanged | KeyParked | GroupRemoved
 
 
 def put_varint(out: bytearray, value: int) -> None:
@@ -86,6 +97,8 @@ def get_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def encode(record: StoredRecord) -> tuple[bytes, bytes | None]:
     """The (key, value) of a record."""
+    if isinstance(record, KeyParked):
+        return _encode_parked(record)
     key = bytearray(OPENED if isinstance(record, GroupOpened | GroupRemoved) else CHANGED)
     put_varint(key, record.number)
     if isinstance(record, GroupRemoved):
@@ -110,6 +123,18 @@ def encode(record: StoredRecord) -> tuple[bytes, bytes | None]:
     return bytes(key), bytes(value)
 
 
+def _encode_parked(record: KeyParked) -> tuple[bytes, bytes | None]:
+    key = bytearray(PARKED)
+    put_varint(key, record.number)
+    key += record.key
+    if record.at_ms is None:
+        return bytes(key), None
+    value = bytearray([VERSION])
+    put_varint(value, record.at_ms)
+    put_varint(value, record.key_hash)
+    return bytes(key), bytes(value)
+
+
 def decode(key: bytes, value: bytes | None) -> StoredRecord | None:
     """The reverse of `encode`; None for what a newer version wrote. Raises RecordInvalid."""
     try:
@@ -119,7 +144,9 @@ def decode(key: bytes, value: bytes | None) -> StoredRecord | None:
 
 
 def _decode(key: bytes, value: bytes | None) -> StoredRecord | None:
-    number, _ = get_varint(key, 1)
+    number, at = get_varint(key, 1)
+    if key[:1] == PARKED:
+        return _decode_parked(number, key[at:], value)
     if key[:1] == OPENED and value is None:
         return GroupRemoved(number)
     if value is None or value[0] != VERSION:
@@ -147,3 +174,13 @@ def _decode(key: bytes, value: bytes | None) -> StoredRecord | None:
         reached = first + size + 1
         runs.append(StoredRun(first, reached - 1, state, count, at_ms))
     return GroupChanged(number, tuple(runs), start - 1, bool(value[1]))
+
+
+def _decode_parked(number: int, key: bytes, value: bytes | None) -> KeyParked | None:
+    if value is None:
+        return KeyParked(number, key, -1, None)
+    if value[0] != VERSION:
+        return None
+    at_ms, at = get_varint(value, 1)
+    key_hash, _ = get_varint(value, at)
+    return KeyParked(number, key, key_hash, at_ms)

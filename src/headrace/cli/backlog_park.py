@@ -1,0 +1,80 @@
+"""`headrace backlog park`, `parked`, `unpark`: keys whose messages a share group sets aside.
+
+Invariants: over HTTP; every broker that serves a part of the topic is asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.failures import NOT_FOUND, CommandFailed
+from headrace.cli.output import iso_time, print_json, print_table, say
+from headrace.cli.web import HTTP, ask_each, path_of
+
+if TYPE_CHECKING:
+    from headrace.cli.session import Session
+
+GROUP = click.argument("group", shell_complete=complete_groups)
+TOPIC = click.argument("topic", shell_complete=complete_topics)
+KEYS = click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@GROUP
+@TOPIC
+@KEYS
+@HTTP
+@click.pass_obj
+def park(session: Session, /, group: str, topic: str, keys: tuple[str, ...], http: str) -> None:
+    """Set the messages of keys aside; a group in key order goes on with all other keys.
+
+    A message that is in flight is finished as usual. The messages stay where they are, in order.
+    """
+    path = f"{path_of('queues', topic, group)}/park"
+    for _ in ask_each(http, session.timeout_s, "POST", path, {"keys": [*keys]}):
+        pass
+    say(f"{len(keys):,} keys are parked: release them with `headrace backlog unpark`")
+
+
+@click.command()
+@GROUP
+@TOPIC
+@HTTP
+@AS_JSON
+@click.pass_obj
+def parked(session: Session, /, group: str, topic: str, http: str, as_json: bool) -> None:
+    """List parked keys and how many of their messages are known."""
+    path = f"{path_of('queues', topic, group)}/parked"
+    found: list[dict[str, Any]] = []
+    for answer in ask_each(http, session.timeout_s, "GET", path):
+        found += answer["parked"]
+    if as_json:
+        print_json(found)
+        return
+    rows = [[one["key"], one["partition"], one["records"], iso_time(one["parked_ms"])]
+            for one in found]  # fmt: skip
+    print_table(["key", "partition", "messages", "since"], rows)
+
+
+@click.command()
+@GROUP
+@TOPIC
+@KEYS
+@HTTP
+@click.pass_obj
+def unpark(session: Session, /, group: str, topic: str, keys: tuple[str, ...], http: str) -> None:
+    """Deliver the messages of parked keys again, each key from where it stood."""
+    path = f"{path_of('queues', topic, group)}/unpark"
+    answers = [*ask_each(http, session.timeout_s, "POST", path, {"keys": [*keys]})]
+    released = max(answer["released"] for answer in answers)
+    say(f"{released:,} of {len(keys):,} keys were released")
+    if not released:
+        raise CommandFailed(
+            f"none of these keys is parked by {group} on {topic}",
+            f"See which are: headrace backlog parked {group} {topic}",
+            NOT_FOUND,
+        )
