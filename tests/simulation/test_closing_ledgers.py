@@ -1,4 +1,4 @@
-"""A ledger store that is closed while appends are under way, over simulated bookies."""
+"""Ledgers that are closed, or whose store is, under appends, over simulated bookies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("kazoo", reason="a cluster needs headrace[cluster]")
 pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
 
-from headrace.errors import HeadraceError, StorageUnavailable
+from headrace.errors import HeadraceError, LedgerLost, StorageUnavailable
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
@@ -31,12 +31,17 @@ APPENDS = 40
 SEEDS = range(12)
 
 
-def run(seed: int, work: Callable[[Cluster, BookKeeperLedgerStore], Awaitable[None]]) -> None:
-    """Do `work` with a store over four bookies; what a callback raised is raised."""
+def run(
+    seed: int,
+    work: Callable[[Cluster, BookKeeperLedgerStore], Awaitable[None]],
+    quorum: Quorum = QUORUM,
+    bookies: int = 4,
+) -> None:
+    """Do `work` with a store over bookies; what a callback raised is raised."""
     loop = SimulatedLoop()
     faults: list[Any] = []
     loop.set_exception_handler(lambda _loop, context: faults.append(context))
-    cluster = Cluster(f"closing {seed}", loop, 0, 4, QUORUM)
+    cluster = Cluster(f"closing {seed}", loop, 0, bookies, quorum)
     host = Host("writer")
     cluster.hosts.append(host)
 
@@ -46,7 +51,7 @@ def run(seed: int, work: Callable[[Cluster, BookKeeperLedgerStore], Awaitable[No
         zookeeper = await SimulatedZooKeeper.connect(
             cluster.ensemble, cluster.network, clock, 6_000
         )
-        settings = BookKeeperSettings(ledgers_root=LEDGERS_ROOT, quorum=QUORUM, cluster="one")
+        settings = BookKeeperSettings(ledgers_root=LEDGERS_ROOT, quorum=quorum, cluster="one")
         randomness = SimulatedRandomness(seeded(f"writer {seed}"))
         store = await BookKeeperLedgerStore.open(zookeeper, settings, clock, randomness)
         await work(cluster, store)
@@ -104,3 +109,23 @@ def test_a_store_that_closes_under_its_writers_leaves_nothing_behind(seed):
             await store.recover(ledgers[0])
 
     run(seed, work)
+
+
+def test_a_ledger_that_loses_a_bookie_while_it_is_sealed_does_not_wait_for_ever():
+    """Without a spare bookie and after a release, nothing else notices that the quorum is lost."""
+
+    async def work(cluster: Cluster, store: BookKeeperLedgerStore) -> None:
+        ledger = await store.create()
+        await store.append(ledger, [b"y" * 50], 50, 0)[1].wait()
+        for bookie in cluster.bookies:
+            assert bookie.server is not None
+            bookie.server.slow_s = 1.0
+        sealing = asyncio.ensure_future(store.seal(ledger, b"footer"))
+        await asyncio.sleep(0.01)
+        store.release(ledger)
+        cluster.bookies[0].end(is_told=True)
+        async with asyncio.timeout(60):
+            with pytest.raises(LedgerLost):
+                await sealing
+
+    run(1, work, Quorum(3, 3, 3), bookies=3)

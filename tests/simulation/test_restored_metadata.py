@@ -13,7 +13,7 @@ pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]
 
 from headrace_verify.simulation import operator, workload
 from headrace_verify.simulation.churn import make_topic
-from headrace_verify.simulation.run import TOPICS, Run, draw_scenario
+from headrace_verify.simulation.run import Run, draw_scenario
 
 UP_S = 60.0
 
@@ -53,7 +53,7 @@ def test_no_broker_starts_over_a_zookeeper_that_is_older_than_the_bookies(seed, 
         assert await cluster.wait_up(UP_S)
         maker = run._context(0, None, asyncio.Event())
         routes = maker.routes()
-        for name, partitions in TOPICS.items():
+        for name, partitions in run.work.topics.items():
             await make_topic(maker, routes, name, partitions)
         await work(run, 8.0)
         ensemble = cluster.ensemble

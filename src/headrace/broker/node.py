@@ -245,6 +245,7 @@ class Node:
         self.tasks.spawn(self.topics.finish_deletions(), "deletions that were cut short")
         self.tasks.spawn(self._keep_house(), "housekeeping")
         self.tasks.spawn(self.timers.run(), "delayed delivery")
+        self.tasks.spawn(self.transactions.run(), "transactions")
         if self.evidence is not None:
             self.tasks.spawn(self.evidence.look_at_start(), "ledgers and facts")
         if self.compactor is not None:

@@ -25,12 +25,18 @@ from headrace_verify.checkers.progress import (
     log_start_regress,
 )
 from headrace_verify.checkers.shares import share_deliveries
-from headrace_verify.checkers.transactions import dirty_cycles, torn_transactions
+from headrace_verify.checkers.transactions import (
+    copies,
+    dirty_cycles,
+    dirty_reads,
+    torn_transactions,
+)
 from headrace_verify.checkers.values import (
     aborted_reads,
     above_the_high_watermark,
     changed_bytes,
     duplicates,
+    early,
     inconsistent_offsets,
     lost_writes,
     misplaced,
@@ -56,6 +62,7 @@ CHECKERS: tuple[Callable[[Facts], Iterator[Anomaly]], ...] = (
     vanished,
     strangers,
     changed_bytes,
+    early,
     aborted_reads,
     non_monotonic_sends,
     above_the_high_watermark,
@@ -70,6 +77,8 @@ CHECKERS: tuple[Callable[[Facts], Iterator[Anomaly]], ...] = (
     epoch_regress,
     two_acknowledging_owners,
     torn_transactions,
+    dirty_reads,
+    copies,
     dirty_cycles,
     share_deliveries,
 )

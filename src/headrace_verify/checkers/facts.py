@@ -63,6 +63,11 @@ class Send:
     may_repeat: bool
     """A producer that tries again without a sequence may write twice."""
     transaction: str | None
+    source: tuple[str, int, int] | None = None
+    """Topic, partition and offset of the record that this one is a copy of."""
+    due_ns: int = 0
+    """Not to be seen before; 0: at once."""
+    may_expire: bool = False
     outcome: str = OPEN
     ended_ns: int = 0
     offset: int = -1
@@ -208,6 +213,8 @@ class Transaction:
     polls: list[Poll] = field(default_factory=list)
     outcome: str = OPEN
     """`commit`, `abort`, or open: nobody knows."""
+    asked_ns: int = 0
+    """When it was first asked to commit; 0: never, or not noted."""
 
 
 @dataclass(slots=True)
@@ -222,8 +229,14 @@ class Facts:
     transactions: dict[str, Transaction] = field(default_factory=dict)
     deliveries: list[Event] = field(default_factory=list)
     """Share groups: acquired and settled, in order of time."""
+    copiers: set[str] = field(default_factory=set)
+    """Groups that commit their offsets in the transactions that write the copies."""
     drained: dict[str, int] = field(default_factory=dict)
     """Group -> when it was seen to have read everything."""
+    drained_upto: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict)
+    """Share group -> topic, partition and end of what it has finished."""
+    is_calendar_set: bool = False
+    """Whether calendars jump in this run: then nothing is early."""
     clients: dict[str, str] = field(default_factory=dict)
     """Process -> what kind of client it is."""
     counts: dict[str, int] = field(default_factory=dict)
@@ -265,7 +278,10 @@ class _Gatherer:
             place = (event["p"], topic, number)
             order = self._order[place] = self._order.get(place, 0) + 1
             name = event.get("txn")
-            send = Send(value, event["p"], at_ns, order, bool(event.get("again")), name)
+            source = tuple(event["of"]) if "of" in event else None
+            again, due_ns = bool(event.get("again")), event.get("due", 0)
+            expires = bool(event.get("expires"))
+            send = Send(value, event["p"], at_ns, order, again, name, source, due_ns, expires)
             partition.sends[value] = send
             if name is not None:
                 self._transaction(name).sends.append((topic, number, send))
@@ -337,6 +353,8 @@ class _Gatherer:
                 event.get("gen", -1),
                 [(topic, number, offset) for topic, number, offset in event["offs"]],
             )
+            if event.get("txn") is not None:
+                self.facts.copiers.add(commit.group)
             self._commits[key] = commit
             self.facts.commits.append(commit)
             return
@@ -361,17 +379,26 @@ class _Gatherer:
         return found
 
     def _transact(self, event: Event) -> None:
-        if event["k"] == OK:
-            self._transaction(event["txn"]).outcome = event["end"]
+        found = self._transaction(event["txn"])
+        if event["k"] == INVOKE:
+            if event["end"] == "commit":
+                found.asked_ns = found.asked_ns or event["t"]
+        elif event["k"] == OK:
+            found.outcome = event["end"]
         elif event["k"] == FAIL:
-            self._transaction(event["txn"]).outcome = "abort"
+            found.outcome = "abort"
 
     def _note(self, event: Event) -> None:
         if event.get("what") == "started":
             self.facts.clients[event["p"]] = event.get("kind", "")
+        elif event.get("what") == "calendars are set":
+            self.facts.is_calendar_set = True
 
     def _drain(self, event: Event) -> None:
         self.facts.drained[event["group"]] = event["t"]
+        if "upto" in event:
+            upto = [(topic, number, end) for topic, number, end in event["upto"]]
+            self.facts.drained_upto[event["group"]] = upto
 
 
 def gather(events: Iterable[Event]) -> Facts:

@@ -1,24 +1,19 @@
 """Checkers of transactions: all or nothing, and no cycles among them.
 
-Invariants: pure; linear in events and edges. Ready for a broker with transactions; today's
-histories of the black box have none, the known-fault histories have.
-How it works: transactions are ordered by offsets (ww: the writers of neighbouring offsets), by
-reads (wr: who wrote what was read) and by last reads (rw: who wrote the offset behind what a poll
-of the transaction saw last). A cycle of ww is G0, with wr G1c, with rw G2 (Adya).
+Invariants: pure; linear in events and edges.
+How it works: transactions are ordered by who has read what another wrote; a cycle of these is G1c
+(Adya). The order of writes is not judged: transactions of Kafka's protocol may interleave in one
+partition one way and in another the other way (G0), and do not exclude each other (G2).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace_verify.checkers.facts import Anomaly, Facts, Transaction
-from headrace_verify.checkers.values import known_offsets
+from headrace_verify.checkers.facts import Anomaly, Facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-WW, WR, RW = 1, 2, 4
-_NAMES = {WW: "G0", WR: "G1c", RW: "G2"}
 
 
 def torn_transactions(facts: Facts) -> Iterator[Anomaly]:
@@ -35,85 +30,82 @@ def torn_transactions(facts: Facts) -> Iterator[Anomaly]:
                 yield Anomaly("torn transaction", what, send.ended_ns, topic, number)
 
 
+def dirty_reads(facts: Facts) -> Iterator[Anomaly]:
+    """A value that a poll has brought before its transaction was asked to commit."""
+    if not any(transaction.asked_ns for transaction in facts.transactions.values()):
+        return
+    for poll in facts.polls:
+        for number, offset, value in poll.records:
+            send = facts.partitions[poll.topic, number].sends.get(value)
+            if send is None or send.transaction is None:
+                continue
+            asked_ns = facts.transactions[send.transaction].asked_ns
+            if asked_ns and poll.at_ns < asked_ns:
+                what = f"{poll.process} read value {value} at offset {offset} before its"
+                what += f" transaction {send.transaction} was asked to commit"
+                yield Anomaly("dirty read", what, poll.at_ns, poll.topic, number)
+
+
+def copies(facts: Facts) -> Iterator[Anomaly]:
+    """Records copied in transactions that commit their offsets: each once, and none left out.
+
+    A copy's send names the record it is of. What a group of copiers was found to have committed
+    has been copied; a copy that was read is the only one of its record.
+    """
+    found: dict[tuple[str, int, int], int] = {}
+    for (topic, number), partition in facts.partitions.items():
+        for send in partition.sends.values():
+            if send.source is None or not send.is_read:
+                continue
+            before = found.setdefault(send.source, send.value)
+            if before != send.value:
+                source = f"{send.source[0]}-{send.source[1]} at {send.source[2]}"
+                what = f"values {before} and {send.value} are both copies of {source}"
+                yield Anomaly("copied twice", what, send.ended_ns, topic, number)
+    ends: dict[tuple[str, int], tuple[int, int]] = {}
+    for read in facts.committed:
+        if read.group in facts.copiers:
+            for topic, number, offset in read.offsets:
+                ends[topic, number] = max(ends.get((topic, number), (0, 0)), (offset, read.at_ns))
+    for (topic, number), (end, at_ns) in ends.items():
+        for offset in facts.partition(topic, number).values:
+            if offset < end and (topic, number, offset) not in found:
+                what = f"offset {offset} was committed as copied up to {end}, and has no copy"
+                yield Anomaly("copy lost", what, at_ns, topic, number)
+
+
 def dirty_cycles(facts: Facts) -> Iterator[Anomaly]:
-    """Transactions each of which comes before the next, and the last before the first."""
+    """Transactions that have read from each other, all the way round."""
     if not facts.transactions:
         return
-    edges = _edges(facts)
-    for kinds in ((WW,), (WW, WR), (WW, WR, RW)):
-        allowed = sum(kinds)
-        for cycle in _cycles(edges, allowed):
-            used = _kinds_within(edges, cycle, allowed)
-            if used & kinds[-1]:
-                what = f"transactions {', '.join(sorted(cycle))} come before each other"
-                yield Anomaly(_NAMES[kinds[-1]], what, 0)
+    for cycle in _cycles(_edges(facts)):
+        what = f"transactions {', '.join(sorted(cycle))} have read from each other"
+        yield Anomaly("G1c", what, 0)
 
 
-def _edges(facts: Facts) -> dict[str, dict[str, int]]:
-    edges: dict[str, dict[str, int]] = {name: {} for name in facts.transactions}
-
-    def add(first: str | None, second: str | None, kind: int) -> None:
-        if first is not None and second is not None and first != second:
-            edges[first][second] = edges[first].get(second, 0) | kind
-
-    writers = _writers(facts)
-    following: dict[tuple[str, int, int], str | None] = {}
-    for (topic, number), partition in facts.partitions.items():
-        last_offset, last = -1, None
-        for offset in known_offsets(facts, partition):
-            writer = writers.get((topic, number, offset))
-            add(last, writer, WW)
-            following[topic, number, last_offset] = writer
-            last_offset, last = offset, writer
+def _edges(facts: Facts) -> dict[str, dict[str, None]]:
+    """Transaction -> those that have read what it wrote."""
+    edges: dict[str, dict[str, None]] = {name: {} for name in facts.transactions}
     for transaction in facts.transactions.values():
-        for topic, number, first, end in _reads(transaction):
-            for offset in range(first, end):
-                add(writers.get((topic, number, offset)), transaction.name, WR)
-            add(transaction.name, following.get((topic, number, end - 1)), RW)
+        for poll in transaction.polls:
+            for number, _, value in poll.records:
+                send = facts.partitions[poll.topic, number].sends.get(value)
+                writer = None if send is None else send.transaction
+                if writer is not None and writer != transaction.name:
+                    edges[writer][transaction.name] = None
     return edges
 
 
-def _writers(facts: Facts) -> dict[tuple[str, int, int], str]:
-    writers = {}
-    for transaction in facts.transactions.values():
-        for topic, number, send in transaction.sends:
-            offset = facts.partitions[topic, number].places.get(send.value, send.offset)
-            if offset >= 0:
-                writers[topic, number, offset] = transaction.name
-    return writers
-
-
-def _reads(transaction: Transaction) -> Iterator[tuple[str, int, int, int]]:
-    """(topic, partition, first offset, end offset) of each partition it has polled."""
-    spans: dict[tuple[str, int], tuple[int, int]] = {}
-    for poll in transaction.polls:
-        for number, offset, _ in poll.records:
-            first, end = spans.get((poll.topic, number), (offset, offset + 1))
-            spans[poll.topic, number] = min(first, offset), max(end, offset + 1)
-    for (topic, number), (first, end) in spans.items():
-        yield topic, number, first, end
-
-
-def _kinds_within(edges: dict[str, dict[str, int]], cycle: list[str], allowed: int) -> int:
-    inside = set(cycle)
-    used = 0
-    for first in cycle:
-        for second, kind in edges[first].items():
-            if second in inside:
-                used |= kind & allowed
-    return used
-
-
-def _cycles(edges: dict[str, dict[str, int]], allowed: int) -> Iterator[list[str]]:
+def _cycles(edges: dict[str, dict[str, None]]) -> Iterator[list[str]]:
     """Strongly connected components of more than one (Tarjan, without recursion)."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
     on_stack: set[str] = set()
-    for root in edges:
+    for root, readers in edges.items():
         if root in number:
             continue
-        work = [(root, _targets(edges, root, allowed))]
+        work = [(root, iter(readers))]
         number[root] = low[root] = len(number)
         stack.append(root)
         on_stack.add(root)
@@ -124,7 +116,7 @@ def _cycles(edges: dict[str, dict[str, int]], allowed: int) -> Iterator[list[str
                     number[target] = low[target] = len(number)
                     stack.append(target)
                     on_stack.add(target)
-                    work.append((target, _targets(edges, target, allowed)))
+                    work.append((target, iter(edges[target])))
                     break
                 if target in on_stack:
                     low[node] = min(low[node], number[target])
@@ -146,7 +138,3 @@ def _component(stack: list[str], on_stack: set[str], root: str) -> list[str]:
         found.append(node)
         if node == root:
             return found
-
-
-def _targets(edges: dict[str, dict[str, int]], node: str, allowed: int) -> Iterator[str]:
-    return (target for target, kind in edges[node].items() if kind & allowed)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+LATE_NS = 10_000_000_000
+"""How late a delayed message may be, in a cluster that has just been healed."""
+
+
 def inconsistent_offsets(facts: Facts) -> Iterator[Anomaly]:
     """Two values seen at one offset, by readers or by acknowledgements."""
     for (topic, number), partition in facts.partitions.items():
@@ -73,8 +77,16 @@ def _unread(facts: Facts, kind: str, *, is_below: bool) -> Iterator[Anomaly]:
                 continue
             if send.transaction is not None and not _is_committed(facts, send.transaction):
                 continue
-            if send.offset < 0:  # a library that does not know where: it must be somewhere
-                if is_below and send.ended_ns < partition.final_ns:
+            if send.offset < 0:  # nobody has said where, or it was to come later: somewhere
+                ready_ns = send.ended_ns
+                if send.due_ns:
+                    if facts.is_calendar_set:
+                        continue  # it may be due much later
+                    asked_ns = 0
+                    if send.transaction is not None:
+                        asked_ns = facts.transactions[send.transaction].asked_ns
+                    ready_ns = max(ready_ns, send.due_ns, asked_ns) + LATE_NS
+                if is_below and ready_ns < partition.final_ns:
                     what = f"value {send.value}, acknowledged, was never read"
                     yield Anomaly(kind, what, send.ended_ns, topic, number)
             elif (send.offset < partition.read_end) is is_below:
@@ -117,6 +129,19 @@ def strangers(facts: Facts) -> Iterator[Anomaly]:
         for clash in partition.strangers:
             what = f"offset {clash.offset} holds value {clash.value}, which nobody sent there"
             yield Anomaly("stranger", what, clash.at_ns, topic, number)
+
+
+def early(facts: Facts) -> Iterator[Anomaly]:
+    """A delayed value that was read before its time."""
+    if facts.is_calendar_set:
+        return
+    for poll in facts.polls:
+        for number, offset, value in poll.records:
+            send = facts.partitions[poll.topic, number].sends.get(value)
+            if send is not None and poll.at_ns < send.due_ns:
+                early_ms = (send.due_ns - poll.at_ns) // 1_000_000
+                what = f"value {value} was read at offset {offset}, {early_ms} ms before its time"
+                yield Anomaly("delivered early", what, poll.at_ns, poll.topic, number)
 
 
 def changed_bytes(facts: Facts) -> Iterator[Anomaly]:

@@ -15,6 +15,7 @@ from headrace.cli.failures import FAILED, OK
 from headrace.cli.output import print_table, say
 from headrace_verify.commands.mode import Proof, mode_options, perform
 from headrace_verify.commands.stopping import told_to_end
+from headrace_verify.workloads import LOG, WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +42,13 @@ QUICK_RUNS = 8
     show_default=True,
     help="End after so many seeds that were not clean.",
 )
+@click.option(
+    "--workload",
+    type=click.Choice(list(WORKLOADS)),
+    default=LOG,
+    show_default=True,
+    help="What the clients do.",
+)
 @click.option("--quick", is_flag=True, help="What `make test` runs.")
 @click.option(
     "--replay", type=click.Path(dir_okay=False, path_type=Path), help="A failed run, once more."
@@ -53,6 +61,7 @@ def simulate(
     runs: int | None,
     hours: float | None,
     failures: int,
+    workload: str,
     quick: bool,
     replay: Path | None,
     asked: Asked,
@@ -68,13 +77,14 @@ def simulate(
     if runs is None and seconds is None and hours is None:
         seconds, runs = (None, QUICK_RUNS) if quick else (60.0, None)
     limits = Limits(seconds, runs, hours, failures)
-    ctx.exit(perform(Simulation(asked.seed, limits, asked.report), asked))
+    ctx.exit(perform(Simulation(asked.seed, limits, asked.report, workload), asked))
 
 
 class Simulation:
     """See Mode."""
 
-    def __init__(self, seed: int, limits: Limits, folder: Path | None) -> None:
+    def __init__(self, seed: int, limits: Limits, folder: Path | None, workload: str) -> None:
+        self._workload = workload
         self._seed = seed
         self._limits = limits
         self._folder = folder
@@ -84,7 +94,9 @@ class Simulation:
         from headrace_verify.simulation.explore import explore
 
         with told_to_end() as is_over:
-            return explore(self._seed, self._limits, show, self._keep, is_over)
+            return explore(
+                self._seed, self._limits, show, self._keep, is_over, workload=self._workload
+            )
 
     def _keep(self, failure: Failure) -> None:
         """Write a failure down at once: the run may last for hours."""

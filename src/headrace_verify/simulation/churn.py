@@ -34,13 +34,17 @@ OVERTAKEN, TIMED_OUT = -1, 7
 NEVER_STORED = {TOPIC_UNKNOWN}
 
 
-async def create_topic(wire: Wire, name: str, partitions: int) -> None:
+async def create_topic(
+    wire: Wire, name: str, partitions: int, configs: dict[str, str] | None = None
+) -> None:
     """Raises Refused."""
     topic = {
         "name": name,
         "num_partitions": partitions,
         "replication_factor": 1,
-        "configs": [{"name": key, "value": value} for key, value in CONFIGS.items()],
+        "configs": [
+            {"name": key, "value": value} for key, value in (CONFIGS | (configs or {})).items()
+        ],
     }
     made = await wire.call(CREATE_TOPICS, 5, topics=[topic], timeout=5000)
     check(made.topics[0].error_code)
@@ -54,11 +58,17 @@ def _deletion_of(name: str) -> Callable[[Wire], Coroutine[Any, Any, None]]:
     return delete
 
 
-async def make_topic(context: Context, routes: Routes, name: str, partitions: int) -> bool | None:
+async def make_topic(
+    context: Context,
+    routes: Routes,
+    name: str,
+    partitions: int,
+    configs: dict[str, str] | None = None,
+) -> bool | None:
     """Until it is there; as `until_done` says."""
 
     async def make(wire: Wire) -> None:
-        await create_topic(wire, name, partitions)
+        await create_topic(wire, name, partitions, configs)
 
     return await until_done(context, routes, make, TOPIC_EXISTS)
 
@@ -149,7 +159,7 @@ async def _use(context: Context, routes: Routes, sender: Sender, topic: _Life) -
             since_ns = context.journal.now_ns
             try:
                 wire = await routes.wire(Leader(name, part))
-                records, _ = await fetch(wire, name, part, position, 200)
+                records = (await fetch(wire, name, part, position, 200)).records
             except (OSError, TimeoutError) as error:
                 routes.failed(error)
                 await context.pause(RETRY_S)

@@ -23,8 +23,9 @@ from headrace_verify.kafka_wire import (
 )
 
 TIMEOUT_S = 5.0
-RETRIABLE = {2, 3, 5, 6, 7, 14, 15, 16, 56, 74, 75}
-"""Kafka's codes that ask for another try, perhaps elsewhere."""
+RETRIABLE = {2, 3, 5, 6, 7, 14, 15, 16, 19, 44, 51, 56, 74, 75, 88}
+"""Kafka's codes that ask for another try, perhaps elsewhere; 44, a full disk, is final for an
+application, but these clients try on until there is room."""
 LEADER_NOT_AVAILABLE = 5
 _SIZE = struct.Struct(">i")
 _CORRELATION_AT = 8
@@ -65,9 +66,10 @@ class Leader(NamedTuple):
 
 
 class Coordinator(NamedTuple):
-    """A group, whose coordinator is meant."""
+    """A group or a transactional id, whose coordinator is meant."""
 
     group: str
+    is_of_transactions: bool = False
 
 
 class Wire(asyncio.Protocol):
@@ -185,7 +187,8 @@ class Routes:
         raise Refused(LEADER_NOT_AVAILABLE)
 
     async def _find_coordinator(self, group: Coordinator) -> tuple[str, int]:
-        told = await (await self.wire()).call(FIND_COORDINATOR, 0, key=group.group)
+        wire, kind = await self.wire(), int(group.is_of_transactions)
+        told = await wire.call(FIND_COORDINATOR, 1, key=group.group, key_type=kind)
         check(told.error_code)
         return str(told.host), int(told.port)
 

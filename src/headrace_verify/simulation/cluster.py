@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from headrace.server.lifecycle import Broker
     from headrace.storage.bookkeeper.quorum import Quorum
     from headrace_verify.simulation.machines import Machine
+    from headrace_verify.simulation.workload import Ask
     from headrace_verify.simulation.zookeeper import SimulatedZooKeeper
 
 log = logging.getLogger(__name__)
 
 KAFKA_PORT = 9092
 RESTART_S = 1.0
+ASKED_S = 5.0
 
 
 class SimulatedBroker:
@@ -227,6 +229,35 @@ class Cluster:
     def ready(self) -> Sequence[SimulatedBroker]:
         """The brokers that are up."""
         return [broker for broker in self.brokers if broker.is_up]
+
+    async def ask_owner(self, topic: str, part: int, ask: Ask) -> Any:
+        """See `workload.Context.ask_owner`: as the owner's HTTP face would, in its process."""
+        for broker in self.ready():
+            node, host = broker.node, broker.host
+            assert node is not None
+            found = node.topics.by_name.get(topic)
+            if found is not None and host is not None and node.ownership.is_mine(found, part):
+                break
+        else:
+            raise ConnectionRefusedError(f"no broker serves {topic}-{part} now")
+        answer: asyncio.Future[Any] = self.loop.create_future()
+
+        def end(task: asyncio.Task[Any]) -> None:
+            if answer.done() or task.cancelled():
+                return
+            error = task.exception()
+            if error is None:
+                answer.set_result(task.result())
+            else:
+                answer.set_exception(error)
+
+        def begin() -> None:
+            task = self.loop.create_task(ask(node, found), name=f"asked for {topic}-{part}")
+            task.add_done_callback(lambda done: self.call_outside(end, done))
+
+        self.loop.call_soon(begin, context=host.context)
+        async with asyncio.timeout(ASKED_S):
+            return await answer
 
     async def wait_up(self, within_s: float) -> bool:
         """Wait until all brokers are up; whether they are."""

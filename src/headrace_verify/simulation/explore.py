@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from headrace.runtime.clock import SystemClock
 from headrace_verify.simulation.fault_points import POINTS
 from headrace_verify.simulation.run import draw_scenario, simulate
+from headrace_verify.workloads import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,6 +104,7 @@ def explore(
     on_progress: Callable[[float, str], None],
     on_failure: Callable[[Failure], None] = lambda _failure: None,
     is_over: Callable[[], bool] = lambda: False,
+    workload: str = LOG,
 ) -> Outcome:
     """Run seeds from `seed` on until a limit is met, or `is_over` between two of them.
 
@@ -118,7 +120,7 @@ def explore(
             break
         on_progress(part, f"seed {seed + outcome.runs}, {outcome.broker_s / 3600:.1f} broker-hours")
         found = len(outcome.failures)
-        _run_one(outcome, draw_scenario(seed + outcome.runs, RUN_S))
+        _run_one(outcome, draw_scenario(seed + outcome.runs, RUN_S, workload=workload))
         for failure in outcome.failures[found:]:
             on_failure(failure)
     outcome.real_s = (clock.now_ns() - begun_ns) / 1e9

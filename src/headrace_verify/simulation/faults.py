@@ -14,7 +14,7 @@ from headrace_verify.simulation.schedule import DAY_MS, Fault
 from headrace_verify.simulation.zookeeper import PLACE as ZOOKEEPER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from headrace_verify.simulation.cluster import Cluster, SimulatedBookie, SimulatedBroker
     from headrace_verify.simulation.loop import Host
@@ -29,13 +29,14 @@ FREEZE_CALLBACKS_MAX = 60
 class Faults:
     """Of one run."""
 
-    def __init__(self, cluster: Cluster, clients: Sequence[Host]) -> None:
+    def __init__(self, cluster: Cluster, clients: Sequence[Host], topics: Iterable[str]) -> None:
+        """`topics`: those that last."""
         self._cluster = cluster
         self._clients = clients
         self.done: dict[str, int] = {}
         """Kind -> how many had an effect."""
         self._healing: dict[int, Callable[[], None]] = {}
-        self._operator = Operator(cluster)
+        self._operator = Operator(cluster, topics)
 
     def plan(self, schedule: Sequence[Fault], begin_s: float) -> None:
         """Have them begin when their time comes."""

@@ -150,11 +150,11 @@ async def _read(context: workload.Context, routes: Routes, topic: str, part: int
             context.journal.problem(f"young records deleted: {topic}-{part} begins at {position}")
         found: list[tuple[int, int]] = []
         while position < end:
-            records, _ = await workload.fetch(wire, topic, part, position)
-            if not records:
+            fetched = await workload.fetch(wire, topic, part, position, isolation=context.isolation)
+            if fetched.next_offset == position:
                 raise TimeoutError
-            found += records
-            position = records[-1][0] + 1
+            found += fetched.records
+            position = fetched.next_offset
         workload.note_poll(
             context, since_ns, topic, part, found, final=True, upto={str(part): position}
         )

@@ -112,10 +112,10 @@ class Member:
         for (topic, part), position in list(self.positions.items()):
             since_ns = self._context.journal.now_ns
             wire = await self.routes.wire(Leader(topic, part))
-            records, _ = await fetch(wire, topic, part, position)
-            if records:
-                self.positions[topic, part] = records[-1][0] + 1
-                note_poll(self._context, since_ns, topic, part, records, group=GROUP)
+            found = await fetch(wire, topic, part, position, isolation=self._context.isolation)
+            self.positions[topic, part] = found.next_offset
+            if found.records:
+                note_poll(self._context, since_ns, topic, part, found.records, group=GROUP)
 
     async def commit(self) -> None:
         """Store how far it has read. Raises OSError, TimeoutError, Refused."""

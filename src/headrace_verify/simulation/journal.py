@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from headrace_verify.history import INVOKE
+from headrace_verify.history import INVOKE, OK
 
 if TYPE_CHECKING:
     from headrace_verify.history import Event
@@ -30,6 +30,10 @@ class Journal:
         """Broker -> the newest generation of the group that it has told a member of."""
         self.ends: dict[tuple[str, int], int] = {}
         """Partition -> the largest end of its log that any client was told of."""
+        self.outcomes: dict[str, str] = {}
+        """Transaction -> how it has certainly ended."""
+        self.halves: dict[str, tuple[str, int, str]] = {}
+        """Half message -> topic, partition, and how it has certainly ended."""
         self._ops: dict[str, int] = {}
 
     @property
@@ -41,6 +45,8 @@ class Journal:
         """Put down an event."""
         event = {"t": self.now_ns, "p": process, "k": kind, "f": operation, **fields}
         self.events.append(event)
+        if operation == "transaction" and kind == OK:
+            self.outcomes[fields["txn"]] = fields["end"]
         self.trace = zlib.crc32(repr(event).encode(), self.trace)
 
     def invoke(self, process: str, operation: str, /, **fields: Any) -> int:

@@ -30,21 +30,22 @@ from headrace_verify.simulation.machines import LEDGERS_ROOT, SESSION_TIMEOUT_MS
 from headrace_verify.simulation.zookeeper import SimulatedZooKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headrace.runtime.zookeeper import ZooKeeper
     from headrace_verify.simulation.cluster import Cluster, SimulatedBroker
     from headrace_verify.simulation.schedule import Fault
 
-LASTING_TOPICS = {"t0", "t1", *INTERNAL_TOPICS}
 RETRY_S = 1.0
 
 
 class Operator:
     """Of one run."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, topics: Iterable[str]) -> None:
+        """`topics`: those that no client deletes."""
         self._cluster = cluster
+        self._lasting = sorted({*topics, *INTERNAL_TOPICS})
         self._repairs = 0
 
     def lose_chain(self, fault: Fault, broker: SimulatedBroker) -> Callable[[], None] | None:
@@ -68,7 +69,7 @@ class Operator:
     def _chains(self) -> list[str]:
         """The paths of all chains with ledgers, of topics that last."""
         nodes, found = self._cluster.ensemble.nodes, []
-        for name in sorted(LASTING_TOPICS):
+        for name in self._lasting:
             node = nodes.get(ROOT + path_of_key(TOPICS + name))
             if node is None:
                 continue

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace_verify.checkers import Verdict, judge_history
+from headrace_verify.history import OK
 from headrace_verify.rng import seeded
 from headrace_verify.simulation import workload
 from headrace_verify.simulation.asker import run_asker
@@ -31,15 +32,25 @@ from headrace_verify.simulation.journal import Journal
 from headrace_verify.simulation.loop import Deadlock, Host, SimulatedLoop
 from headrace_verify.simulation.nudges import Nudges
 from headrace_verify.simulation.prober import run_prober
+from headrace_verify.simulation.queues import (
+    DELAY_MS_MAX,
+    check_audit,
+    drain,
+    run_ordered_member,
+    run_queue_sender,
+    run_share_member,
+    set_groups_up,
+)
 from headrace_verify.simulation.schedule import CLUSTER_KINDS, LONE_KINDS, draw_schedule
+from headrace_verify.simulation.transactions import run_copier, run_transactional
 from headrace_verify.simulation.watch import Watch
+from headrace_verify.workloads import LOG, QUEUES, WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from headrace_verify.simulation.schedule import Fault
 
-TOPICS = {"t0": 2, "t1": 1}
 LONE_SHARE = 0.2
 """Of the seeds: one broker over files of its own."""
 PROBER_SHARE = 0.6
@@ -54,6 +65,9 @@ QUORUMS = (
     (5, Quorum(3, 3, 2)),
 )
 """Bookies, and what each ledger gets."""
+
+SAID_ALOUD = {"lose-chain": "chain of ledgers", "disk-full": "the disk is full"}
+"""Fault -> what brokers must say of it as an error."""
 
 log = logging.getLogger(__name__)
 
@@ -73,17 +87,19 @@ class Scenario(NamedTuple):
     schedule: tuple[Fault, ...]
     points: tuple[str, ...] = ()
     """Where it may misbehave: see `fault_points`."""
+    workload: str = LOG
 
 
-def draw_scenario(seed: int, seconds: float, *, is_lone: bool | None = None) -> Scenario:
+def draw_scenario(
+    seed: int, seconds: float, *, is_lone: bool | None = None, workload: str = LOG
+) -> Scenario:
     """The scenario of a seed, which also says whether it is one broker alone unless it is said."""
-    rng = seeded(f"simulation {seed}")
+    rng, work = seeded(f"simulation {seed}"), WORKLOADS[workload]
     if is_lone is None:
         is_lone = seeded(f"simulation {seed} lone").random() < LONE_SHARE
     bookies, quorum = rng.choice(QUORUMS)
-    optional = ["plain", "reader", "observer", "member", "member", "churn", "idempotent", "asker"]
-    roles = ["idempotent", "reader", *(role for role in optional if rng.random() < 0.6)]
-    if seeded(f"simulation {seed} prober").random() < PROBER_SHARE:
+    roles = [*work.always, *(role for role in work.sometimes if rng.random() < 0.6)]
+    if workload == LOG and seeded(f"simulation {seed} prober").random() < PROBER_SHARE:
         roles.append("prober")
     return Scenario(
         seed,
@@ -96,6 +112,7 @@ def draw_scenario(seed: int, seconds: float, *, is_lone: bool | None = None) -> 
         rng.random() < 0.4,
         tuple(draw_schedule(seed, seconds, LONE_KINDS if is_lone else CLUSTER_KINDS)),
         draw_points(seed),
+        workload,
     )
 
 
@@ -142,6 +159,11 @@ _ROLES: dict[str, Callable[[workload.Context], Coroutine[Any, Any, None]]] = {
     "churn": run_churn,
     "asker": run_asker,
     "prober": run_prober,
+    "transactional": run_transactional,
+    "copier": run_copier,
+    "queue-sender": run_queue_sender,
+    "share-member": run_share_member,
+    "ordered-member": run_ordered_member,
 }
 
 
@@ -150,13 +172,14 @@ class Run:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
+        self.work = WORKLOADS[scenario.workload]
         self.loop = SimulatedLoop()
         self.journal = Journal(self.loop)
         seed = f"simulation {scenario.seed}"
         self.cluster = Cluster(seed, self.loop, scenario.brokers, scenario.bookies, scenario.quorum)
         self.hosts = [Host(f"c{number}-{role}") for number, role in enumerate(scenario.roles, 1)]
         self.cluster.hosts += self.hosts
-        self.faults = Faults(self.cluster, self.hosts)
+        self.faults = Faults(self.cluster, self.hosts, self.work.topics)
         self.watch = Watch(self.cluster, self.journal)
         self.loop.fault_points = FaultPoints(seed, scenario.points)
         self.nudges = Nudges(self.cluster, seeded(f"{seed} nudges"))
@@ -179,8 +202,13 @@ class Run:
         contexts = [self._context(number, host, over) for number, host in enumerate(self.hosts, 1)]
         maker = self._context(0, None, over)
         routes = maker.routes()
-        for name, partitions in TOPICS.items():
-            await make_topic(maker, routes, name, partitions)
+        for name, partitions in self.work.topics.items():
+            configs = self.work.configs.get(name)
+            await make_topic(maker, routes, name, partitions, configs)
+        if scenario.workload == QUEUES:
+            await set_groups_up(maker, routes)
+        if self._is_calendar_set:
+            self.journal.write(maker.name, OK, "note", what="calendars are set")
         routes.drop()
         tasks = [
             self._as_host(host, _ROLES[role](context), f"{host.name}")
@@ -201,7 +229,21 @@ class Run:
         for task in done:
             if task.exception() is not None:
                 self.journal.problem(f"client failed: {task.get_name()}: {task.exception()!r}")
+        if scenario.workload == QUEUES:
+            await self._empty_queues(maker)
         await look_at_everything(self, maker)
+        if scenario.workload == QUEUES:
+            await drain(maker._replace(name="last-drain", over=asyncio.Event()))
+
+    async def _empty_queues(self, maker: workload.Context) -> None:
+        """Have all that is delayed come, and all that came be acknowledged; look at the audit."""
+        await asyncio.sleep(DELAY_MS_MAX / 1000)
+        await drain(maker._replace(name="drain", over=asyncio.Event()))
+        await check_audit(maker, is_calendar_set=self._is_calendar_set)
+
+    @property
+    def _is_calendar_set(self) -> bool:
+        return any(fault.kind == "clock" for fault in self.scenario.schedule)
 
     def _break_for_good(self) -> None:
         """Liveness: a core is healed, the rest stays as it is for ever."""
@@ -224,9 +266,11 @@ class Run:
             seeded(f"simulation {self.scenario.seed} {name}"),
             SimulatedClock(self.loop),
             [(broker.name, KAFKA_PORT) for broker in self.cluster.brokers],
-            [(topic, part) for topic, count in TOPICS.items() for part in range(count)],
+            [(topic, part) for topic, count in self.work.topics.items() for part in range(count)],
             over,
             self.scenario.rate_per_s,
+            self.work.isolation,
+            self.cluster.ask_owner,
         )
 
     def _as_host(
@@ -273,8 +317,8 @@ class _Lines(logging.Handler):
             text += f" ({record.exc_info[1]!r})"
         if len(self.lines) < 5_000:
             self.lines.append(text)
-        # A chain that a fault has deleted is said aloud, as it must be.
-        is_told = "lose-chain" in self._run.faults.done and "chain of ledgers" in text
+        done = self._run.faults.done
+        is_told = any(fault in done and words in text for fault, words in SAID_ALOUD.items())
         if record.levelno >= logging.ERROR and not is_told:
             self._run.journal.problem(f"fault of a broker: {name}: {record.getMessage()[:200]}")
 

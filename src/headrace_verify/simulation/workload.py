@@ -8,9 +8,11 @@ journal; an error in an answer is certain only if Kafka says that trying again i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.records.codec import Record, encode_batch, iterate_records
+from headrace.records.batch import iterate_headers
+from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace_verify.blackbox.payload import number_of, value_bytes, value_number
 from headrace_verify.history import FAIL, INFO, OK
 from headrace_verify.kafka_wire import (
@@ -23,9 +25,10 @@ from headrace_verify.kafka_wire import (
 from headrace_verify.simulation.client import Leader, Routes, check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
     from random import Random  # noqa: TID251 - a type
 
+    from headrace.broker.node import Node
+    from headrace.broker.topics.topic import Topic
     from headrace_verify.simulation.client import Wire
     from headrace_verify.simulation.clock import SimulatedClock
     from headrace_verify.simulation.journal import Journal
@@ -47,6 +50,10 @@ CERTAIN = {10, 45, 47, 87}
 """Codes that say that nothing was stored, and never will be."""
 
 
+Ask = Callable[["Node", "Topic"], Coroutine[Any, Any, Any]]
+AskOwner = Callable[[str, int, Ask], Coroutine[Any, Any, Any]]
+
+
 class Context(NamedTuple):
     """What a client is given."""
 
@@ -59,6 +66,17 @@ class Context(NamedTuple):
     places: list[tuple[str, int]]
     over: asyncio.Event
     rate_per_s: float
+    isolation: int = 0
+    """Of readers; 1: committed transactions alone."""
+    owners: AskOwner | None = None
+
+    async def ask_owner(self, topic: str, part: int, ask: Ask) -> Any:
+        """What `ask(node, topic)` returns or raises in the process of the partition's owner.
+
+        Raises OSError if there is none, TimeoutError if nobody knows what came of it.
+        """
+        assert self.owners is not None
+        return await self.owners(topic, part, ask)
 
     def routes(self) -> Routes:
         """Connections of its own."""
@@ -93,7 +111,14 @@ async def until_answered(
 # --- writing ---------------------------------------------------------------------------------
 
 
-def encoded(context: Context, values: list[int], producer: tuple[int, int], first: int) -> bytes:
+def encoded(
+    context: Context,
+    values: list[int],
+    producer: tuple[int, int],
+    first: int,
+    *,
+    is_transactional: bool = False,
+) -> bytes:
     """A batch of these values."""
     now_ms = context.clock.now_ms()
     return encode_batch(
@@ -101,6 +126,7 @@ def encoded(context: Context, values: list[int], producer: tuple[int, int], firs
         producer_id=producer[0],
         producer_epoch=producer[1],
         base_sequence=first,
+        is_transactional=is_transactional,
     )
 
 
@@ -120,13 +146,13 @@ class Sender:
         self._context = context
         self._count = 0
 
-    def begin(self, topic: str, part: int, count: int) -> list[int]:
+    def begin(self, topic: str, part: int, count: int, **more: Any) -> list[int]:
         """New values, invoked."""
         values = []
         for _ in range(count):
             self._count += 1
             value = value_number(self._context.number, self._count)
-            fields = {"topic": topic, "part": part, "value": value}
+            fields = {"topic": topic, "part": part, "value": value, **more}
             self._context.journal.invoke(self._context.name, "send", **fields)
             values.append(value)
         return values
@@ -145,7 +171,7 @@ class Sender:
 async def run_idempotent(context: Context) -> None:
     """Each batch until it is acknowledged; now and then one that was, once more."""
     routes, sender = context.routes(), Sender(context)
-    producer: tuple[int, int] | None = await until_answered(context, routes, None, _new_producer)
+    producer: tuple[int, int] | None = await until_answered(context, routes, None, new_producer)
     sequences = dict.fromkeys(context.places, 0)
     last: dict[tuple[str, int], tuple[Callable[[Wire], Any], list[int]]] = {}
     while not context.over.is_set() and producer is not None:
@@ -224,7 +250,8 @@ async def _overtake(
         )
 
 
-async def _new_producer(wire: Wire) -> tuple[int, int]:
+async def new_producer(wire: Wire) -> tuple[int, int]:
+    """A producer id and its first epoch. Raises Refused."""
     made = await wire.call(INIT_PRODUCER_ID, 1, transaction_timeout=1000)
     check(made.error_code)
     return int(made.producer_id), int(made.producer_epoch)
@@ -258,10 +285,20 @@ async def run_plain(context: Context) -> None:
 # --- reading ---------------------------------------------------------------------------------
 
 
+class Fetched(NamedTuple):
+    """What a fetch has brought."""
+
+    records: list[tuple[int, int]]
+    """(offset, value); of committed transactions alone, if these were asked for."""
+    high_watermark: int
+    next_offset: int
+    """Where to go on: behind markers and aborted records, too."""
+
+
 async def fetch(
-    wire: Wire, topic: str, part: int, offset: int, wait_ms: int = 0
-) -> tuple[list[tuple[int, int]], int]:
-    """([(offset, value)] from `offset` on, high watermark). Raises Refused."""
+    wire: Wire, topic: str, part: int, offset: int, wait_ms: int = 0, *, isolation: int = 0
+) -> Fetched:
+    """What there is from `offset` on. Raises Refused."""
     asked = {"partition": part, "fetch_offset": offset, "partition_max_bytes": FETCH_BYTES}
     found = await wire.call(
         FETCH,
@@ -270,15 +307,45 @@ async def fetch(
         max_wait=wait_ms,
         min_bytes=1,
         max_bytes=FETCH_BYTES,
+        isolation_level=isolation,
         topics=[{"topic": topic, "partitions": [asked]}],
     )
     answer = found.responses[0].partitions[0]
     check(answer.error_code)
-    data = bytes(answer.records or b"")
-    records = [
-        (one.offset, number_of(one.value)) for one in iterate_records(data) if one.offset >= offset
-    ]
-    return records, int(answer.high_watermark)
+    records, next_offset = consumed(
+        bytes(answer.records or b""),
+        offset,
+        [
+            (int(one.first_offset), int(one.producer_id))
+            for one in answer.aborted_transactions or ()
+        ],
+    )
+    return Fetched(records, int(answer.high_watermark), next_offset)
+
+
+def consumed(
+    data: bytes, offset: int, aborted: list[tuple[int, int]]
+) -> tuple[list[tuple[int, int]], int]:
+    """([(offset, value)], the next offset) of batches, as a consumer takes them.
+
+    `aborted`: (first offset, producer) of transactions whose records are left out, each up to its
+    producer's next marker.
+    """
+    records: list[tuple[int, int]] = []
+    next_offset, waiting, leaving_out = offset, sorted(aborted), set[int]()
+    for start, header in iterate_headers(data):
+        next_offset = max(next_offset, header.last_offset + 1)
+        while waiting and waiting[0][0] <= header.last_offset:
+            leaving_out.add(waiting.pop(0)[1])
+        if header.is_control:
+            leaving_out.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in leaving_out):
+            records += [
+                (one.offset, number_of(one.value))
+                for one in decode_batch(data, start)
+                if one.offset >= offset
+            ]
+    return records, next_offset
 
 
 async def run_reader(context: Context) -> None:
@@ -292,15 +359,15 @@ async def run_reader(context: Context) -> None:
             since_ns = context.journal.now_ns
             try:
                 wire = await routes.wire(Leader(topic, part))
-                records, high_watermark = await fetch(wire, topic, part, position, 200)
+                found = await fetch(wire, topic, part, position, 200, isolation=context.isolation)
             except (OSError, TimeoutError) as error:
                 if not routes.failed(error):
                     context.journal.problem(f"{context.name}: fetch of {topic}-{part}: {error!r}")
                 await context.pause(RETRY_S)
                 continue
-            if records:
-                positions[topic, part] = records[-1][0] + 1
-                note_poll(context, since_ns, topic, part, records, hw=high_watermark)
+            positions[topic, part] = found.next_offset
+            if found.records:
+                note_poll(context, since_ns, topic, part, found.records, hw=found.high_watermark)
         await context.pause(1 / context.rate_per_s)
     routes.drop()
 

@@ -59,8 +59,9 @@ class World:
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             await self.node.topics.ensure_internal(name)
 
-    async def init(self) -> tuple[int, int]:
-        reply = await self.node.transactions.init_producer_id(InitProducerIdCommand("t", 60_000))
+    async def init(self, timeout_ms: int = 60_000) -> tuple[int, int]:
+        command = InitProducerIdCommand("t", timeout_ms)
+        reply = await self.node.transactions.init_producer_id(command)
         assert reply.error is None
         return reply.producer_id, reply.producer_epoch
 
@@ -171,6 +172,27 @@ def test_offsets_count_after_the_marker_and_outlive_the_broker():
             assert (found.error, found.offset) == (None, 7)
             await made.node.close()
             await made.start()
+        await made.node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_transaction_of_a_dead_producer_ends_after_a_restart_though_nobody_asks():
+    """Its readers would wait for ever: a new owner reads its log when the first client asks."""
+
+    async def scenario() -> None:
+        made = World()
+        await made.start()
+        await made.node.topics.create("a", 1)
+        producer = await made.init(timeout_ms=200)
+        await made.add(producer, ("a", 0))
+        await made.write(producer, "a")
+        await made.node.close()
+        await made.start()
+        log = await made.log("a")
+        async with asyncio.timeout(10):
+            while log.visibility.last_stable_offset < 2:  # the record and its marker
+                await asyncio.sleep(0.01)
         await made.node.close()
 
     asyncio.run(scenario())

@@ -123,6 +123,12 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._log_bytes = 0
         self._snapshot_at_bytes = SNAPSHOT_BYTES_MIN
 
+    def load(self) -> None:
+        """Begin to read the log, unless that has begun: deadlines pass and markers are sent without
+        a command."""
+        if self.machine is None:
+            self._start_loading()
+
     # --- commands ----------------------------------------------------------------------------
 
     async def submit(self, command: Command) -> Any:

@@ -7,7 +7,9 @@ coordinator is the leader epoch of its partition of `__transaction_state`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
 from headrace.coordination.host_commands import LoadedCommand, TickCommand
@@ -45,6 +47,11 @@ if TYPE_CHECKING:
 TRANSACTIONAL_ID_LENGTH_MAX = 8_000
 """Characters; 4 bytes each at most, so that the id fits the int16 length of a stored string."""
 
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+"""Between two looks for partitions of the internal topic that are served here since."""
+
 TransactionShards = CoordinatorShards[TransactionCommand, TransactionRecord, TransactionReply]
 
 
@@ -78,6 +85,17 @@ class TransactionCoordinator:
 
     def _perform(self, log: ShardLog, effect: WriteMarkers, report: Callable[[Any], None]) -> None:
         self._sender.send(effect, log.leader_epoch, report)
+
+    async def run(self) -> None:
+        """Load what this broker coordinates, for ever: the producer of an open transaction may be
+        dead, and no other client asks for its coordinator."""
+        while True:
+            try:
+                for shard in self.shards.owned():
+                    shard.load()
+            except HeadraceError as error:
+                log.debug("transactions are looked at later: %s", error)
+            await asyncio.sleep(LOOK_S)
 
     async def init_producer_id(self, command: InitProducerIdCommand) -> ProducerReply:
         """InitProducerId of a transactional producer."""

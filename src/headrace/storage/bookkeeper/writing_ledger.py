@@ -182,7 +182,7 @@ class WritingLedger:
         if code not in {OK, FENCED, UNAUTHORIZED}:
             self._cluster.bookie_failed(send.bookie, code)
         effects = self.handle.responded(send, code)
-        if effects:
+        if effects or self.handle.lost:  # without a spare there is no effect, and still a loss
             self._carry_out(effects)
 
     # --- effects -----------------------------------------------------------------------------
