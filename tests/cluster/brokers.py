@@ -73,10 +73,11 @@ class Load:
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, rate: int = 1_000) -> None:
         self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
-        self._pause_s = partitions / rate
+        self._pause_s = 1 / rate
         self._is_over = threading.Event()
         self.sent: dict[int, list[bytes]] = {number: [] for number in range(partitions)}
         self.acked: dict[int, list[tuple[int, bytes]]] = {n: [] for n in range(partitions)}
+        self.sent_at: dict[int, list[float]] = {number: [] for number in range(partitions)}
         self.acked_at: dict[int, list[float]] = {number: [] for number in range(partitions)}
         self.errors: list[object] = []
         self._thread = threading.Thread(target=self._run, name="load")
@@ -112,8 +113,9 @@ class Load:
                 value = b"%d" % count
                 count += 1
                 self.sent[number].append(value)
+                self.sent_at[number].append(time.monotonic())
                 producer.produce(self._topic, value, partition=number, on_delivery=delivered)
-            producer.poll(self._pause_s)
+                producer.poll(self._pause_s)
         self.left = producer.flush(200)
 
     def wait_acked(self, more: int = 1) -> None:
@@ -157,6 +159,15 @@ class Load:
             found.append(
                 max(after - before for before, after in itertools.pairwise([since, *times]))
             )
+        return found
+
+    def waits_s(self, since: float, parts: list[int]) -> list[float]:
+        """The longest time that a record which was sent or open after `since` took to be
+        acknowledged, of each of these partitions."""
+        found = []
+        for number in parts:
+            times = zip(self.sent_at[number], self.acked_at[number], strict=False)
+            found.append(max(acked - sent for sent, acked in times if acked >= since))
         return found
 
     def check(self, bootstrap: str) -> int:

@@ -24,7 +24,7 @@ from headrace.metadata.facts import (
     companion_number,
     partition_key,
 )
-from headrace.metadata.store import ABSENT, MetadataStore
+from headrace.metadata.store import ABSENT, MetadataStore, Operation
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
@@ -85,6 +85,18 @@ class LedgerChain:
     def retire(self) -> None:
         """Change nothing any more: the tenure is over, and steps of it may still be under way."""
         self._is_retired = True
+
+    def labels(self, name: str, leader_epoch: int, *, is_ahead: bool) -> dict[str, bytes]:
+        """What a ledger says of itself, so that a lost chain can be rebuilt. Do not change: stored.
+
+        `is_ahead`: it is in no chain yet, and may never be.
+        """
+        labels = {
+            "partition": name.encode(),
+            "topic": self.topic_id.hex.encode(),
+            "epoch": b"%d" % leader_epoch,
+        }
+        return {**labels, "ahead": b"1"} if is_ahead else labels
 
     async def load(self) -> PartitionFact:
         """Read the fact; an empty one where an earlier version never wrote it.
@@ -199,10 +211,33 @@ class LedgerChain:
 
     async def sealed(self, segment: Segment) -> None:
         """Write down where a sealed ledger ends, and so where the next one begins."""
+        fact = self._with_seal(segment)
+        if fact is not None:
+            await self._store(fact)
+
+    def next_tenure(
+        self, segment: Segment | None, leader_epoch: int, ahead: LedgerId
+    ) -> Operation | None:
+        """The change that ends this tenure and begins the next owner's, as its own claim would.
+
+        `segment` was sealed last, `ahead` was created by the next owner. None where a ledger before
+        that may still grow: then the next owner has to look. Nothing is written here.
+        """
+        fact = self.fact if segment is None else self._with_seal(segment)
+        if fact is None or self._is_retired or self._lost is not None:
+            return None
+        end_offset = fact.end_offset_or_none
+        if end_offset is None or self._version == ABSENT or fact.leader_epoch >= leader_epoch:
+            return None
+        link = LedgerLink(ahead, end_offset, leader_epoch)
+        fact = replace(fact, leader_epoch=leader_epoch, ledgers=[*fact.ledgers, link])
+        return Operation(self._key, fact.encode(), self._version)
+
+    def _with_seal(self, segment: Segment) -> PartitionFact | None:
         ledgers = list(self.fact.ledgers)
         at = next((i for i, link in enumerate(ledgers) if link.ledger == segment.ledger), None)
         if at is None:  # retention was faster
-            return
+            return None
         ledgers[at] = replace(
             ledgers[at],
             base_offset=segment.base_offset,
@@ -215,7 +250,7 @@ class LedgerChain:
             # Later than the end where the tail was lost below the log's start.
             base_offset = max(segment.end_offset, ledgers[at + 1].base_offset)
             ledgers[at + 1] = replace(ledgers[at + 1], base_offset=base_offset)
-        await self._store(replace(self.fact, ledgers=ledgers))
+        return replace(self.fact, ledgers=ledgers)
 
     async def offloaded(self, ledger: LedgerId, now_ms: int) -> bool:
         """Write down that object storage holds a whole, verified copy; False if it is trimmed."""

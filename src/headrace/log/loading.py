@@ -15,6 +15,8 @@ from headrace.log.tiering import attach
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.log.environment import Environment
     from headrace.log.producer_state import ProducerState
     from headrace.metadata.facts import PartitionFact
@@ -67,3 +69,19 @@ async def load_segments(
     if producers is None:
         producers = await producers_behind(segments, store, now_ms)
     return segments, producers
+
+
+def appendable(
+    segments: Sequence[Segment], producers: ProducerState, end_offset: int, leader_epoch: int
+) -> Segment | None:
+    """The last ledger, if appends go on there; else it has what it is to be sealed with."""
+    active = segments[-1] if segments and not segments[-1].is_sealed else None
+    if active is not None and (
+        # The tail was lost (`flush.ms`) below a start that was kept: a hole would follow.
+        active.end_offset < end_offset
+        # All batches of a ledger are of one epoch.
+        or active.leader_epoch != leader_epoch
+    ):
+        active.footer = active.encode_footer(producers)
+        return None
+    return active

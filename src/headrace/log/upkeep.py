@@ -27,7 +27,7 @@ from headrace.errors import (
     TopicUnknown,
 )
 from headrace.log.lifecycle import Effect, Event, Lifecycle, NextLedger, State
-from headrace.log.loading import load_segments, open_if_sealed
+from headrace.log.loading import appendable, load_segments, open_if_sealed
 from headrace.log.sealing import release, seal
 from headrace.log.segment import Segment
 from headrace.log.steps import Steps
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headrace.log.environment import Environment
     from headrace.log.ledger_chain import LedgerChain
     from headrace.log.partition_log import PartitionLog
-    from headrace.log.producer_state import ProducerState
+    from headrace.metadata.store import Operation
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class Upkeep:
         "_prepared",
         "_steps",
         "_store",
+        "_unnoted",
         "to_resume",
         "wants_roll",
     )
@@ -82,6 +83,8 @@ class Upkeep:
         """The ledger that the former owner wrote to, where that was seen before the turn."""
         self._prepared: Segment | None = None
         """The next ledger: in the chain, and empty."""
+        self._unnoted: Segment | None = None
+        """The ledger that was sealed to be handed over; the chain does not say so yet."""
         self.to_resume: Segment | None = None
         """The ledger whose appends failed, until storage has said where it ends; set by steps."""
         self._lifecycle = Lifecycle()
@@ -182,6 +185,11 @@ class Upkeep:
         if sealed:
             await self._store.read(LedgerId(sealed[-1].ledger), 0, 1)
 
+    @property
+    def ledger_ahead(self) -> LedgerId | None:
+        """The ledger that `read_ahead` has created for this broker's turn."""
+        return None if self._ahead is None else self._ahead.ledger
+
     def begin_turn(self) -> None:
         """This broker owns the partition from now on."""
         self._on(Event.TURN_BEGAN)
@@ -199,18 +207,17 @@ class Upkeep:
         else:
             fact = await self._chain.load()
             target.leader_epoch = fact.leader_epoch
-        can_shrink = target.config.flush_ms is not None
         segments, producers = await load_segments(
-            fact, ahead, self._environment, can_shrink=can_shrink
+            fact, ahead, self._environment, can_shrink=target.config.flush_ms is not None
         )
-        if isinstance(target.failure, NotOwner):
+        if isinstance(target.failure, NotOwner) and self.state is not State.DRAINING:
             raise target.failure  # abandoned while it was read
         target.producers = producers
         target.segments = segments
         target.log_start_offset = fact.log_start_offset
         end_offset = segments[-1].end_offset if segments else 0
         target.end_offset = max(end_offset, fact.log_start_offset)
-        active = self._appendable(segments, producers)
+        active = appendable(segments, producers, target.end_offset, target.leader_epoch)
         target.active = active
         target.visibility.reset(
             target.end_offset,
@@ -229,19 +236,6 @@ class Upkeep:
                 continue
             # A crash came before the seal, or between the seal and its note in the chain.
             await self._seal(segment)
-
-    def _appendable(self, segments: list[Segment], producers: ProducerState) -> Segment | None:
-        """The last ledger, if appends go on there; else it has what it is to be sealed with."""
-        active = segments[-1] if segments and not segments[-1].is_sealed else None
-        if active is not None and (
-            # The tail was lost (`flush.ms`) below a start that was kept: a hole would follow.
-            active.end_offset < self._log.end_offset
-            # All batches of a ledger are of one epoch.
-            or active.leader_epoch != self._log.leader_epoch
-        ):
-            active.footer = active.encode_footer(producers)
-            return None
-        return active
 
     # --- the first ledger, and going on after a failure --------------------------------------
 
@@ -271,15 +265,9 @@ class Upkeep:
         return segment
 
     async def _create(self, *, is_ahead: bool = False) -> LedgerId:
-        target = self._log
-        labels = {
-            "partition": target.name.encode(),
-            "topic": self._chain.topic_id.hex.encode(),
-            "epoch": b"%d" % target.leader_epoch,
-        }
-        if is_ahead:
-            labels["ahead"] = b"1"
-        return await self._store.create(labels, target.config.copies)
+        log = self._log
+        labels = self._chain.labels(log.name, log.leader_epoch, is_ahead=is_ahead)
+        return await self._store.create(labels, log.config.copies)
 
     def resume(self, segment: Segment) -> None:
         """Go on with `segment` after an append to it failed, at the end that storage has kept."""
@@ -456,21 +444,36 @@ class Upkeep:
         if target.on_lost is not None:
             target.on_lost()
 
-    async def settle_and_seal(self) -> None:
-        """The first half of a hand-over: what is under way ends, the ledger is sealed if it can be,
-        and whatever comes waits until `abandon`, reads too: the next owner may be ahead by then."""
+    async def settle_and_seal(self, moved: NotOwner | None = None) -> None:
+        """The first half of a hand-over: what is under way ends, the ledger is sealed if it can be.
+        Whatever comes is refused with `moved`, or waits until `abandon` if that is None; reads,
+        too, since the next owner may be ahead by then."""
         target = self._log
         self._on(Event.DRAIN)
+        if moved is not None:
+            target.failure = target.failure or moved
+            target.waiters.wake()
         await target.settled()
         await self._steps.idle()
         active, target.active = target.active, None
         if active is not None and active.end_position:
             await asyncio.wait([self._steps.begin(self._seal_ledger(active), "seal")])
-            if active.is_sealed:
-                # Not waited for: the change that names the next owner follows it to the store. If
-                # it does not take place, the next owner looks where the ledger ends.
-                _ = self._steps.begin(self._chain.sealed(active), "note of the seal")
+            self._unnoted = active if active.is_sealed else None
         self._on(Event.DRAINED)
+
+    def next_chain(self, leader_epoch: int, ahead: int) -> Operation | None:
+        """The change of the chain that begins the next owner's tenure, to be written with its
+        name; None where the next owner has to find out where the log ends."""
+        if not self._steps.is_idle:
+            return None
+        return self._chain.next_tenure(self._unnoted, leader_epoch, LedgerId(ahead))
+
+    def note_seal(self) -> None:
+        """Begin to note the seal in the chain, once. Nothing waits for it: if it does not take
+        place, the next owner looks where the ledger ends."""
+        segment, self._unnoted = self._unnoted, None
+        if segment is not None:
+            _ = self._steps.begin(self._chain.sealed(segment), "note of the seal")
 
     async def delete(self) -> None:
         """Remove all ledgers of a deleted topic."""

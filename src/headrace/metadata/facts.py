@@ -300,6 +300,8 @@ class OwnerFact(StoredFact):
     """The broker that it is about to be handed over to; None while that is not planned."""
     is_ready: int | None = None
     """1 when the successor has read ahead, and waits to be named."""
+    ledger_ahead: int | None = None
+    """The ledger that the successor has created for its epoch; in no chain yet."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -312,6 +314,7 @@ class OwnerFact(StoredFact):
             reader.integer("leader_epoch", 0),
             reader.integer_or_none("successor", 0),
             reader.integer_or_none("is_ready", 0),
+            reader.integer_or_none("ledger_ahead", 0),
             reader.rest(),
         )
 

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
-from headrace.broker.ownership import next_owner, orphaned_ownerships, shared_ownership
+from headrace.broker.ownership import hand_over, next_owner, orphaned_ownerships
 from headrace.broker.topics import deletion
 from headrace.broker.topics.ownership import NO_LEADER
 from headrace.coordination.groups.commands import (
@@ -38,6 +38,7 @@ from headrace.metadata.facts import (
     broker_key,
     draining_key,
     owner_key,
+    partition_key,
     partition_of_key,
     pin_key,
     topic_key,
@@ -791,8 +792,8 @@ def test_a_hand_over_that_was_overtaken_names_nobody(monkeypatch) -> None:
         served = topic.partitions[0]
         honest = Upkeep.settle_and_seal
 
-        async def overtaken(upkeep: Upkeep) -> None:
-            await honest(upkeep)
+        async def overtaken(upkeep: Upkeep, *moved: NotOwner | None) -> None:
+            await honest(upkeep, *moved)
             rival = OwnerFact(7, "another", served.leader_epoch + 1)
             await holder.metadata.put(owner_key(topic.id, 0), rival.encode(), ANY)
             await until(lambda: holder.ownership.leader(topic, 0).leader_epoch >= 1)
@@ -877,12 +878,12 @@ def test_the_next_owner_is_ready_before_the_former_one_takes_no_more_records(mon
         owner, other, topic = await two_brokers(cluster)
         settle, seen = Upkeep.settle_and_seal, []
 
-        async def noted(upkeep: Upkeep) -> None:
+        async def noted(upkeep: Upkeep, *moved: NotOwner | None) -> None:
             fact = owner.ownership.view.owners[topic.id, 0].fact
             waiting = other.topics.get("t").partitions[0]
             seen.append((fact.successor, fact.is_ready, waiting.failure, waiting.is_loaded))
             assert await append_at(owner, topic, 0, b"b") == 1
-            await settle(upkeep)
+            await settle(upkeep, *moved)
 
         monkeypatch.setattr(Upkeep, "settle_and_seal", noted)
         await pin(owner, topic, other.config.broker_id)
@@ -899,9 +900,9 @@ def test_a_client_that_comes_to_the_next_owner_too_early_waits_there(monkeypatch
         owner, other, topic = await two_brokers(cluster)
         settle, may_go = Upkeep.settle_and_seal, asyncio.Event()
 
-        async def late(upkeep: Upkeep) -> None:
+        async def late(upkeep: Upkeep, *moved: NotOwner | None) -> None:
             await may_go.wait()
-            await settle(upkeep)
+            await settle(upkeep, *moved)
 
         monkeypatch.setattr(Upkeep, "settle_and_seal", late)
         await pin(owner, topic, other.config.broker_id)
@@ -920,7 +921,7 @@ def test_a_client_that_comes_to_the_next_owner_too_early_waits_there(monkeypatch
 def test_a_next_owner_that_is_not_heard_of_is_waited_for_within_reason(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         owner, other, topic = await two_brokers(cluster)
-        monkeypatch.setattr(shared_ownership, "READY_WAIT_S", 0.05)
+        monkeypatch.setattr(hand_over, "READY_WAIT_S", 0.05)
         monkeypatch.setattr(other.ownership._next, "look", lambda *_: None)
         await pin(owner, topic, other.config.broker_id)
         await until(lambda: cluster.agree("t", {other.config.broker_id}))
@@ -933,7 +934,7 @@ def test_a_broker_that_stops_does_not_wait_longer_than_until_the_next_owner_is_r
     monkeypatch,
 ) -> None:
     async def scenario(cluster: Cluster) -> None:
-        monkeypatch.setattr(shared_ownership, "READY_WAIT_S", 60)
+        monkeypatch.setattr(hand_over, "READY_WAIT_S", 60)
         owner, other, _topic = await two_brokers(cluster)
         await asyncio.wait_for(cluster.stop(owner.config.broker_id), 5)
         await until(lambda: cluster.agree("t", {other.config.broker_id}))
@@ -960,7 +961,7 @@ def test_a_next_owner_takes_over_from_an_owner_that_died_after_announcing_it(mon
     async def scenario(cluster: Cluster) -> None:
         owner, other, topic = await two_brokers(cluster)
 
-        async def never(_upkeep: Upkeep) -> None:
+        async def never(*_: object) -> None:
             await asyncio.Event().wait()
 
         with monkeypatch.context() as patch:
@@ -980,7 +981,7 @@ def test_what_was_announced_and_is_not_handed_over_sends_clients_back(monkeypatc
         owner, other, topic = await two_brokers(cluster)
         may_go = asyncio.Event()
 
-        async def late(_upkeep: Upkeep) -> None:
+        async def late(*_: object) -> None:
             await may_go.wait()
 
         monkeypatch.setattr(Upkeep, "settle_and_seal", late)
@@ -992,6 +993,78 @@ def test_what_was_announced_and_is_not_handed_over_sends_clients_back(monkeypatc
             await append_at(other, seen, 0, b"b")
         may_go.set()
         await until(lambda: other.ownership.is_mine(seen, 0))
+
+    run(scenario)
+
+
+def test_while_it_is_handed_over_clients_are_sent_to_the_next_owner_at_once(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        owner, other, topic = await two_brokers(cluster)
+        log, may_go, is_shut = topic.partitions[0], asyncio.Event(), asyncio.Event()
+        settled = log.settled
+
+        async def late() -> None:
+            await settled()
+            is_shut.set()
+            await may_go.wait()
+
+        monkeypatch.setattr(type(log), "settled", lambda _log: late())
+        await pin(owner, topic, other.config.broker_id)
+        await is_shut.wait()
+        with pytest.raises(NotOwner):
+            await append_at(owner, topic, 0, b"b")
+        with pytest.raises(NotOwner):
+            await log.wait_loaded()
+        assert owner.ownership.leader(topic, 0) == (other.config.broker_id, 1)
+        may_go.set()
+        await until(lambda: cluster.agree("t", {other.config.broker_id}))
+        assert await cluster.append("t", 0, b"b") == 1
+
+    run(scenario)
+
+
+def named_with(owner: Node, topic: Topic, seen: list[set[str]]) -> None:
+    """Note the keys that are written together with the next owner of partition 0."""
+    multi = owner.metadata.multi
+
+    async def noted(operations: Sequence[Operation]) -> Sequence[int]:
+        for key, value, _ in operations:
+            is_owner = key == owner_key(topic.id, 0) and value is not None
+            if is_owner and OwnerFact.decode(value).broker != owner.config.broker_id:
+                seen.append({operation.key for operation in operations})
+        return await multi(operations)
+
+    owner.metadata.multi = noted  # type: ignore[method-assign, assignment]
+
+
+def test_the_next_owner_is_named_together_with_the_chain_of_its_epoch() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        owner, other, topic = await two_brokers(cluster)
+        seen: list[set[str]] = []
+        named_with(owner, topic, seen)
+        await pin(owner, topic, other.config.broker_id)
+        await until(lambda: cluster.agree("t", {other.config.broker_id}))
+        assert seen == [{owner_key(topic.id, 0), partition_key(topic.id, 0)}]
+        assert await cluster.append("t", 0, b"b") == 1
+        assert await cluster.values("t", 0) == [b"a", b"b"]
+
+    run(scenario)
+
+
+def test_where_the_chain_has_changed_the_next_owner_is_named_and_enters_its_epoch_itself() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        owner, other, topic = await two_brokers(cluster)
+        seen: list[set[str]] = []
+        named_with(owner, topic, seen)
+        key = partition_key(topic.id, 0)
+        entry = await owner.metadata.get(key)
+        assert entry is not None
+        await owner.metadata.put(key, entry.value, ANY)  # as a change of its own in doubt would
+        await pin(owner, topic, other.config.broker_id)
+        await until(lambda: cluster.agree("t", {other.config.broker_id}))
+        assert [len(keys) for keys in seen] == [2, 2, 1], "both, the owner's own bundle, alone"
+        assert await cluster.append("t", 0, b"b") == 1
+        assert await cluster.values("t", 0) == [b"a", b"b"]
 
     run(scenario)
 

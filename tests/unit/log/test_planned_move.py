@@ -20,6 +20,7 @@ async def next_owner(bench: Rig, leader_epoch: int = 1) -> Rig:
 
 async def hand_over(bench: Rig, rival: Rig) -> None:
     await bench.log.upkeep.settle_and_seal()
+    bench.log.upkeep.note_seal()
     await settle()
     bench.log.upkeep.abandon(NotOwner("gone"))
     rival.log.upkeep.begin_turn()
@@ -44,6 +45,75 @@ def test_a_next_owner_that_was_ready_creates_no_ledger_in_its_turn() -> None:
             await again.ready()
             assert await again.append(b"d") == 3
             assert await again.offsets() == [0, 1, 2, 3]
+
+    asyncio.run(scenario())
+
+
+def test_a_chain_that_the_former_owner_handed_over_is_not_written_by_the_next_one() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await next_owner(bench)
+            await bench.append(b"b")
+            await bench.log.upkeep.settle_and_seal(NotOwner("gone"))
+            with pytest.raises(NotOwner):
+                bench.begin(b"late")
+            ahead = rival.log.upkeep.ledger_ahead
+            assert ahead is not None
+            change = bench.log.upkeep.next_chain(1, ahead)
+            assert change is not None
+            [version] = await bench.metadata.multi([change])
+            bench.log.upkeep.note_seal()
+            await settle()
+            assert isinstance(bench.log.failure, NotOwner), "the former one is shut out"
+            rival.log.upkeep.begin_turn()
+            await rival.ready()
+            assert rival.begin(b"c") is not None, "at once"
+            entry = await bench.metadata.get(change.key)
+            assert entry is not None
+            assert entry.version == version
+            await settle()
+            assert await rival.offsets() == [0, 1, 2]
+            again = bench.rival(2)
+            await again.ready()
+            assert await again.offsets() == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_chain_is_not_handed_over_unless_its_last_ledger_is_sealed() -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await next_owner(bench)
+            ahead = rival.log.upkeep.ledger_ahead
+            assert ahead is not None
+            assert bench.log.upkeep.next_chain(1, ahead) is None
+            bench.store.refuse_seals = True
+            await bench.log.upkeep.settle_and_seal()
+            assert bench.log.upkeep.next_chain(1, ahead) is None
+
+    asyncio.run(scenario())
+
+
+def test_the_next_owner_whose_ledger_was_let_go_recovers_it() -> None:
+    """It was named late, when it waited no more, with the ledger that it had created."""
+
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await next_owner(bench)
+            ahead = rival.log.upkeep.ledger_ahead
+            assert ahead is not None
+            rival.log.upkeep.abandon(NotOwner("it was not handed over in time"))
+            await bench.log.upkeep.settle_and_seal()
+            change = bench.log.upkeep.next_chain(1, ahead)
+            assert change is not None
+            await bench.metadata.multi([change])
+            late = bench.rival(1)
+            await late.ready()
+            assert await late.append(b"b") == 1
+            assert await late.offsets() == [0, 1]
 
     asyncio.run(scenario())
 
@@ -84,6 +154,7 @@ def test_a_claim_whose_answer_was_lost_does_not_seal_the_ledger_it_entered() -> 
             await bench.append(b"a")
             rival = await next_owner(bench)
             await bench.log.upkeep.settle_and_seal()
+            bench.log.upkeep.note_seal()
             await settle()
             put = rival.metadata.put
 

@@ -101,6 +101,8 @@ def test_released_in_peace_the_ledger_is_sealed_and_what_was_under_way_is_safe()
             assert not releasing.done()
             bench.store.let_go()
             await releasing
+            bench.log.upkeep.note_seal()
+            await settle()
             assert pending.completion.error is None
             assert not waiting.done
             bench.log.upkeep.abandon(NotOwner("gone"))

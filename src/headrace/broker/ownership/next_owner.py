@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 WARM_VERSION = 1
 """What a broker says that it gets ready for, in its registration. Do not change: stored."""
-HELD_MS = 5_000
+HELD_MS = 10_000
 """How long a log waits for its turn: longer than a former owner waits for this broker."""
 
 
@@ -79,7 +79,9 @@ class NextOwner:
         try:
             await waiting.upkeep.read_ahead()
             if self._is_waiting(key, waiting):
-                await self._facts.write(key, replace(owner.fact, is_ready=1), owner)
+                ahead = waiting.upkeep.ledger_ahead
+                fact = replace(owner.fact, is_ready=1, ledger_ahead=ahead)
+                await self._facts.write(key, fact, owner)
         except HeadraceError as error:
             log.info("%s is taken over without being read ahead: %s", waiting.name, error)
             if self._is_waiting(key, waiting):

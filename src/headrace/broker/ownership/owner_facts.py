@@ -33,12 +33,15 @@ class _Write(NamedTuple):
     key: PartitionKey
     fact: OwnerFact
     known: Owner | None
+    chain: Operation | None
     is_written: asyncio.Future[bool]
 
     @property
-    def operation(self) -> Operation:
+    def operations(self) -> list[Operation]:
+        """That of the owner first."""
         version = ABSENT if self.known is None else self.known.version
-        return Operation(owner_key(*self.key), self.fact.encode(), version)
+        owner = Operation(owner_key(*self.key), self.fact.encode(), version)
+        return [owner] if self.chain is None else [owner, self.chain]
 
 
 class OwnerFacts:
@@ -50,16 +53,23 @@ class OwnerFacts:
         self._tasks = tasks
         self._asked: list[_Write] = []
 
-    async def write(self, key: PartitionKey, fact: OwnerFact, known: Owner | None) -> bool:
+    async def write(
+        self,
+        key: PartitionKey,
+        fact: OwnerFact,
+        known: Owner | None,
+        chain: Operation | None = None,
+    ) -> bool:
         """Write an owner over the one that was known; False if a rival was faster.
 
-        Raises MetadataUnavailable: it may have been written.
+        `chain`: a change of the partition's chain, which is made with that of the owner or not at
+        all. Raises MetadataUnavailable: it may have been written.
         """
         loop = asyncio.get_running_loop()
         is_written: asyncio.Future[bool] = loop.create_future()
         if not self._asked:
             loop.call_soon(self._send)
-        self._asked.append(_Write(key, fact, known, is_written))
+        self._asked.append(_Write(key, fact, known, chain, is_written))
         return await is_written
 
     def _send(self) -> None:
@@ -71,12 +81,15 @@ class OwnerFacts:
     async def _write_bundle(self, bundle: Sequence[_Write]) -> None:
         try:
             try:
-                versions = await self._metadata.multi([one.operation for one in bundle])
+                operations = [operation for one in bundle for operation in one.operations]
+                versions = iter(await self._metadata.multi(operations))
             except VersionConflict:
                 await asyncio.gather(*map(self._write_one, bundle))
                 return
-            for one, version in zip(bundle, versions, strict=True):
-                self._view.own(one.key, one.fact, version)
+            for one in bundle:
+                self._view.own(one.key, one.fact, next(versions))
+                if one.chain is not None:
+                    next(versions)
                 _tell(one, result=True)
         except HeadraceError as error:
             for one in bundle:  # a copy: one instance would gather the tracebacks of all
@@ -86,14 +99,13 @@ class OwnerFacts:
                 one.is_written.cancel()
 
     async def _write_one(self, one: _Write) -> None:
-        key, value, version = one.operation
-        assert value is not None, "owners are written here, not removed"
         try:
-            self._view.own(one.key, one.fact, await self._metadata.put(key, value, version))
+            versions = await self._metadata.multi(one.operations)
+            self._view.own(one.key, one.fact, versions[0])
             _tell(one, result=True)
         except VersionConflict:
             try:
-                entry = await self._metadata.get(key)
+                entry = await self._metadata.get(owner_key(*one.key))
                 if entry is not None:
                     self._view.own(one.key, OwnerFact.decode(entry.value), entry.version)
                 _tell(one, result=False)

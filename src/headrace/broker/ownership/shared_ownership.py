@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.ownership.chain_watch import ChainWatch
 from headrace.broker.ownership.cluster_view import ClusterView
+from headrace.broker.ownership.hand_over import HandOvers
 from headrace.broker.ownership.membership import Membership
 from headrace.broker.ownership.next_owner import WARM_VERSION, NextOwner
 from headrace.broker.ownership.orphaned_ownerships import OrphanedOwnerships
@@ -51,19 +52,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHANGES_AT_ONCE = 512
-HAND_OVERS_AT_ONCE = 16
-WARM_HAND_OVERS_AT_ONCE = 2
-"""Of partitions that clients use: each pauses from its own turn on, and the fewer share the
-processors with it, the shorter. Those that are not used pause for no client."""
-WARM_TURNS_MAX = 100
-"""Of a broker that stops: it has no more time than for so many, one after the other."""
-ANNOUNCED_AT_ONCE = 4
-"""Partitions that next owners get ready for: enough that those in motion never wait for it, and few
-enough that it takes no processor from the rest."""
-READY_WAIT_S = 1.0
-"""For the next owner of such a partition to be ready; then it is handed over as it is."""
-NAMED_WAIT_S = 0.5
-NAMED_ATTEMPTS_MAX = 3
 RETRY_S = 0.2
 LOADS_AT_ONCE = 32
 """Of what no client has asked for yet: what one waits for is read at once, beside those."""
@@ -109,6 +97,9 @@ class SharedOwnership:
         self._membership: Membership | None = None
         self._mine: dict[PartitionKey, PartitionLog] = {}
         self._chains = ChainWatch(metadata, self._mine, self._look_at)
+        self._moving = HandOvers(
+            *(self._me, incarnation, self._mine, self.view, self._facts, self._waiter, resigned)
+        )
         self._ended: dict[PartitionKey, int] = {}
         """The epochs of tenures that ended here: none is begun twice in one life, since steps of
         its log may still be under way, and would take the new log's facts for their own."""
@@ -121,9 +112,6 @@ class SharedOwnership:
         who lives, so that a broker that is restarted finds most of what it had."""
         self._claims = asyncio.Semaphore(CHANGES_AT_ONCE)
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
-        self._hand_overs = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
-        self._warm_hand_overs = asyncio.Semaphore(WARM_HAND_OVERS_AT_ONCE)
-        self._announcements = asyncio.Semaphore(ANNOUNCED_AT_ONCE)
         self._is_leaving = False
         self._leaving: asyncio.Timeout | None = None  # while all is handed over
         self.guard: SessionGuard | None
@@ -145,7 +133,7 @@ class SharedOwnership:
             broker == self._me and self._ended.get(key, -1) >= epoch
         ):
             return Leader(NO_LEADER, epoch)
-        return Leader(broker, epoch)
+        return self._moving.next_leader(key) or Leader(broker, epoch)
 
     def is_mine(self, topic: Topic, partition: int) -> bool:
         """See Ownership."""
@@ -205,8 +193,7 @@ class SharedOwnership:
                 while self._busy and self._guard.is_up:  # one change of a partition at a time
                     self._idle.clear()
                     await self._idle.wait()
-                in_turn = max(WARM_HAND_OVERS_AT_ONCE, len(self._mine) // WARM_TURNS_MAX)
-                self._warm_hand_overs = asyncio.Semaphore(in_turn)
+                self._moving.hurry()
                 await self._hand_over_all()
         except TimeoutError:
             if self._mine:
@@ -432,69 +419,12 @@ class SharedOwnership:
         self._topics.leave(topic, number)
         log.debug("%s is no longer served here: %s", served.name, why)
 
-    def _is_warm(self, topic: Topic, served: PartitionLog, target: int) -> bool:
-        """Whether clients would notice a pause, and the next owner knows how to get ready."""
-        broker = self.view.brokers.get(target)
-        if broker is None or broker.warm_version != WARM_VERSION:
-            return False
-        return served.is_loaded and (served.active is not None or topic.is_internal)
-
-    async def _announce(self, key: PartitionKey, served: PartitionLog, target: int) -> None:
-        """Have the next owner get ready, within reason, while this one still serves."""
-        async with self._announcements:
-            epoch = served.leader_epoch
-            owner = self.view.owners.get(key)
-            if owner is None or self._mine.get(key) is not served:
-                return
-            fact = OwnerFact(self._me, self._incarnation, epoch, successor=target)
-
-            def is_decided() -> bool:
-                now = self.view.owners.get(key)
-                return now is None or now.fact.leader_epoch != epoch or bool(now.fact.is_ready)
-
-            if await self._facts.write(key, fact, owner) and not await self._waiter.wait(
-                is_decided, READY_WAIT_S
-            ):
-                log.info("%s: broker %d is not ready; it is handed over", served.name, target)
-
-    async def _name(self, key: PartitionKey, served: PartitionLog, target: int) -> None:
-        """Name the next owner; once more where its mark that it is ready came in between."""
-        for _ in range(NAMED_ATTEMPTS_MAX):
-            fact = self.view.next_owner(key, self._incarnation, served.leader_epoch, target)
-            if fact is None or self._mine.get(key) is not served:
-                return
-            if await self._facts.write(key, fact, self.view.owners[key]):
-                return
-
     async def _hand_over(self, topic: Topic, number: int, target: int) -> None:
-        """Settle and seal, then name the next owner; it serves as soon as it sees that."""
         key = (topic.id, number)
         served = self._mine.get(key)
-        if served is None:
+        if served is None or not await self._moving.run(topic, number, target):
             return
-        is_warm = self._is_warm(topic, served, target)
-        if is_warm:
-            await self._announce(key, served, target)
-        async with self._warm_hand_overs if is_warm else self._hand_overs:
-            if self._mine.get(key) is not served:
-                return
-            await served.upkeep.settle_and_seal()
-            self._resigned(topic, number)
-            gone = NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
-            # Without an answer it is in doubt whether it is named; clients do not wait for that.
-            loop = asyncio.get_running_loop()
-            giving_up = loop.call_later(NAMED_WAIT_S, served.upkeep.abandon, gone)
-            try:
-                await self._name(key, served, target)
-            finally:
-                # Waiting clients are sent to the next owner now, when it is known.
-                giving_up.cancel()
-                served.upkeep.abandon(gone)
-                # Once more: a request may have made a coordinator over the log meanwhile.
-                self._resigned(topic, number)
-            if self._mine.get(key) is not served:
-                return
-            del self._mine[key]
-            self._ended[key] = served.leader_epoch
-            self._topics.leave(topic, number)
-            log.debug("%s was handed over to broker %d", served.name, target)
+        del self._mine[key]
+        self._ended[key] = served.leader_epoch
+        self._topics.leave(topic, number)
+        log.debug("%s was handed over to broker %d", served.name, target)
