@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import BatchCorrupt, UnsupportedForMessageFormat
-from headrace.records.batch import check_batch, iterate_headers, read_header
+from headrace.records.batch import HEADER_SIZE, check_batch, iterate_headers, read_header
 from headrace.records.codec import (
     Record,
     compress_batch,
@@ -69,6 +71,38 @@ def test_what_is_encoded_is_decoded(records, base_offset, codec):
     assert header.max_timestamp_ms == max(record.timestamp_ms for record in records)
     assert decode_batch(data, decompressed_bytes_max=BOUND) == placed(records, base_offset)
     assert decode_keys_and_values(data) == [(record.key, record.value) for record in records]
+
+
+alike = st.tuples(
+    st.integers(1, 9_000),  # how many records of one layout: deltas get a second and a third byte
+    st.binary(max_size=5),
+    st.integers(0, 4),
+    st.sampled_from([0, 1, 1 << 20]),  # of the timestamps from record to record
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(alike, min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_runs_of_records_of_one_layout_are_read_alike(runs, random):
+    records: list[Record] = []
+    for count, key, value_size, step_ms in runs:
+        for _ in range(count):
+            value = random.randbytes(value_size)
+            at_ms = (records[-1].timestamp_ms if records else 5) + step_ms
+            records.append(Record(0, at_ms, key + random.randbytes(2), value))
+    data = encode_batch(records)
+    pairs = [(record.key, record.value) for record in records]
+    assert decode_keys_and_values(data) == pairs
+    changed = bytearray(data)
+    changed[random.randrange(HEADER_SIZE, len(data))] ^= 1 << random.randrange(8)
+    changed[17:21] = crc32c(bytes(changed[21:])).to_bytes(4, "big")
+    try:
+        expected = [(record.key, record.value) for record in decode_batch(bytes(changed))]
+    except BatchCorrupt:
+        with suppress(BatchCorrupt):  # offsets and timestamps are not looked at
+            decode_keys_and_values(bytes(changed))
+    else:
+        assert decode_keys_and_values(bytes(changed)) == expected
 
 
 @unhurried

@@ -85,7 +85,7 @@ class MemoryLog:
         if self.replay_error is not None:
             raise self.replay_error
         for record in list(self.records):
-            yield record
+            yield [record]
 
     def snapshot(self, records: list) -> Completion:
         self.snapshots += 1

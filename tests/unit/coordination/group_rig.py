@@ -80,6 +80,9 @@ class Rig:
             assert record is not None
             self.machine.apply(record)
         assert self.durable() == before, "replay gives another durable state"
+        slow, self.machine = self.picture(), GroupMachine(self.config)
+        self.machine.replayer()(self.log)
+        assert self.picture() == slow, "the quick replay gives another state"
         self.send(LoadedCommand())
 
     def advance(self, wait_ms: int) -> None:

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from headrace.broker.coordinators.shard_log import (
     RECORD_OVERHEAD_BYTES,
     LogRecord,
-    PendingRecord,
-    Replayed,
     ShardLog,
     size_of,
 )
-from headrace.coordination.machine import EndsTransaction, TransactionEnded
+from headrace.broker.coordinators.shard_replay import read_back
+from headrace.coordination.machine import EndsTransaction
 from headrace.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,
@@ -54,8 +53,6 @@ LOAD_WAIT_S = 1
 """How long a command waits for the first load: long enough for a small log, so that a first
 client is not sent away, short enough that a connection is not held up by a long one."""
 LOAD_RETRY_MS_MAX = 5_000
-LOAD_TURN_RECORDS = 1_000
-"""Records replayed before others get their turn of the loop (about 5 ms)."""
 TICK_RETRY_MS = 1_000
 SNAPSHOT_BYTES_MIN = 16 * 1024 * 1024
 SNAPSHOT_RATIO = 4
@@ -367,15 +364,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             except HeadraceError:
                 pass
         machine = self._make_machine()
-        log_bytes = count = 0
-        async for replayed in self._log.replay():
-            record, size_bytes = _understood(machine, replayed)
-            if record is not None:
-                machine.apply(record)
-            log_bytes += size_bytes
-            count += 1
-            if count % LOAD_TURN_RECORDS == 0:
-                await asyncio.sleep(0)
+        log_bytes = await read_back(machine, self._log)
         if self._closed_with is not None:
             return
         self._zero_ms = self._clock.now_ms() - self._clock.now_ns() // 1_000_000
@@ -447,19 +436,6 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         load_count = self._load_count
         self._unload()
         self._load_count = load_count
-
-
-def _understood(machine: Machine[Any, Any, Any], replayed: Replayed) -> tuple[Any, int]:
-    """What to apply for something in the log, and its size."""
-    if isinstance(replayed, PendingRecord):
-        transaction, key, value = replayed
-        record = machine.decode_pending(transaction, key, value)
-    elif isinstance(replayed, TransactionEnded):
-        return machine.ended(replayed), RECORD_OVERHEAD_BYTES
-    else:
-        key, value = replayed
-        record = machine.decode(key, value)
-    return record, len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
 
 
 def _unavailable() -> CoordinatorUnavailable:

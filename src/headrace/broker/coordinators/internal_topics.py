@@ -164,8 +164,7 @@ class InternalPartition:
                 if header.base_offset >= offset and not header.attributes & (
                     CONTROL | TRANSACTIONAL
                 ):
-                    for pair in decode_keys_and_values(data, position):
-                        yield pair
+                    yield decode_keys_and_values(data, position)
                 else:
                     for replayed_offset, replayed in _replayed(data, position, header):
                         if replayed_offset >= offset:
@@ -208,4 +207,4 @@ def _replayed(data: Buffer, position: int, header: BatchHeader) -> Iterator[tupl
             yield record.offset, PendingRecord(transaction, record.key, record.value)
     else:
         for record in decode_batch(data, position):
-            yield record.offset, (record.key, record.value)
+            yield record.offset, [(record.key, record.value)]

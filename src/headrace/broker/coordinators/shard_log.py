@@ -28,7 +28,8 @@ class PendingRecord(NamedTuple):
     value: bytes | None
 
 
-Replayed = LogRecord | PendingRecord | TransactionEnded
+Replayed = list[LogRecord] | PendingRecord | TransactionEnded
+"""The records of a batch outside of transactions, one of a transaction, or a transaction's end."""
 
 
 class ShardLog(Protocol):

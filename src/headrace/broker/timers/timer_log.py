@@ -54,7 +54,7 @@ class TimerLog:
         """See ShardLog."""
         await self._inner.wait_settled()
         start = max(await self._checkpoint(), self._companion.log_start_offset)
-        yield None, start.to_bytes(8)
+        yield [(None, start.to_bytes(8))]
         async for replayed in self._inner.replay_from(start):
             yield replayed
 

@@ -8,9 +8,9 @@ early is looked at once and put back.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, assert_never
 
+from headrace.coordination.deadlines import Deadlines
 from headrace.coordination.groups import (
     consumer_heartbeat,
     consumer_records,
@@ -63,6 +63,7 @@ from headrace.coordination.groups.host_commands import (
     WriteMarkerCommand,
 )
 from headrace.coordination.groups.open_commits import OffsetPending
+from headrace.coordination.groups.replaying import OffsetReplay
 from headrace.coordination.groups.state_records import (
     GroupRemoved,
     GroupStored,
@@ -72,10 +73,17 @@ from headrace.coordination.groups.state_records import (
     encode,
 )
 from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
-from headrace.coordination.machine import Decision, InTransaction, TransactionEnded
-from headrace.errors import RecordInvalid
+from headrace.coordination.machine import (
+    Decision,
+    InTransaction,
+    KeyValue,
+    TransactionEnded,
+    decode_or_none,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.coordination.groups.config import GroupConfig
 
 CLEANUP_AGAIN_MS = 1_000
@@ -90,8 +98,7 @@ class GroupMachine:
         self.skipped_count = 0
         self.rebalances_total = 0
         self._config = config
-        self._deadlines: list[tuple[int, str]] = []
-        self._armed_ms: dict[str, int] = {}
+        self._deadlines = Deadlines[str]()
         self._cleanup_ms: int | None = None
         self._open: dict[int, dict[str, None]] = {}
         """Producer id -> the groups that its open transaction has committed offsets of."""
@@ -158,7 +165,7 @@ class GroupMachine:
         durable: list[GroupRecord] = []
         volatile: list[GroupRecord] = []
         answers: list[tuple[int, GroupReply]] = []
-        for group_id in self._due(now_ms):
+        for group_id in self._deadlines.due(now_ms):
             group = self.groups.get(group_id)
             deadline_ms = group.next_deadline_ms() if group is not None else None
             if group is None or deadline_ms is None or deadline_ms > now_ms:
@@ -186,20 +193,6 @@ class GroupMachine:
         volatile.append(DeadlinesPassed(now_ms))
         return Decision(durable + volatile, DoneReply(), answers)
 
-    def _due(self, now_ms: int) -> list[str]:
-        """Groups whose entry in the heap has come, without taking it out: deciding is looking."""
-        heap, armed_ms = self._deadlines, self._armed_ms
-        due: dict[str, None] = {}
-        places = [0]
-        while places:
-            place = places.pop()
-            if place < len(heap) and heap[place][0] <= now_ms:
-                at_ms, group_id = heap[place]
-                if armed_ms.get(group_id) == at_ms:
-                    due[group_id] = None
-                places += (2 * place + 1, 2 * place + 2)
-        return sorted(due)
-
     def _decide_loaded(self, now_ms: int) -> GroupDecision:
         """Every stored member gets one whole session to be heard of again."""
         records: list[GroupRecord] = []
@@ -222,10 +215,10 @@ class GroupMachine:
     def next_deadline_ms(self) -> int | None:
         """See Machine."""
         cleanup_ms = self._cleanup_ms if self.groups else None
-        if not self._deadlines:
-            return cleanup_ms
-        first_ms = self._deadlines[0][0]
-        return first_ms if cleanup_ms is None or first_ms < cleanup_ms else cleanup_ms
+        first_ms = self._deadlines.first_ms()
+        if first_ms is None or cleanup_ms is None:
+            return cleanup_ms if first_ms is None else first_ms
+        return min(first_ms, cleanup_ms)
 
     # --- changing ----------------------------------------------------------------------------
 
@@ -352,21 +345,11 @@ class GroupMachine:
 
     def _arm(self, group: Group) -> None:
         deadline_ms = group.next_deadline_ms()
-        if deadline_ms is None:
-            return
-        armed_ms = self._armed_ms.get(group.group_id)
-        if armed_ms is None or deadline_ms < armed_ms:
-            self._armed_ms[group.group_id] = deadline_ms
-            heappush(self._deadlines, (deadline_ms, group.group_id))
+        if deadline_ms is not None:
+            self._deadlines.arm(group.group_id, deadline_ms)
 
     def _pass_deadlines(self, now_ms: int) -> None:
-        passed: dict[str, None] = {}
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            at_ms, group_id = heappop(self._deadlines)
-            if self._armed_ms.get(group_id) == at_ms:
-                del self._armed_ms[group_id]
-                passed[group_id] = None
-        for group_id in passed:
+        for group_id in self._deadlines.pass_until(now_ms):
             group = self.groups.get(group_id)
             if group is not None:
                 self._arm(group)
@@ -385,15 +368,14 @@ class GroupMachine:
 
     def decode(self, key: bytes | None, value: bytes | None) -> GroupRecord | None:
         """See Machine. What cannot be read is skipped: one bad record must not stop all groups."""
-        record: GroupRecord | None = None
-        if key is not None:
-            try:
-                record = decode(key, value)
-            except RecordInvalid:
-                record = None
+        record: GroupRecord | None = decode_or_none(decode, key, value)
         if record is None:
             self.skipped_count += 1
         return record
+
+    def replayer(self) -> Callable[[list[KeyValue]], None]:
+        """See Machine."""
+        return OffsetReplay(self)
 
     def decode_pending(
         self, transaction: InTransaction, key: bytes | None, value: bytes | None

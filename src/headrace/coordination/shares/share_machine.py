@@ -6,10 +6,10 @@ one heap with one live entry for each group, so a thousand idle groups cost noth
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, assert_never
 
-from headrace.coordination.machine import Decision
+from headrace.coordination.deadlines import Deadlines
+from headrace.coordination.machine import Decision, EachRecord, decode_or_none
 from headrace.coordination.shares.arrivals import decide_outdated, decide_rows
 from headrace.coordination.shares.commands import (
     AcquireCommand,
@@ -43,7 +43,6 @@ from headrace.coordination.shares.commands import (
     StatesCommand,
     StatesReply,
 )
-from headrace.coordination.shares.delivery import STALE_MIN, STALE_RATIO
 from headrace.coordination.shares.share_group import ShareGroup
 from headrace.coordination.shares.state_records import (
     GroupChanged,
@@ -67,15 +66,14 @@ from headrace.errors import (
     GroupFull,
     GroupUnknown,
     HeadraceError,
-    RecordInvalid,
     RecordStateInvalid,
     RequestInvalid,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from headrace.coordination.machine import InTransaction, TransactionEnded
+    from headrace.coordination.machine import InTransaction, KeyValue, TransactionEnded
 
 ShareRecord = StoredRecord | VolatileRecord
 ShareDecision = Decision[ShareRecord, AnyShareReply]
@@ -109,8 +107,7 @@ class ShareMachine:
         self.skipped_count = 0
         self._by_number: dict[int, ShareGroup] = {}
         self._next_number = 0
-        self._deadlines: list[tuple[int, int]] = []
-        self._armed_ms: dict[int, int] = {}
+        self._deadlines = Deadlines[int]()
 
     # --- deciding ----------------------------------------------------------------------------
 
@@ -165,24 +162,13 @@ class ShareMachine:
     def _decide_tick(self, now_ms: int) -> ShareDecision:
         records: list[ShareRecord] = []
         letters: list[DeadLetter] = []
-        for number in self._due(now_ms):
+        for number in self._deadlines.due(now_ms):
             group = self._by_number[number]
             for runs, more in (group.decide_expired(now_ms), decide_outdated(group, now_ms)):
                 records += _changed(group, runs)
                 letters += more
         records.append(TimePassed(now_ms))
         return Decision(records, ShareReply(), effects=[*letters])
-
-    def _due(self, now_ms: int) -> list[int]:
-        heap, due, places = self._deadlines, set[int](), [0]
-        while places:
-            place = places.pop()
-            if place < len(heap) and heap[place][0] <= now_ms:
-                at_ms, number = heap[place]
-                if self._armed_ms.get(number) == at_ms:
-                    due.add(number)
-                places += (2 * place + 1, 2 * place + 2)
-        return sorted(due)
 
     def _outstanding(self) -> list[DeadLetter]:
         """Copies that a crash may have kept from the dead letter topic."""
@@ -208,7 +194,7 @@ class ShareMachine:
 
     def next_deadline_ms(self) -> int | None:
         """See Machine."""
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.first_ms()
 
     # --- changing ----------------------------------------------------------------------------
 
@@ -255,28 +241,15 @@ class ShareMachine:
     def _forget(self, group: ShareGroup) -> None:
         del self.groups[group.group_id]
         del self._by_number[group.number]
-        self._armed_ms.pop(group.number, None)
+        self._deadlines.disarm(group.number)
 
     def _arm(self, group: ShareGroup) -> None:
         deadline_ms = group.next_deadline_ms()
-        if deadline_ms is None:
-            return
-        armed_ms = self._armed_ms.get(group.number)
-        if armed_ms is None or deadline_ms < armed_ms:
-            self._armed_ms[group.number] = deadline_ms
-            heappush(self._deadlines, (deadline_ms, group.number))
-        if len(self._deadlines) > STALE_MIN + STALE_RATIO * len(self.groups):
-            self._deadlines = [(at_ms, number) for number, at_ms in self._armed_ms.items()]
-            heapify(self._deadlines)
+        if deadline_ms is not None:
+            self._deadlines.arm(group.number, deadline_ms)
 
     def _pass_time(self, now_ms: int) -> None:
-        passed: dict[int, None] = {}
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            at_ms, number = heappop(self._deadlines)
-            if self._armed_ms.get(number) == at_ms:
-                del self._armed_ms[number]
-                passed[number] = None
-        for number in passed:
+        for number in self._deadlines.pass_until(now_ms):
             group = self._by_number[number]
             group.pass_time(now_ms)
             self._arm(group)
@@ -291,15 +264,14 @@ class ShareMachine:
 
     def decode(self, key: bytes | None, value: bytes | None) -> ShareRecord | None:
         """See Machine. What cannot be read is counted and skipped."""
-        record: ShareRecord | None = None
-        if key:
-            try:
-                record = decode(key, value)
-            except RecordInvalid:
-                record = None
+        record: ShareRecord | None = decode_or_none(decode, key, value)
         if record is None:
             self.skipped_count += 1
         return record
+
+    def replayer(self) -> Callable[[list[KeyValue]], None]:
+        """See Machine."""
+        return EachRecord(self)
 
     def decode_pending(
         self, transaction: InTransaction, key: bytes | None, value: bytes | None

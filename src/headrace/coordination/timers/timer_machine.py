@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.coordination.machine import Decision
+from headrace.coordination.machine import Decision, EachRecord
 from headrace.coordination.timers import state_records as stored
 from headrace.coordination.timers.commands import (
     AddCommand,
@@ -87,7 +87,9 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from headrace.coordination.machine import InTransaction, TransactionEnded
+    from collections.abc import Callable
+
+    from headrace.coordination.machine import InTransaction, KeyValue, TransactionEnded
 
 TAKE_MAX: Final = 1_000
 """Records taken at once: about 10 ms of work."""
@@ -322,6 +324,10 @@ class TimerMachine:
         except RecordInvalid:
             record = None
         return Skipped() if record is None else record
+
+    def replayer(self) -> Callable[[list[KeyValue]], None]:
+        """See Machine."""
+        return EachRecord(self)
 
     def decode_pending(
         self, transaction: InTransaction, key: bytes | None, value: bytes | None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from headrace.coordination.deadlines import Deadlines
 from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
-from headrace.coordination.machine import Decision
+from headrace.coordination.machine import Decision, EachRecord, decode_or_none
 from headrace.coordination.transactions.commands import (
     AddPartitionsCommand,
     DescribeTransactionCommand,
@@ -47,10 +47,12 @@ from headrace.coordination.transactions.state_records import (
     decode,
     encode,
 )
-from headrace.errors import RecordInvalid, TransactionalIdUnknown
+from headrace.errors import TransactionalIdUnknown
 
 if TYPE_CHECKING:
-    from headrace.coordination.machine import InTransaction, TransactionEnded
+    from collections.abc import Callable
+
+    from headrace.coordination.machine import InTransaction, KeyValue, TransactionEnded
     from headrace.coordination.transactions.config import TransactionConfig
 
 EXPIRE_AGAIN_MS = 1_000
@@ -90,7 +92,7 @@ class TransactionMachine:
         self.awaiting: dict[str, tuple[int, frozenset[Partition]]] = {}
         """Of each prepared transaction: its token, and the partitions without a marker."""
         self._config = config
-        self._deadlines = Deadlines()
+        self._deadlines = Deadlines[str]()
         self._last_token = 0
         self._expiration_ms: int | None = None
 
@@ -272,15 +274,14 @@ class TransactionMachine:
 
     def decode(self, key: bytes | None, value: bytes | None) -> TransactionRecord | None:
         """See Machine. What cannot be read is skipped: one bad record must not stop all ids."""
-        record: TransactionRecord | None = None
-        if key is not None:
-            try:
-                record = decode(key, value)
-            except RecordInvalid:
-                record = None
+        record: TransactionRecord | None = decode_or_none(decode, key, value)
         if record is None:
             self.skipped_count += 1
         return record
+
+    def replayer(self) -> Callable[[list[KeyValue]], None]:
+        """See Machine."""
+        return EachRecord(self)
 
     def decode_pending(
         self, transaction: InTransaction, key: bytes | None, value: bytes | None
