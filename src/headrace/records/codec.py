@@ -15,7 +15,6 @@ written on decodes 0.6-1.0 and encodes 0.4-2.4 million records a second (100 B-1
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from crc32c import crc32c
@@ -79,7 +78,7 @@ def decode_batch(
     Raises BatchCorrupt if anything about it is wrong, its CRC included, or if it unfolds to more
     than `decompressed_bytes_max`; UnsupportedForMessageFormat on magic 0 and 1.
     """
-    payload, header = _checked_payload(data, position, decompressed_bytes_max)
+    payload, header = checked_payload(data, position, decompressed_bytes_max)
     try:
         records, at = _decode_records(payload, header, 0, -1, header.record_count)
     except IndexError:
@@ -92,7 +91,7 @@ def decode_batch(
 def decode_range(data: Buffer, first: int, last: int) -> list[Record]:
     """The records of a batch with offsets in [first, last]; the others are passed over, and what
     is wrong with them may not be found. Raises as decode_batch does."""
-    payload, header = _checked_payload(data, 0, DECOMPRESSED_BYTES_MAX)
+    payload, header = checked_payload(data, 0, DECOMPRESSED_BYTES_MAX)
     base, count, skipped, at = header.base_offset, header.record_count, 0, 0
     if count == header.last_offset_delta + 1:  # no gaps: an offset says which record it is
         skipped = min(max(first - base, 0), count)
@@ -109,22 +108,8 @@ def decode_range(data: Buffer, first: int, last: int) -> list[Record]:
     return [record for record in records if first <= record.offset <= last]
 
 
-def decode_keys_and_values(
-    data: Buffer, position: int = 0
-) -> list[tuple[bytes | None, bytes | None]]:
-    """Of the batch at `position`, what a state machine reads back: half the cost of `decode_batch`.
-
-    Raises as that does.
-    """
-    payload, header = _checked_payload(data, position, DECOMPRESSED_BYTES_MAX)
-    try:
-        return _decode_keys_and_values(payload, header)
-    except IndexError:
-        raise BatchCorrupt("the batch ends within a record", offset=header.base_offset) from None
-
-
-def _checked_payload(
-    data: Buffer, position: int, decompressed_bytes_max: int
+def checked_payload(
+    data: Buffer, position: int, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> tuple[bytes, BatchHeader]:
     """The records' bytes of a batch whose CRC is right, decompressed."""
     header = read_header(data, position)
@@ -221,7 +206,7 @@ def read_record_headers(payload: bytes, at: int) -> tuple[Headers, int]:
         size, at = read_varint(payload, at)
         at += max(size, 0)
     headers: Headers = []
-    return headers, _read_headers(payload, at, headers)
+    return headers, read_headers(payload, at, headers)
 
 
 def _decode_records(
@@ -246,14 +231,14 @@ def _decode_records(
         if not is_log_append:
             timestamp_ms = first_ms + delta_ms
         delta, at = read_varint(data, at)
-        key, at = _read_bytes(data, at)
-        value, at = _read_bytes(data, at)
+        key, at = read_bytes(data, at)
+        value, at = read_bytes(data, at)
         headers: Headers = []
         byte = data[at]
         if byte == 0:
             at += 1
         else:
-            at = _read_headers(data, at, headers)
+            at = read_headers(data, at, headers)
         if at != end:
             raise BatchCorrupt(f"a record says it ends at {end}, its fields end at {at}")
         if not delta_before < delta <= header.last_offset_delta or timestamp_ms > _INT64_MAX:
@@ -261,114 +246,6 @@ def _decode_records(
         delta_before = delta
         append(Record(base + delta, timestamp_ms, key, value, headers))
     return records, at
-
-
-def _decode_keys_and_values(
-    data: bytes, header: BatchHeader
-) -> list[tuple[bytes | None, bytes | None]]:
-    """As `_decode_records`, of keys and values alone. Written out: a call costs 0.1 us a field.
-
-    Of a record whose layout is that of the one before, as many of the following as have it, too,
-    are taken at once (`_take_alike`): 0.15 us a record in place of 1.
-    """
-    found: list[tuple[bytes | None, bytes | None]] = []
-    append = found.append
-    at = before = 0
-    patience = _ALIKE_MIN
-    count = header.record_count
-    while len(found) < count:
-        first = at
-        length, at = read_varint(data, at)
-        end = at + length
-        at += 1  # attributes
-        for _field in (0, 1):  # timestamp and offset
-            while data[at] > 127:
-                at += 1
-            at += 1
-        key_size_at, is_short = at, True
-        size = data[at]
-        if size > 127 or size & 1:
-            key, at = _read_bytes(data, at)
-            is_short = False
-        else:
-            start = at + 1
-            at = start + (size >> 1)
-            key = data[start:at]
-        value_size_at = at
-        size = data[at]
-        if size > 127 or size & 1:
-            value, at = _read_bytes(data, at)
-            is_short = False
-        else:
-            start = at + 1
-            at = start + (size >> 1)
-            value = data[start:at]
-        if data[at] == 0:
-            at += 1
-        else:
-            at = _read_headers(data, at, [])
-            is_short = False
-        if at != end:
-            raise BatchCorrupt(f"a record says it ends at {end}, its fields end at {at}")
-        append((key, value))
-        size = at - first
-        patience -= 1
-        if size == before and is_short and patience <= 0:
-            sizes = key_size_at - first, value_size_at - first, size
-            alike = _take_alike(data, first, sizes, count - len(found), found)
-            at += alike * size
-            patience = 0 if alike else _ALIKE_MIN
-        before = size
-    if at != len(data):
-        raise BatchCorrupt(f"{len(data) - at} bytes lie behind the batch's last record")
-    return found
-
-
-_ALIKE_MIN = 16
-"""Fewer records are not worth the look at their layout."""
-_ALIKE_MAX = 4_096
-
-
-def _take_alike(
-    data: bytes,
-    first: int,
-    sizes: tuple[int, int, int],
-    count_max: int,
-    found: list[tuple[bytes | None, bytes | None]],
-) -> int:
-    """Append the records after that at `first` which have its layout; how many they are.
-
-    `sizes`: of what comes before its key's size, before its value's size, and of all of it. Every
-    byte that is part of the layout is compared, in one step for all records: of the offset delta
-    only which bytes it has.
-    """
-    key_size_at, value_size_at, size = sizes
-    key_size, value_size = data[first + key_size_at] >> 1, data[first + value_size_at] >> 1
-    delta_at = key_size_at - 1
-    while data[first + delta_at - 1] > 127:
-        delta_at -= 1
-    shape = Struct(
-        f"{key_size_at + 1}x{key_size}s{value_size_at - key_size_at - key_size}x{value_size}sx"
-    )
-    assert shape.size == size
-    begun, taken, step = first + size, 0, _ALIKE_MIN
-    while True:
-        step = min(step, count_max - taken, (len(data) - begun) // size)
-        if step < _ALIKE_MIN:
-            return taken
-        run = data[begun : begun + step * size]
-        for place in (*range(delta_at), key_size_at, value_size_at, size - 1):
-            if run[place::size] != bytes((data[first + place],)) * step:
-                return taken
-        for place in range(delta_at, key_size_at - 1):
-            if min(run[place::size]) < 128:
-                return taken
-        if max(run[key_size_at - 1 :: size]) > 127:
-            return taken
-        found.extend(shape.iter_unpack(run))
-        taken += step
-        begun += step * size
-        step = min(step * 2, _ALIKE_MAX)
 
 
 def read_varint(data: bytes, at: int, bits_max: int = _VARINT_BITS_MAX) -> tuple[int, int]:
@@ -392,7 +269,7 @@ def read_varint(data: bytes, at: int, bits_max: int = _VARINT_BITS_MAX) -> tuple
     return (number >> 1) ^ -(number & 1), at
 
 
-def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
+def read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     """A key or value and where it ends."""
     byte = data[at]
     if byte < 128:
@@ -410,16 +287,16 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     return data[at:end], end
 
 
-def _read_headers(data: bytes, at: int, headers: Headers) -> int:
+def read_headers(data: bytes, at: int, headers: Headers) -> int:
     """Append a record's headers to `headers`; where they end."""
     count, at = read_varint(data, at)
     if not 0 <= count <= (len(data) - at) // 2:  # each takes two bytes at least
         raise BatchCorrupt(f"{count} headers in the {len(data) - at} bytes that are left")
     for _ in range(count):
-        name, at = _read_bytes(data, at)
+        name, at = read_bytes(data, at)
         if name is None:
             raise BatchCorrupt("a record header without a name")
-        value, at = _read_bytes(data, at)
+        value, at = read_bytes(data, at)
         headers.append((name.decode(errors="replace"), value))  # as Java's clients show it
     return at
 

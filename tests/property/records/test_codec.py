@@ -18,7 +18,6 @@ from headrace.records.codec import (
     Record,
     compress_batch,
     decode_batch,
-    decode_keys_and_values,
     encode_batch,
     iterate_records,
     log_append_time,
@@ -26,6 +25,7 @@ from headrace.records.codec import (
     retain_records,
 )
 from headrace.records.compression import CODEC_NAMES, SNAPPY, compress, decompress
+from headrace.records.keys_and_values import decode_keys_and_values
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # importing kafka-python 3.0 reads its schemas in an old way

@@ -23,7 +23,8 @@ from headrace.records.batch import (
     iterate_headers,
     read_header,
 )
-from headrace.records.codec import Record, decode_batch, decode_keys_and_values, encode_batch
+from headrace.records.codec import Record, decode_batch, encode_batch
+from headrace.records.keys_and_values import decode_keys_and_values
 from headrace.records.marker import read_marker
 from headrace.runtime.completion import Completion, completed
 
