@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 
 import pytest
 from confluent_kafka import Consumer
+from tests.integration.broker import wait_until
 from tests.integration.test_cli import User
 from tests.integration.test_http_queues import Queue
 
@@ -99,3 +101,48 @@ def test_a_purge_asks_first_and_leaves_nothing(letters, headrace):
     _queue, topic = letters
     headrace("dead", "purge", topic, "--yes")
     assert json.loads(headrace("dead", "list", topic, "--json")) == []
+
+
+def ask(broker, method: str, path: str, body=None):
+    host, port = broker.http.rsplit(":", 1)
+    client = http.client.HTTPConnection(host, int(port), timeout=60)
+    try:
+        data = None if body is None else json.dumps(body)
+        client.request(method, path, data, {"Content-Type": "application/json"})
+        answer = client.getresponse()
+        return answer.status, answer.headers.get("Location"), json.loads(answer.read())
+    finally:
+        client.close()
+
+
+def ended(broker, location: str):
+    def look():
+        task = ask(broker, "GET", location)[2]
+        return task if task["state"] != "running" else None
+
+    return wait_until(look)
+
+
+def test_a_redrive_over_http_is_the_same_and_goes_on_where_another_one_stopped(letters, headrace):
+    queue, topic = letters
+    broker = queue.broker
+    body = {"topic": topic, "reason": "unreadable"}
+    status, location, task = ask(broker, "POST", "/v1/redrives", {**body, "dry_run": True})
+    assert (status, task["state"]) == (202, "running")
+    tried = ended(broker, location)
+    assert tried["state"] == "done", tried
+    assert tried["results"] == [{"dry_run": True, "sent": {queue.topic: 2}, "kept": 2}]
+    _, slow, _ = ask(broker, "POST", "/v1/redrives", {**body, "rate": 1})
+    assert ask(broker, "POST", "/v1/redrives", body)[0] == 409
+    cancelled = ask(broker, "DELETE", slow)[2]
+    assert cancelled["state"] in {"cancelled", "done"}
+    _, location, _ = ask(broker, "POST", "/v1/redrives", body)
+    assert ended(broker, location)["state"] == "done"
+    back = sorted(value for value, headers in values(broker, queue.topic)
+                  if "headrace-redrives" in headers)  # fmt: skip
+    assert back == ["1", "2"], "each record comes once, though one redrive was cancelled"
+    assert ask(broker, "POST", "/v1/redrives", {"topic": "nowhere"})[0] == 404
+    plain = ask(broker, "POST", "/v1/redrives", {"topic": queue.topic})[1]
+    failed = ended(broker, plain)
+    assert (failed["state"], failed["error"]["retriable"]) == ("failed", False)
+    assert "does not say where it comes from" in failed["error"]["detail"]

@@ -9,6 +9,7 @@ transaction. The order of a partition is kept, and so is that of each key.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -193,6 +194,7 @@ def _group_of(topic: str) -> str:
 @click.option("--rate", type=click.FloatRange(min=0.1), help="Records a second at most.")
 @click.option("--dry-run", is_flag=True, help="Count what would be sent; change nothing.")
 @AS_JSON
+@click.option("--lines", is_flag=True, help="Print JSON lines: progress, then the result.")
 @click.pass_obj
 def redrive(session: Session, /, topic: str, **options: Any) -> None:
     """Send dead letters back, each once, in order. Can be stopped and started again.
@@ -209,8 +211,12 @@ def redrive(session: Session, /, topic: str, **options: Any) -> None:
     else:
         sent, kept = _redrive(session, topic, options)
     total = sum(sent.values())
+    result = {"dry_run": options["dry_run"], "sent": dict(sent), "kept": kept}
+    if options["lines"]:
+        click.echo(json.dumps(result))
+        return
     if options["as_json"]:
-        print_json({"dry_run": options["dry_run"], "sent": dict(sent), "kept": kept})
+        print_json(result)
         return
     if sent:
         print_table(["topic", "records"], sorted(sent.items()))
@@ -234,6 +240,7 @@ def _redrive(session: Session, topic: str, options: dict[str, Any]) -> tuple[Cou
         )
         begin_transactions(session, producer)
         starts = {p.partition: p.offset for p in consumer.assignment()}
+        done = 0
         left = sum(ends[number] - max(start, 0) for number, start in starts.items())
         with counting(f"redrive {topic}", left) as show_done:
             for bundle in messages_until(consumer, ends):
@@ -242,6 +249,9 @@ def _redrive(session: Session, topic: str, options: dict[str, Any]) -> tuple[Cou
                 sent.update(target for target in targets if target is not None)
                 kept += targets.count(None)
                 show_done(len(bundle))
+                done += len(bundle)
+                if options["lines"]:
+                    click.echo(json.dumps({"done": done, "total": left, "kept": kept}))
                 if options["rate"]:
                     rest_s = len(bundle) / options["rate"] - (time.monotonic() - begun_s)
                     time.sleep(max(rest_s, 0.0))

@@ -15,6 +15,7 @@ from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, 
 from headrace.errors import GroupNotEmpty, HeadraceError, NotOwner
 from headrace.http.operations import (
     DRY_RUN,
+    ETAG,
     GROUP,
     INT64_MAX,
     OFFSET,
@@ -31,11 +32,19 @@ from headrace.http.operations import (
     text,
 )
 from headrace.http.problems import Contradiction, details
-from headrace.http.topics import config_change, config_changes, shown_settings
+from headrace.http.topics import (
+    config_change,
+    config_changes,
+    expected_version,
+    shown_settings,
+    tagged,
+)
 from headrace.log.reading import offset_of_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from starlette.responses import Response
 
     from headrace.broker.node import Node
     from headrace.coordination.groups.commands import GroupDescription
@@ -80,7 +89,8 @@ class GroupOperations:
                       self._config, named),
             Operation("PATCH", f"{group}/config", "changeGroupConfig",
                       "Set some settings of a group, reset others, as one change.",
-                      self._change_config, changing, config_change([*GROUP_DEFINITIONS])),
+                      self._change_config, changing, headers=ETAG,
+                      body=config_change([*GROUP_DEFINITIONS])),
         ]  # fmt: skip
 
     async def _list(self, call: Call) -> Json:
@@ -265,18 +275,24 @@ class GroupOperations:
 
     # --- settings ----------------------------------------------------------------------------
 
-    async def _config(self, call: Call) -> Json:
+    async def _config(self, call: Call) -> Response:
         group_id = call.path["group"]
-        settings = self._node.configurations.of_group(group_id)
-        return {"group": group_id, "settings": shown_settings(settings)}
+        configurations = self._node.configurations
+        answer = {
+            "group": group_id,
+            "settings": shown_settings(configurations.of_group(group_id)),
+        }
+        return tagged(answer, configurations.version_of_group(group_id))
 
-    async def _change_config(self, call: Call) -> Json:
-        group_id = call.path["group"]
-        await self._node.configurations.change_group(
-            group_id, config_changes(call.body), is_dry_run=call.is_dry_run
+    async def _change_config(self, call: Call) -> Response:
+        group_id, configurations = call.path["group"], self._node.configurations
+        changes, version = config_changes(call.body), expected_version(call)
+        await configurations.change_group(
+            group_id, changes, is_dry_run=call.is_dry_run, version=version
         )
         overrides = dict(self._node.group_configs.overrides(group_id))
-        return {"group": group_id, "config": overrides, "dry_run": call.is_dry_run}
+        answer = {"group": group_id, "config": overrides, "dry_run": call.is_dry_run}
+        return tagged(answer, configurations.version_of_group(group_id))
 
 
 def _moved(place: Partition, offset: int | None, error: HeadraceError | None) -> Json:

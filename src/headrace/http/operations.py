@@ -66,6 +66,10 @@ class Operation:
     """By name: in the path where it is named there, else in the query."""
     body: Schema | None = None
     is_body_required: bool = True
+    headers: dict[str, Schema] = field(default_factory=dict)
+    """Request headers that it knows, by name in lower case."""
+    lines: str = ""
+    """The field of the body that may also be sent as NDJSON, an item a line; empty: none."""
     answer: Schema = field(default_factory=lambda: {"type": "object"})
     media_type: str = "application/json"
     success: str = "200"
@@ -107,6 +111,10 @@ PAGE: Final[dict[str, Schema]] = {
     "limit": integer(1, LIMIT_MAX, default=LIMIT_DEFAULT),
     "page_token": text(2_000, description="`next_page_token` of the page before."),
 }
+NDJSON: Final = "application/x-ndjson"
+ETAG: Final[dict[str, Schema]] = {
+    "if-match": text(100, 1, description="The ETag of the settings that are to be changed.")
+}
 BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -137,10 +145,10 @@ def _parse_token(token: str) -> str:
 # --- requests --------------------------------------------------------------------------------
 
 
-async def read_body(request: Request, *, is_required: bool) -> Json:
+async def read_body(request: Request, *, is_required: bool, lines: str = "") -> Json:
     """The request's JSON object; none stands for an empty one, unless it `is_required`.
 
-    Raises RequestInvalid.
+    NDJSON, where it is taken, is the list `lines` of an object. Raises RequestInvalid.
     """
     parts = bytearray()
     async for chunk in request.stream():
@@ -152,7 +160,10 @@ async def read_body(request: Request, *, is_required: bool) -> Json:
     if not parts and not is_required:
         return {}
     # A form of another site cannot send this type without the browser asking first.
-    if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+    media_type = request.headers.get("content-type", "").split(";")[0].strip()
+    if lines and media_type == NDJSON:
+        return {lines: _parse_lines(parts)}
+    if media_type != "application/json":
         raise RequestInvalid("send JSON, with Content-Type: application/json")
     try:
         body = json.loads(parts)
@@ -161,6 +172,30 @@ async def read_body(request: Request, *, is_required: bool) -> Json:
     if not isinstance(body, dict):
         raise RequestInvalid("the body is no JSON object")
     return body
+
+
+def _parse_lines(data: bytearray) -> list[Any]:
+    """One JSON value a line; empty lines are passed over. Raises RequestInvalid."""
+    found: list[Any] = []
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            raise RequestInvalid(f"line {number} of the body is no JSON ({error})"[:200]) from error
+    return found
+
+
+def wants_lines(request: Request) -> bool:
+    """Whether the client takes NDJSON rather than JSON."""
+    return NDJSON in request.headers.get("accept", "")
+
+
+def as_lines(items: Sequence[Json], **headers: str) -> Response:
+    """NDJSON: an item a line."""
+    data = "".join(json.dumps(item, separators=(",", ":")) + "\n" for item in items)
+    return Response(data, headers=headers, media_type=NDJSON)
 
 
 def _parsed(name: str, given: str, schema: Schema) -> Any:
@@ -195,9 +230,14 @@ async def _call(operation: Operation, request: Request) -> Call:
         query[name] = _parsed(name, value, schema)
     body: Json = {}
     if operation.body is not None:
-        body = await read_body(request, is_required=operation.is_body_required)
+        body = await read_body(
+            request, is_required=operation.is_body_required, lines=operation.lines
+        )
         if operation.is_checked:
             schemas.check(body, operation.body, "the body")
+    for name, schema in operation.headers.items():
+        if name in request.headers:
+            schemas.check(request.headers[name], schema, f"the header {name}")
     return Call(request, path, query, body)
 
 
@@ -267,6 +307,7 @@ _ERRORS: Final = {
     "403": "Served on loopback alone, or forbidden by the broker.",
     "404": "There is no such topic, group or task.",
     "409": "The request contradicts what there is.",
+    "412": "If-Match names settings that were changed in the meantime.",
     "503": "Not now: try again.",
 }
 
@@ -292,15 +333,24 @@ def _described(operation: Operation) -> Json:
         "summary": operation.summary,
         "responses": answers,
     }
-    if operation.parameters:
-        found["parameters"] = [
-            _parameter(operation, name, schema) for name, schema in operation.parameters.items()
-        ]
+    parameters = [
+        _parameter(operation, name, schema) for name, schema in operation.parameters.items()
+    ]
+    parameters += [
+        {"name": name, "in": "header", "required": False, "schema": schema}
+        for name, schema in operation.headers.items()
+    ]
+    if parameters:
+        found["parameters"] = parameters
     if operation.body is not None:
         found["requestBody"] = {
             "required": operation.is_body_required,
             "content": {"application/json": {"schema": operation.body}},
         }
+    if operation.lines:
+        found["description"] = (
+            f"Also with Content-Type: {NDJSON}, the items of `{operation.lines}` a line each."
+        )
     return found
 
 

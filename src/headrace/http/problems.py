@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 
 from headrace import errors
 from headrace.broker.services.background_tasks import TaskUnknown
+from headrace.broker.services.configurations import VersionMismatch
 from headrace.errors import HeadraceError, Retriable
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _SAME: Final = "change the request: the same one gets the same answer"
 _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ((errors.TopicUnknown, errors.TopicIdUnknown), 404, "create the topic, or check its name"),
     ((TaskUnknown,), 404, "start it again"),
+    ((VersionMismatch,), 412, "read the settings and their ETag again, then decide anew"),
     ((errors.GroupUnknown,), 404, "check the group's id"),
     ((errors.NotOwner, errors.NotCoordinator), 421, "ask the broker that serves it"),
     ((errors.RequestInvalid, errors.GroupIdInvalid), 400, _SAME),

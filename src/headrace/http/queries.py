@@ -1,10 +1,11 @@
-"""What the HTTP face offers to find out about messages: searches, traces, and their tasks."""
+"""What the HTTP face offers to find out about messages: searches, traces, redrives."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from headrace.broker.services.background_tasks import BackgroundTasks
+from headrace.http.redrives import RedriveOperations
 from headrace.http.search import SearchOperations, make_search
 from headrace.http.traces import TraceOperations
 
@@ -20,4 +21,5 @@ def queries(node: Node) -> list[Operation]:
     return [
         *SearchOperations(node, search, tasks).operations,
         *TraceOperations(node, search, tasks).operations,
+        *RedriveOperations(node, tasks).operations,
     ]

@@ -35,10 +35,12 @@ from headrace.http.operations import (
     Call,
     Json,
     Operation,
+    as_lines,
     fields,
     integer,
     listing,
     text,
+    wants_lines,
 )
 from headrace.http.problems import Contradiction, details
 from headrace.log.reading import check_offset, fetch, offset_of_time
@@ -109,7 +111,7 @@ class RecordOperations:
             Operation("POST", f"{path}/records", "produce",
                       "Append records, with a result for each.",
                       self._produce, named, fields(["records"], records=listing(
-                          _record_schema(), RECORDS_MAX, 1))),
+                          _record_schema(), RECORDS_MAX, 1)), lines="records"),
             Operation("GET", f"{path}/records", "readRecords",
                       "Records of a partition from an offset or a time on; waits for the first.",
                       self._read_records, named | reading),
@@ -145,6 +147,8 @@ class RecordOperations:
                 else:
                     offset = outcome.base_offset + index if outcome.base_offset >= 0 else None
                     results[place] = {"ok": True, "partition": number, "offset": offset}
+        if wants_lines(call.request):
+            return as_lines(results)
         return JSONResponse({"topic": topic.name, "results": results})
 
     def _partition_for(self, topic: Topic, item: Json, record: Record, spread: int) -> int:
@@ -197,7 +201,7 @@ class RecordOperations:
 
     # --- read --------------------------------------------------------------------------------
 
-    async def _read_records(self, call: Call) -> Json:
+    async def _read_records(self, call: Call) -> Json | Response:
         query = call.query
         if "offset" in query and "timestamp_ms" in query:
             raise Contradiction("give an offset or a time, not both")
@@ -217,10 +221,13 @@ class RecordOperations:
             if found.records or left_s <= 0:
                 break
             await _wait([log], {log: offset}, isolation, left_s)
+        records = [shown(record) for record in found.records]
+        if wants_lines(call.request):
+            return as_lines(records, **{"Headrace-Next-Offset": str(offset)})
         return {
             "topic": topic.name,
             "partition": number,
-            "records": [shown(record) for record in found.records],
+            "records": records,
             "next_offset": offset,
             "start_offset": log.log_start_offset,
             "end_offset": log.visibility.bound(isolation).offset,

@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import JSONResponse
 
-from headrace.broker.services.configurations import DELETE, SET, ConfigChange, Setting
+from headrace.broker.services.configurations import (
+    DELETE,
+    SET,
+    ConfigChange,
+    Setting,
+    version_of,
+)
 from headrace.broker.services.topic_administration import NewTopic
 from headrace.broker.topics.topic_config import DEFINITIONS
 from headrace.http.operations import (
     DRY_RUN,
+    ETAG,
     PAGE,
     TOPIC,
     Call,
@@ -65,6 +72,21 @@ def config_changes(body: Json) -> list[ConfigChange]:
     return changes + [ConfigChange(name, DELETE) for name in dict.fromkeys(body.get("reset", ()))]
 
 
+def tagged(answer: Json, version: str) -> Response:
+    """A response with the ETag of the settings that it shows."""
+    return JSONResponse(answer, headers={"ETag": f'"{version}"'})
+
+
+def expected_version(call: Call) -> str:
+    """What If-Match asks for; empty: anything. Raises Contradiction."""
+    given: str = call.request.headers.get("if-match", "*").strip()
+    if given == "*":
+        return ""
+    if not (len(given) > 2 and given[0] == given[-1] == '"'):
+        raise Contradiction("If-Match is one ETag in double quotes, as it came, or *")
+    return given[1:-1]
+
+
 def shown_settings(settings: Sequence[Setting]) -> list[Json]:
     """Settings as they are, for a response."""
     return [
@@ -109,7 +131,8 @@ class TopicOperations:
                       self._config, named),
             Operation("PATCH", f"{topic}/config", "changeTopicConfig",
                       "Set some settings of a topic, reset others, as one change.",
-                      self._change_config, changing, config_change([*DEFINITIONS])),
+                      self._change_config, changing, headers=ETAG,
+                      body=config_change([*DEFINITIONS])),
         ]  # fmt: skip
 
     async def _list(self, call: Call) -> Json:
@@ -185,15 +208,20 @@ class TopicOperations:
         await self._node.topic_administration.delete(name, is_dry_run=call.is_dry_run)
         return {"name": name, "deleted": not call.is_dry_run, "dry_run": call.is_dry_run}
 
-    async def _config(self, call: Call) -> Json:
+    async def _config(self, call: Call) -> Response:
         name = call.path["topic"]
         settings = self._node.configurations.of_topic(name)
-        return {"topic": name, "settings": shown_settings(settings)}
+        version = version_of(self._node.topics.get(name).fact.configs)
+        return tagged({"topic": name, "settings": shown_settings(settings)}, version)
 
-    async def _change_config(self, call: Call) -> Json:
+    async def _change_config(self, call: Call) -> Response:
         name = call.path["topic"]
         changes = config_changes(call.body)
         configurations = self._node.configurations
-        await configurations.change_topic(name, changes, is_dry_run=call.is_dry_run)
+        version = expected_version(call)
+        await configurations.change_topic(
+            name, changes, is_dry_run=call.is_dry_run, version=version
+        )
         overrides = dict(self._node.topics.get(name).fact.configs)
-        return {"topic": name, "config": overrides, "dry_run": call.is_dry_run}
+        answer = {"topic": name, "config": overrides, "dry_run": call.is_dry_run}
+        return tagged(answer, version_of(overrides))

@@ -38,6 +38,7 @@ class Web:
     def __init__(self, rig: Rig, *, is_local: bool = True) -> None:
         self.node = rig.node
         self.rig = rig
+        self.answered: dict[str, str] = {}
         self.operations: list[Operation] = [one for p in PARTS for one in p(rig.node).operations]
         self.operations += queries(rig.node)
         self.app = Starlette(routes=routes(rig.node, self.operations, is_local=is_local))
@@ -50,9 +51,14 @@ class Web:
         return status, json.loads(data) if data else None
 
     async def raw(
-        self, method: str, target: str, body: bytes, content_type: str = "application/json"
+        self,
+        method: str,
+        target: str,
+        body: bytes,
+        content_type: str = "application/json",
+        **headers: str,
     ) -> tuple[int, bytes]:
-        """The same, of bytes."""
+        """The same, of bytes; `answered` has the response's headers then."""
         sent: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
@@ -61,7 +67,12 @@ class Web:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await asyncio.wait_for(self.app(scope(method, target, content_type), receive, send), 30)
+        asked = scope(method, target, content_type)
+        asked["headers"] += [
+            (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
+        ]
+        await asyncio.wait_for(self.app(asked, receive, send), 30)
+        self.answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
 

@@ -368,3 +368,56 @@ def test_no_body_meets_a_fault_of_the_broker(bodies: list[dict], data: st.DataOb
                 assert status in {200, 400, 403, 404, 409, 503}
 
     asyncio.run(scenario())
+
+
+@on_the_web
+async def test_settings_are_changed_only_if_they_are_what_the_client_saw(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    for path, name in (
+        ("/v1/topics/t/config", "retention.ms"),
+        ("/v1/groups/g/config", "share.delivery.count.limit"),
+    ):
+        await web.raw("GET", path, b"")
+        seen = web.answered["etag"]
+        for value, status in ((5, 200), (6, 412)):
+            change = json.dumps({"set": {name: str(value)}}).encode()
+            code, _ = await web.raw("PATCH", path, change, if_match=seen)
+            assert code == status
+            dry, _ = await web.raw("PATCH", f"{path}?dry_run=true", change, if_match=seen)
+            assert dry == 412, "a dry run checks it, too"
+        await web.raw("GET", path, b"")
+        change = json.dumps({"reset": [name]}).encode()
+        assert (await web.raw("PATCH", path, change, if_match=web.answered["etag"]))[0] == 200
+        assert web.answered["etag"] == seen, "equal settings have one ETag"
+        assert (await web.raw("PATCH", path, change, if_match="*"))[0] == 200
+        assert (await web.raw("PATCH", path, change, if_match="unquoted"))[0] == 409
+
+
+@on_the_web
+async def test_records_come_and_go_as_lines(web: Web) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    lines = b'{"value": "a"}\n\n{"value": "b", "key": "k"}\n{"value": 7, "value_encoding": "json"}'
+    ndjson = "application/x-ndjson"
+    path = "/v1/topics/t/records"
+    status, data = await web.raw("POST", path, lines, ndjson, accept=ndjson)
+    assert status == 200
+    assert [json.loads(line)["offset"] for line in data.splitlines()] == [0, 1, 2]
+    status, data = await web.raw("GET", f"{path}?max=2", b"", accept=ndjson)
+    assert [json.loads(line)["value"] for line in data.splitlines()] == ["a", "b"]
+    assert web.answered["headrace-next-offset"] == "2"
+    for wrong in (b'{"value": "a"}\n{', b"", b"7\n"):
+        assert (await web.raw("POST", path, wrong, ndjson))[0] == 400
+    assert (await web.raw("POST", "/v1/topics", b'{"name": "u"}', ndjson))[0] == 400
+
+
+@on_the_web
+async def test_a_named_sequence_is_an_idempotency_key(web: Web) -> None:
+    config = {"headrace.message.attributes": "true"}
+    await web.ask("POST", "/v1/topics", {"name": "t", "config": config})
+    named = [["headrace-producer", "request-7"], ["headrace-sequence", "1"]]
+    body = {"records": [{"value": "once", "partition": 0, "headers": named}]}
+    for _ in range(3):
+        status, answer = await web.ask("POST", "/v1/topics/t/records", body)
+        assert (status, answer["results"][0]["ok"]) == (200, True)
+    _, found = await web.ask("GET", "/v1/topics/t/records")
+    assert [record["value"] for record in found["records"]] == ["once"]

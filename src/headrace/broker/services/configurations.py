@@ -6,7 +6,9 @@ the topic or group, so none of two concurrent changes is lost; a dry run stops a
 
 from __future__ import annotations
 
+import json
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.broker.coordinators.group_config import (
@@ -21,7 +23,7 @@ from headrace.broker.topics.topic_config import (
     ConfigDefinition,
     check_config,
 )
-from headrace.errors import ConfigInvalid, PolicyViolation, RequestInvalid
+from headrace.errors import ConfigInvalid, PolicyViolation, Rejected, RequestInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.groups_configured import ConfiguredGroups
     from headrace.broker.topics.topics import Topics
+
+    Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """What a change does to a setting (KIP-339). Do not change: on Kafka's wire."""
@@ -60,6 +64,10 @@ class Definition(Protocol):
     def default(self) -> str | None:
         """Its default."""
         ...
+
+
+class VersionMismatch(Rejected):
+    """The settings are not what the client took them for: nothing was changed."""
 
 
 class Setting(NamedTuple):
@@ -99,14 +107,20 @@ class Configurations:
         return _settings(DEFINITIONS, overrides, defaults)
 
     async def change_topic(
-        self, name: str, changes: Sequence[ConfigChange], *, is_dry_run: bool = False
+        self,
+        name: str,
+        changes: Sequence[ConfigChange],
+        *,
+        is_dry_run: bool = False,
+        version: str = "",
     ) -> None:
         """Change some settings of a topic, leave the others.
 
-        Raises TopicUnknown, ConfigInvalid, RequestInvalid, PolicyViolation, MetadataUnavailable.
+        `version`: only if `version_of` its overrides is that. Raises TopicUnknown, ConfigInvalid,
+        RequestInvalid, PolicyViolation, VersionMismatch, MetadataUnavailable.
         """
         change = partial(changed, changes, definitions=DEFINITIONS, check=check_config)
-        await self._change_topic(name, change, is_dry_run=is_dry_run)
+        await self._change_topic(name, _guarded(version, change), is_dry_run=is_dry_run)
 
     async def replace_topic(
         self, name: str, configs: Mapping[str, str], *, is_dry_run: bool = False
@@ -137,14 +151,24 @@ class Configurations:
         return _settings(GROUP_DEFINITIONS, self._groups.overrides(group_id), defaults)
 
     async def change_group(
-        self, group_id: str, changes: Sequence[ConfigChange], *, is_dry_run: bool = False
+        self,
+        group_id: str,
+        changes: Sequence[ConfigChange],
+        *,
+        is_dry_run: bool = False,
+        version: str = "",
     ) -> None:
         """Change some settings of a group, leave the others.
 
-        Raises GroupIdInvalid, ConfigInvalid, RequestInvalid, MetadataUnavailable.
+        `version`: only if `version_of` its overrides is that. Raises GroupIdInvalid, ConfigInvalid,
+        RequestInvalid, VersionMismatch, MetadataUnavailable.
         """
         change = partial(changed, changes, definitions=GROUP_DEFINITIONS, check=check_group_config)
-        await self._groups.change(group_id, change, is_validated_only=is_dry_run)
+        await self._groups.change(group_id, _guarded(version, change), is_validated_only=is_dry_run)
+
+    def version_of_group(self, group_id: str) -> str:
+        """See `version_of`."""
+        return version_of(self._groups.overrides(group_id))
 
     async def replace_group(
         self, group_id: str, configs: Mapping[str, str], *, is_dry_run: bool = False
@@ -153,6 +177,24 @@ class Configurations:
         await self._groups.change(
             group_id, lambda _overrides: dict(configs), is_validated_only=is_dry_run
         )
+
+
+def version_of(overrides: Mapping[str, str]) -> str:
+    """Names a state of overrides: equal ones have the same name, also after a change and back."""
+    return sha256(json.dumps(sorted(overrides.items())).encode()).hexdigest()[:16]
+
+
+def _guarded(version: str, change: Change) -> Change:
+    """`change`, refused unless it finds overrides of this version."""
+
+    def guarded(overrides: Mapping[str, str]) -> Mapping[str, str]:
+        if version and version_of(overrides) != version:
+            raise VersionMismatch(
+                "the settings were changed in the meantime: read them again, and decide anew"
+            )
+        return change(overrides)
+
+    return guarded
 
 
 def _settings(

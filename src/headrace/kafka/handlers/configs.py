@@ -142,7 +142,7 @@ async def _change(node: Node, resource: Any, *, is_dry_run: bool) -> None:
     changes = [
         ConfigChange(item.name, item.config_operation, item.value) for item in resource.configs
     ]
-    services = {
+    services: dict[int, Callable[..., Awaitable[None]]] = {
         TOPIC_RESOURCE: node.configurations.change_topic,
         BROKER_RESOURCE: node.settings.change,
         GROUP_RESOURCE: node.configurations.change_group,

@@ -1,0 +1,94 @@
+"""Redrives of dead letters over HTTP, as tasks.
+
+Invariants: one implementation, `headrace dead redrive`, which runs in a process of its own: a Kafka
+client reaches every broker's partitions, and its transactions make each record come once, however
+often a redrive is cancelled, lost with its broker, or started again, here or on the command line.
+Its memory and its CPU time are not the broker's. One redrive of a topic at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.services.background_tasks import RUNNING, TooManyTasks
+from headrace.errors import HeadraceError
+from headrace.http.background import TaskOperations
+from headrace.http.operations import TOPIC, Call, Json, fields, integer, text
+from headrace.http.problems import Contradiction
+from headrace.runtime.child_process import run_python
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
+    from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
+
+RATE_MAX: Final = 1_000_000
+RUNNING_MAX: Final = 4
+"""Processes at a time."""
+
+
+class RedriveFailed(HeadraceError):
+    """The redrive has ended before its end: what it had sent by then stays sent."""
+
+
+class RedriveOperations:
+    """The operations on redrives."""
+
+    def __init__(self, node: Node, tasks: BackgroundTasks) -> None:
+        self._node = node
+        self._tasks = tasks
+        body = fields(
+            ["topic"],
+            topic=TOPIC,
+            to=TOPIC,
+            group=text(255, 1),
+            reason=text(1_000, 1),
+            rate=integer(1, RATE_MAX),
+            dry_run={"type": "boolean"},
+        )
+        summary = "Send the records of a dead letter topic back, each once, as a task."
+        self.operations = TaskOperations(tasks, "redrive", summary, body, self._begin).operations
+
+    async def _begin(self, call: Call) -> BackgroundTask:
+        body = call.body
+        name = self._node.topics.get(body["topic"]).name
+        if "to" in body:
+            self._node.topics.get(body["to"])
+        running = [task for task in self._tasks.list("redrive") if task.state == RUNNING]
+        if any(task.asked["topic"] == name for task in running):
+            raise Contradiction(f"a redrive of {name} runs already: cancel it, or wait for its end")
+        if len(running) >= RUNNING_MAX:
+            raise TooManyTasks(f"{RUNNING_MAX} redrives run on this broker: wait for one to end")
+        host, port = self._node.kafka_address
+        arguments = ["-m", "headrace", f"--bootstrap={host}:{port}", "dead", "redrive"]
+        arguments += [
+            f"--{option}={body[option]}"
+            for option in ("to", "group", "reason", "rate")
+            if option in body
+        ]
+        arguments += ["--dry-run"] if body.get("dry_run") else []
+        arguments += ["--lines", "--", name]
+
+        async def work(task: BackgroundTask) -> None:
+            await _follow(task, arguments)
+
+        return self._tasks.start("redrive", body, work)
+
+
+async def _follow(task: BackgroundTask, arguments: list[str]) -> None:
+    """Run the command; its lines are the task's progress, and the last one its result."""
+
+    def take(line: str) -> None:
+        told: Json = json.loads(line)
+        if "done" in told:
+            task.progress = told
+        else:
+            task.add(told, len(line))
+
+    try:
+        code, errors = await run_python(arguments, take)
+    except OSError as error:
+        raise RedriveFailed(f"no process can be started for it: {error}") from error
+    if code:
+        said = " ".join(errors.replace("headrace: ", "", 1).split())
+        raise RedriveFailed(f"{said[:1_000] or 'it ended'} (exit code {code})")

@@ -1,0 +1,59 @@
+"""A process that is started for one piece of work, and ends with whoever started it.
+
+Invariants: no shell: arguments are passed as they are. A caller that is cancelled asks the process
+to end (SIGTERM), and kills it where it does not. What it prints to stderr is kept up to a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+END_TIMEOUT_S: Final = 10.0
+LINE_BYTES_MAX: Final = 1024 * 1024
+ERROR_BYTES_MAX: Final = 16 * 1024
+
+
+async def run_python(arguments: Sequence[str], take_line: Callable[[str], None]) -> tuple[int, str]:
+    """Run this interpreter with `arguments`; (exit code, the end of what it said on stderr).
+
+    `take_line` gets each line of stdout as it comes. Raises OSError where it cannot be started.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, limit=LINE_BYTES_MAX
+    )
+    try:
+        errors, _ = await asyncio.gather(_tail(process), _lines(process, take_line))
+        return await process.wait(), errors
+    finally:
+        if process.returncode is None:
+            await asyncio.shield(_end(process))
+
+
+async def _lines(process: asyncio.subprocess.Process, take_line: Callable[[str], None]) -> None:
+    assert process.stdout is not None
+    while line := await process.stdout.readline():
+        take_line(line.decode(errors="replace").rstrip("\n"))
+
+
+async def _tail(process: asyncio.subprocess.Process) -> str:
+    assert process.stderr is not None
+    kept = b""
+    while data := await process.stderr.read(ERROR_BYTES_MAX):
+        kept = (kept + data)[-ERROR_BYTES_MAX:]
+    return kept.decode(errors="replace")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    process.terminate()
+    try:
+        async with asyncio.timeout(END_TIMEOUT_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
