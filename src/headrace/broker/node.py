@@ -165,10 +165,7 @@ class Node:
         )
         self.configurations = Configurations(self.topics, self.group_configs, config)
         self.settings.attach(self.topics.defaults_changed, lambda: listeners_text(self.endpoints))
-        self.compactor = (
-            Compactor(self.topics, environment, config) if shared_ledgers is None else None
-        )
-        """None where brokers share the ledgers."""
+        self.compactor = Compactor(self.topics, environment, config)
 
     def _prepare_shares(self, environment: Environment) -> None:
         self.timers = TimerPartitions(
@@ -248,8 +245,7 @@ class Node:
         self.tasks.spawn(self.transactions.run(), "transactions")
         if self.evidence is not None:
             self.tasks.spawn(self.evidence.look_at_start(), "ledgers and facts")
-        if self.compactor is not None:
-            self.tasks.spawn(self.compactor.run(), "compaction")
+        self.tasks.spawn(self.compactor.run(), "compaction")
         if self.sweep is not None:
             self.tasks.spawn(self.sweep.run(), "sweep")
         if self.replication is not None:

@@ -304,8 +304,6 @@ class Metrics(Collector):
 
     def _compaction(self) -> Iterable[Metric]:
         compactor = self._node.compactor
-        if compactor is None:
-            return
         yield _gauge(
             "headrace_compaction_dirty_ratio",
             "The largest part of a partition that compaction has not seen.",

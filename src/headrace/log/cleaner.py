@@ -16,6 +16,7 @@ batches were removed.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.errors import (
@@ -23,13 +24,12 @@ from headrace.errors import (
     DataCorrupt,
     HeadraceError,
     LedgerUnknown,
-    StorageUnavailable,
+    NotOwner,
 )
 from headrace.log.aborted_index import ENTRIES_MAX, AbortedIndex
 from headrace.log.compaction import KEYS_MAX, AbortedRanges, Compaction, KeyMap, check_left
 from headrace.log.reading import load_index
 from headrace.log.segment import Segment, producers_behind
-from headrace.log.tiering import discard
 from headrace.metadata.facts import LedgerLink
 from headrace.records.batch import HEADER_SIZE, iterate_headers, read_header
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.records.batch import BatchHeader, Buffer
     from headrace.storage.ledger import LedgerId
+
+logger = logging.getLogger(__name__)
 
 READ_BYTES: Final = 128 * 1024
 """At once: what is read is taken apart without a pause, while clients wait."""
@@ -167,7 +169,7 @@ class Cleaner:
         self._unpaused_records = 0
         self._read_bytes = 0
         self._written_bytes = 0
-        self._replaced: list[LedgerId] = []
+        self._replaced: list[Segment] = []
 
     async def run(self) -> Round:
         """Compact once. Raises what storage and metadata raise, DataCorrupt; then nothing is lost,
@@ -178,7 +180,7 @@ class Cleaner:
         try:
             compaction = await self._compact(segments, now_ms)
             removed = 0 if compaction is None else compaction.removed_records
-        except _Stopped:
+        except (_Stopped, NotOwner):
             is_complete = False
         except BatchCorrupt as error:
             raise DataCorrupt(
@@ -191,10 +193,11 @@ class Cleaner:
             if error.fields.get("ledger") in named and _is_served(self._log):
                 raise
             is_complete = False
-        return Round(self._read_bytes, self._written_bytes, removed, self._replaced, is_complete)
+        replaced = [segment.ledger for segment in self._replaced]
+        return Round(self._read_bytes, self._written_bytes, removed, replaced, is_complete)
 
     @property
-    def replaced(self) -> Sequence[LedgerId]:
+    def replaced(self) -> Sequence[Segment]:
         """Ledgers that the chain no longer names by now, also after an error."""
         return self._replaced
 
@@ -324,6 +327,8 @@ class Cleaner:
             "compacted": log.name.encode(),
             "topic": log.upkeep.chain.topic_id.hex.encode(),
             "epoch": b"%d" % log.leader_epoch,
+            "base": b"%d" % group[0].base_offset,
+            "end": b"%d" % group[-1].end_offset,
         }
         ledger = await store.create(labels, log.config.copies)
         new = Segment(ledger, group[0].base_offset, group[0].leader_epoch)
@@ -332,11 +337,6 @@ class Cleaner:
             is_changed = await self._write(group, new, compaction)
             if is_changed or len(group) > 1:
                 await self._finish(group, new, compaction)
-            is_late = self._environment.clock.now_ns() - begin_ns > self._build_ns_max
-            if is_late and self._environment.is_shared:
-                raise StorageUnavailable(
-                    f"{log.name}: a compacted ledger took too long to write: the round is dropped"
-                )
         except BaseException:
             # Never in a chain, so it can go; if it stays, it is an orphan.
             self._environment.tasks.spawn(self._drop(ledger), "drop of a compacted ledger")
@@ -344,7 +344,7 @@ class Cleaner:
         if not is_changed and len(group) == 1:
             await self._drop(ledger)
             return
-        await self._swap(group, new)
+        await self._swap(group, new, begin_ns)
 
     async def _drop(self, ledger: LedgerId) -> None:
         try:
@@ -419,7 +419,7 @@ class Cleaner:
         at = segments.index(group[0])
         return segments[at : at + len(group)] == group
 
-    async def _swap(self, group: list[Segment], new: Segment) -> None:
+    async def _swap(self, group: list[Segment], new: Segment, begin_ns: int) -> None:
         log, environment = self._log, self._environment
         link = LedgerLink(
             new.ledger,
@@ -437,6 +437,10 @@ class Cleaner:
             if not self._is_unchanged(group):
                 is_swapped = False
                 return
+            if environment.is_shared and environment.clock.now_ns() - begin_ns > self._build_ns_max:
+                is_swapped = False  # the sweep may be about to take it for an orphan
+                logger.warning("%s: a compacted ledger took too long to write: dropped", log.name)
+                return
             await log.upkeep.chain.replace([segment.ledger for segment in group], link)
             at = log.segments.index(group[0])
             log.segments[at : at + len(group)] = [new]
@@ -452,9 +456,7 @@ class Cleaner:
             for segment in group:
                 log.indexes.forget(segment)
             log.indexes.note(new)
-        if environment.is_shared:
-            discard(group, environment.tier, self._store)
-        self._replaced += [segment.ledger for segment in group]
+        self._replaced += group
 
 
 def _without(index: AbortedIndex, dropped_markers: set[int]) -> AbortedIndex:

@@ -50,15 +50,23 @@ def discard(gone: list[Segment], tier: Tier | None, store: LedgerStore) -> None:
 
 
 def to_offload(log: PartitionLog) -> list[Segment]:
-    """Sealed ledgers that hold records and have no copy yet, from old to new."""
+    """Sealed ledgers that hold records and have no copy yet, from old to new.
+
+    Of a compacted topic those that compaction has seen: it would replace the others soon.
+    """
     if not log.config.is_remote_enabled:
         return []
     # Sealed for the chain, too: it learns of it last.
-    sealed = {link.ledger for link in log.upkeep.chain.fact.ledgers if link.is_sealed}
+    fact = log.upkeep.chain.fact
+    sealed = {link.ledger for link in fact.ledgers if link.is_sealed}
+    end_offset = (fact.cleaned_offset or 0) if log.config.is_compacted else log.end_offset
     return [
         segment
         for segment in log.segments
-        if segment.end_position and not segment.is_offloaded and segment.ledger in sealed
+        if segment.end_position
+        and not segment.is_offloaded
+        and segment.ledger in sealed
+        and segment.end_offset <= end_offset
     ]
 
 

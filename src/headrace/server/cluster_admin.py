@@ -115,9 +115,13 @@ class Orphan(NamedTuple):
     @classmethod
     def of(cls, record: LedgerRecord) -> Orphan:
         """From what the metadata say, which anybody may have written."""
+        custom = record.custom
         partition, epoch = (
-            record.custom.get(label, b"").decode(errors="replace")[:300]
-            for label in ("partition", "epoch")
+            value.decode(errors="replace")[:300]
+            for value in (
+                custom.get("partition", custom.get("compacted", b"")),
+                custom.get("epoch", b""),
+            )
         )
         return cls(int(record.ledger), partition, epoch, record.created_ms)
 
@@ -298,7 +302,7 @@ class ClusterAdmin:
                 _check_chain(name, chain, picture.owners.get(key), records, findings)
         facts = await read_facts(self._metadata)
         unnamed = [record for ledger, record in sorted(records.items()) if ledger not in used]
-        kept = audit(facts, unnamed).kept
+        kept = audit(facts, unnamed, set(records)).kept
         findings.orphans = [Orphan.of(record) for record in unnamed if record.ledger not in kept]
         findings.problems += _lost_facts(picture, repairs)
         findings.under_replicated = list(under_replicated(picture, chains, records))

@@ -188,9 +188,9 @@ class Bench:
             if self.random.random() < 0.5:
                 await self.restart()
         self.store.calls_left = self.metadata.puts_left = None
-        for ledger in cleaner.replaced:
-            if ledger in await self.store.all_ledgers():
-                await self.store.delete(ledger)
+        for segment in cleaner.replaced:
+            if segment.ledger in await self.store.all_ledgers():
+                await self.store.delete(segment.ledger)
 
     async def read(self, offset: int, bytes_max: int) -> dict[int, tuple[bytes, bytes | None]]:
         """As a client that reads committed records does."""

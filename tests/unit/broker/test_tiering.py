@@ -23,8 +23,8 @@ from headrace.log.tiering import (
     to_drop,
 )
 from headrace.metadata.memory import MemoryMetadataStore
-from headrace.records.batch import check_batch
-from headrace.records.codec import Record, encode_batch
+from headrace.records.batch import check_batch, iterate_headers
+from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.objects.blob_store import BlobLimits, BlobStore
@@ -66,9 +66,11 @@ class Bench:
     def __init__(self, inner: MemoryLedgerStore, storage: Storage, clock: StillClock) -> None:
         self.inner, self.storage, self.clock = inner, storage, clock
 
-    async def append(self, value: bytes, timestamp_ms: int | None = None) -> None:
+    async def append(
+        self, value: bytes, timestamp_ms: int | None = None, key: bytes | None = None
+    ) -> None:
         at = self.clock.ms if timestamp_ms is None else timestamp_ms
-        batch = encode_batch([Record(0, at, None, value, [])])
+        batch = encode_batch([Record(0, at, key, value, [])])
         while (appended := self.log.append(batch, check_batch(batch))) is None:
             await self.log.ready.wait()
         await appended.completion.wait()
@@ -121,11 +123,11 @@ async def bench(**configs: str):
         ({"local.retention.bytes": "10", "retention.bytes": "-1"}, True),
         ({"local.retention.bytes": "10", "retention.bytes": "9"}, False),
         ({"local.retention.bytes": "-1", "retention.bytes": "9"}, False),
-        ({"cleanup.policy": "compact"}, False),
-        ({"cleanup.policy": "compact,delete"}, False),
+        ({"cleanup.policy": "compact"}, True),
+        ({"cleanup.policy": "compact,delete"}, True),
     ],
 )
-def test_local_retention_stays_within_retention_and_compacted_topics_stay_here(configs, is_legal):
+def test_local_retention_stays_within_retention_whatever_the_policy(configs, is_legal):
     on = {"remote.storage.enable": "true", **configs}
     check_tiering(configs, {}, has_objects=True)  # off: what it says of tiers means nothing
     if is_legal:
@@ -348,3 +350,90 @@ def test_a_deleted_topic_takes_its_objects_along_also_where_its_log_was_never_re
             assert b.inner.list() == []
 
     asyncio.run(main())
+
+
+# --- compacted topics ----------------------------------------------------------------------------
+
+
+async def table(made: Bench) -> dict[bytes, bytes]:
+    found, offset = {}, made.log.log_start_offset
+    while offset < made.log.high_watermark:
+        data = bytes(await read(made.log, made.tier, offset, 1))
+        for at, header in iterate_headers(data):
+            found |= {record.key: record.value for record in decode_batch(data, at)}
+            offset = header.last_offset + 1
+    return found
+
+
+async def write_table(made: Bench, turn: int) -> dict[bytes, bytes]:
+    """Each key once, in a ledger of its own."""
+    rows = {b"k%d" % number: b"%d.%d" % (number, turn) for number in range(3)}
+    for key, value in rows.items():
+        await made.append(value, key=key)
+    await made.log.upkeep.roll_now()
+    return rows
+
+
+def test_a_compacted_topic_is_offloaded_when_it_is_compacted_and_objects_are_replaced() -> None:
+    async def run() -> None:
+        async with bench(
+            cleanup_policy="compact", local_retention_ms="0", min_cleanable_dirty_ratio="0.1"
+        ) as made:
+            compactor, tiering = made.node.compactor, made.node.tiering
+            await write_table(made, 0)
+            rows = await write_table(made, 1)
+            await tiering.round()
+            assert not await made.objects(), "what compaction has not seen stays here"
+            await compactor.round()
+            assert len(made.log.segments) == 2  # the compacted ledger, and the open one
+            await write_table(made, 2)
+            await compactor.round()
+            made.clock.ms += 5
+            await tiering.round()
+            await tiering.round()
+            before = await made.objects()
+            assert len(before) == 1
+            rows = await write_table(made, 3)
+            reading = made.log.segments[0].ledger
+            await compactor.round()
+            assert before <= await made.objects(), "a read that is under way ends"
+            assert await made.tier.read(reading, 0, 10)
+            assert await table(made) == rows
+            made.clock.ms += 61_000
+            await compactor.round()
+            await tiering.round()
+            after = await made.objects()
+            assert after
+            assert not after & before
+            assert await table(made) == rows
+
+    asyncio.run(run())
+
+
+def test_compaction_reads_what_lies_in_object_storage_alone_and_waits_while_that_is_away() -> None:
+    async def run() -> None:
+        async with bench(
+            cleanup_policy="compact", local_retention_ms="0", min_cleanable_dirty_ratio="0.1"
+        ) as made:
+            compactor, tiering = made.node.compactor, made.node.tiering
+            for turn in range(3):
+                await write_table(made, turn)
+                await compactor.round()
+            made.clock.ms += 5
+            await tiering.round()
+            await write_table(made, 3)
+            made.clock.ms += 5
+            await tiering.round()
+            assert not made.log.segments[0].is_local
+            named = [segment.ledger for segment in made.log.segments]
+            made.storage.is_away = True
+            await compactor.round()
+            assert compactor.failures
+            assert [segment.ledger for segment in made.log.segments] == named
+            made.storage.is_away = False
+            rows = await write_table(made, 4)
+            await compactor.round()
+            assert made.log.segments[0].ledger not in named
+            assert await table(made) == rows
+
+    asyncio.run(run())

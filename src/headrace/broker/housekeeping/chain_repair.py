@@ -6,6 +6,10 @@ itself where it begins and ends, in its first batch and its footer, and what doe
 problem for an operator. What a chain names beside ledgers (the start of the log, copies in object
 storage) is not in the ledgers: the log then starts with the oldest one that is left, and records
 that were trimmed lately may show again until retention drops them once more.
+
+A compacted ledger that is whole takes the place of all ledgers whose offsets it covers, the newest
+first. Never the other way: compaction removes a tombstone once the ledgers before it are compacted,
+so with one of those as it was before, what the tombstone deleted would come back.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from headrace.broker.housekeeping.fact_audit import Audit, Facts, audit, read_label
+from headrace.broker.housekeeping.fact_audit import Audit, Facts, Label, audit, read_label
 from headrace.broker.housekeeping.ledger_evidence import (
     NumbersLedgers,
     holds_lost_records,
@@ -33,6 +37,7 @@ from headrace.metadata.facts import (
 )
 from headrace.metadata.store import ABSENT, MetadataStore
 from headrace.records.batch import HEADER_SIZE, read_header
+from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +45,7 @@ if TYPE_CHECKING:
 
     from headrace.metadata.facts import PartitionKey
     from headrace.runtime.clock import Clock
-    from headrace.storage.ledger import LedgerId, LedgerRecord, LedgerStore
+    from headrace.storage.ledger import LedgerRecord, LedgerStore
 
 
 @dataclass(slots=True)
@@ -88,13 +93,18 @@ class RepairableLedgers:
     """Ledgers by the partition that they were made for."""
 
     def __init__(self, records: Sequence[LedgerRecord]) -> None:
-        self.by_key: dict[PartitionKey, list[tuple[int, LedgerRecord]]] = {}
+        self.by_key: dict[PartitionKey, list[tuple[Label, LedgerRecord]]] = {}
         for record in records:
             label = read_label(record.custom)
-            if label is not None:
-                self.by_key.setdefault(label.key, []).append((label.epoch, record))
+            # A compacted ledger that is not closed was in no chain, and its writer may still live.
+            if label is not None and (label.covers is None or record.is_closed):
+                self.by_key.setdefault(label.key, []).append((label, record))
         for ledgers in self.by_key.values():
-            ledgers.sort(key=lambda one: (one[0], one[1].ledger))
+            ledgers.sort(key=lambda one: (one[0].epoch, one[1].ledger))
+
+    def compacted(self, key: PartitionKey) -> list[LedgerId]:
+        """The compacted ledgers of a partition, from old to new."""
+        return [record.ledger for label, record in self.by_key.get(key, ()) if label.covers]
 
 
 class ChainRepairer:
@@ -145,7 +155,8 @@ class ChainRepairer:
         if repairs.topics and not is_plan:
             facts, found = await self._look(records)
         ledgers = RepairableLedgers(records)
-        for key in sorted({*found.missing, *found.suspects}, key=lambda one: (one[0].hex, one[1])):
+        damaged = {*found.missing, *found.suspects, *found.proved}
+        for key in sorted(damaged, key=lambda one: (one[0].hex, one[1])):
             chain = facts.chains.get(key)
             topic = facts.topics[key[0]]
             if topic.is_deleted or not await self._is_damaged(key, chain, found, ledgers):
@@ -181,7 +192,7 @@ class ChainRepairer:
             return True
         suspects = [
             record.ledger
-            for _epoch, record in ledgers.by_key.get(key, ())
+            for _label, record in ledgers.by_key.get(key, ())
             if record.ledger in found.suspects[key] and record.is_closed
         ]
         for ledger in suspects:
@@ -192,7 +203,8 @@ class ChainRepairer:
     async def _look(self, records: Sequence[LedgerRecord]) -> tuple[Facts, Audit]:
         facts = await read_facts(self._metadata)
         named = facts.named
-        return facts, audit(facts, [one for one in records if one.ledger not in named])
+        unnamed = [one for one in records if one.ledger not in named]
+        return facts, audit(facts, unnamed, {one.ledger for one in records})
 
     async def _rebuild(
         self, repair: ChainRepair, ledgers: RepairableLedgers, *, is_plan: bool, accept_loss: bool
@@ -200,21 +212,24 @@ class ChainRepairer:
         """Make the chain out of what it names for sure and what the ledgers say."""
         links = [link for link in repair.fact.ledgers if link.is_sealed]
         known = {link.ledger for link in links}
-        newest = max(known, default=-1)
+        compacted = ledgers.compacted(repair.key)
+        newest = max(known.difference(compacted), default=-1)
         is_new = not repair.fact.ledgers
-        for epoch, record in ledgers.by_key.get(repair.key, ()):
-            if record.ledger in known or (not is_new and record.ledger < newest):
-                continue  # trimmed
-            repair.fact.leader_epoch = max(repair.fact.leader_epoch, epoch)
+        for label, record in ledgers.by_key.get(repair.key, ()):
+            is_trimmed = not is_new and label.covers is None and record.ledger < newest
+            if record.ledger in known or is_trimmed:
+                continue
+            repair.fact.leader_epoch = max(repair.fact.leader_epoch, label.epoch)
             if is_plan and not record.is_closed:
                 repair.open_ledgers.append(record.ledger)
                 continue
-            link = await self._link(record.ledger, epoch)
+            link = await self._link(record.ledger, label)
             if link is not None and (link.end_offset or 0) > repair.fact.log_start_offset:
                 links.append(link)
+        links = _without_replaced(links, compacted)
         for before, after in pairwise(links):
             end = before.end_offset or 0
-            if after.base_offset < end:
+            if after.base_offset < end or after.leader_epoch < before.leader_epoch:
                 repair.problem = f"ledgers {before.ledger} and {after.ledger} overlap"
                 return
             repair.lost_records += after.base_offset - end
@@ -231,8 +246,9 @@ class ChainRepairer:
             start = max(start, links[0].base_offset)
         repair.fact = replace(repair.fact, ledgers=links, log_start_offset=start)
 
-    async def _link(self, ledger: LedgerId, epoch: int) -> LedgerLink | None:
-        """What the chain says of a ledger, read from the ledger; None of an empty one."""
+    async def _link(self, ledger: LedgerId, label: Label) -> LedgerLink | None:
+        """What the chain says of a ledger, read from the ledger; None of an empty one, and of a
+        compacted one that is not whole."""
         try:
             info = await self._store.recover(ledger)
         except LedgerUnknown:
@@ -240,7 +256,11 @@ class ChainRepairer:
         if not info.end:
             return None
         first = read_header(await self._store.read(ledger, 0, HEADER_SIZE))
+        is_compacted = label.covers is not None
+        epoch = first.leader_epoch if is_compacted else label.epoch
         segment = Segment(ledger, first.base_offset, epoch)
+        if is_compacted and info.footer is None:
+            return None
         if info.footer is None:
             now_ms = self._clock.now_ms()
             await segment.load_by_scan(self._store, info.end, ProducerState(), now_ms)
@@ -249,6 +269,8 @@ class ChainRepairer:
             segment.end_offset, segment.end_position = footer.end_offset, info.end
             segment.first_append_ms = footer.first_append_ms
             segment.max_timestamp_ms = footer.offset_index.max_timestamp_ms
+            if is_compacted and label.covers != (segment.base_offset, segment.end_offset):
+                return None
         return LedgerLink(
             ledger,
             segment.base_offset,
@@ -258,6 +280,25 @@ class ChainRepairer:
             segment.end_offset,
             segment.max_timestamp_ms,
         )
+
+
+def _without_replaced(links: list[LedgerLink], compacted: list[LedgerId]) -> list[LedgerLink]:
+    """These by offset, without those that a compacted one, or a newer compacted one, covers.
+
+    `compacted`: from old to new.
+    """
+    age = {ledger: at for at, ledger in enumerate(compacted)}
+    kept: list[LedgerLink] = []
+    for link in sorted(links, key=lambda one: age.get(LedgerId(one.ledger), -1), reverse=True):
+        if not any(_overlaps(other, link) for other in kept if other.ledger in age):
+            kept.append(link)
+    return sorted(kept, key=lambda one: one.base_offset)
+
+
+def _overlaps(one: LedgerLink, other: LedgerLink) -> bool:
+    assert one.end_offset is not None, "it is sealed"
+    assert other.end_offset is not None, "it is sealed"
+    return one.base_offset < other.end_offset and other.base_offset < one.end_offset
 
 
 def _after_last_gap(links: list[LedgerLink]) -> list[LedgerLink]:

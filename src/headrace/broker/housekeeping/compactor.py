@@ -6,8 +6,9 @@ partition delays that partition alone. The ledgers that a round replaced are del
 it, so that reads which are under way end; after a crash they are orphans, which the next start
 collects.
 
-Over ledgers that brokers share (BookKeeper) compaction does not run: what repairs a lost chain
-there goes by the labels of ledgers, and could not tell a compacted ledger from those it replaced.
+Over ledgers that brokers share (BookKeeper) this broker deletes no ledger that was replaced, since
+a former owner might still believe in it: the sweep does (`ledger_garbage`), after its grace. Their
+copies in object storage go here.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt, HeadraceError, LedgerUnknown
 from headrace.log.cleaner import Cleaner, dirt, is_due
+from headrace.log.tiering import discard
 
 if TYPE_CHECKING:
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.topics.topics import Topics
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
+    from headrace.log.segment import Segment
     from headrace.storage.ledger import LedgerId
 
 log = logging.getLogger(__name__)
 
 PARTITION_REST_MS = 600_000
 """After a failure that is one partition's own, such as damaged bytes."""
+BUILD_MS_MAX = 15 * 60 * 1000
+"""How long a compacted ledger may stay out of the chain, where the sweep deletes orphans."""
 PAUSE_S = 0.005
 """As long as the work before it takes."""
 DELETE_DELAY_NS = 60 * 10**9
@@ -62,7 +67,7 @@ class Compactor:
         self._config = config
         self._pace = _RatePace(config)
         self._resting: dict[str, int] = {}
-        self._replaced: dict[LedgerId, int] = {}
+        self._replaced: dict[LedgerId, tuple[Segment, int]] = {}
         """Ledgers to delete, and when (monotonic)."""
         self.rounds = 0
         self.failures = 0
@@ -131,7 +136,11 @@ class Compactor:
     async def _compact(self, partition: PartitionLog) -> None:
         now_ms = self._clock.now_ms()
         cleaner = Cleaner(
-            partition, self._environment, self._pace, keys_max=self._config.compaction_keys_max
+            partition,
+            self._environment,
+            self._pace,
+            keys_max=self._config.compaction_keys_max,
+            build_ms_max=min(BUILD_MS_MAX, self._config.sweep_grace_ms // 4),
         )
         try:
             if self._is_active_overdue(partition, now_ms):
@@ -163,11 +172,17 @@ class Compactor:
                 )
         finally:
             due_ns = self._clock.now_ns() + DELETE_DELAY_NS
-            self._replaced |= dict.fromkeys(cleaner.replaced, due_ns)
+            self._replaced |= {one.ledger: (one, due_ns) for one in cleaner.replaced}
 
     async def _delete_replaced(self) -> None:
         now_ns = self._clock.now_ns()
-        for ledger in [one for one, due_ns in self._replaced.items() if due_ns <= now_ns]:
+        due = [segment for segment, due_ns in self._replaced.values() if due_ns <= now_ns]
+        if self._environment.is_shared:
+            discard(due, self._environment.tier, self._environment.store)
+            for segment in due:
+                del self._replaced[segment.ledger]
+            return
+        for ledger in [segment.ledger for segment in due]:
             try:
                 await self._environment.store.delete(ledger)
             except LedgerUnknown:

@@ -6,6 +6,11 @@ end. So a ledger with records that no chain names was trimmed, belongs to a dele
 proves that a fact was lost. A topic that was deleted has left the greatest epoch in its chains
 (`log.fencing`). Ledgers that are written beside a chain, for another purpose, must not carry the
 label `partition`.
+
+A compacted ledger carries `compacted` instead, and which offsets it covers. It is whole before the
+chain names it, in the place of ledgers that end where the chain has got to. So one that covers more
+than its chain does, or that covers a ledger which the chain names and which does not exist, proves
+that the chain is too old. Any other that no chain names was never swapped in, or was replaced.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from uuid import UUID
 from headrace.log.fencing import EPOCH_OF_DELETED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from headrace.metadata.facts import OwnerFact, PartitionFact, PartitionKey, TopicFact
     from headrace.storage.ledger import LedgerId, LedgerRecord
@@ -31,15 +36,20 @@ class Label(NamedTuple):
     epoch: int
     is_ahead: bool = False
     """Made by the next owner of a planned move, before its epoch was in the chain."""
+    covers: tuple[int, int] | None = None
+    """Of a compacted ledger: the offsets, from and up to, whose records it has."""
 
 
 def read_label(labels: Mapping[str, bytes]) -> Label | None:
     """What the labels say; None where they do not, since anybody may have written them."""
     try:
         topic_id = UUID(hex=labels["topic"].decode())
-        name, _, number = labels["partition"].decode().rpartition("-")
+        is_compacted = "compacted" in labels
+        partition = labels["compacted" if is_compacted else "partition"]
+        name, _, number = partition.decode().rpartition("-")
+        covers = (int(labels["base"]), int(labels["end"])) if is_compacted else None
         is_ahead = "ahead" in labels
-        return Label((topic_id, int(number)), name, int(labels["epoch"]), is_ahead)
+        return Label((topic_id, int(number)), name, int(labels["epoch"]), is_ahead, covers)
     except (KeyError, ValueError):
         return None
 
@@ -71,31 +81,36 @@ class Audit:
 
     missing: dict[PartitionKey, list[LedgerId]] = field(default_factory=dict)
     """Partitions whose chain was lost, with the ledgers that were made for them."""
-    suspects: dict[PartitionKey, dict[LedgerId, int]] = field(default_factory=dict)
-    """Ledgers, and their epochs, later than all in their chain. With records in them the chain is
+    suspects: dict[PartitionKey, dict[LedgerId, Label]] = field(default_factory=dict)
+    """Ledgers, and their labels, later than all in their chain. With records in them the chain is
     too old; without, their maker died before it had entered them."""
     proved: set[PartitionKey] = field(default_factory=set)
-    """Partitions among these whose chain is too old, as far as labels and lengths tell."""
+    """Partitions whose chain is too old, as far as labels and lengths tell."""
     lost_topics: dict[UUID, str] = field(default_factory=dict)
     """Topics whose fact was lost, with the name in their ledgers' labels; "" if there is none."""
     kept: set[LedgerId] = field(default_factory=set)
     """Ledgers of living or lost partitions, which may be all that is left of these."""
 
 
-def audit(facts: Facts, unnamed: Iterable[LedgerRecord]) -> Audit:
-    """Compare the facts with the ledgers that no chain names."""
+def audit(
+    facts: Facts, unnamed: Iterable[LedgerRecord], stored: Collection[int] | None = None
+) -> Audit:
+    """Compare the facts with the ledgers that no chain names.
+
+    `stored`: all ledgers that exist, listed before the facts were read; None: not known.
+    """
     found = Audit()
     deleted = {key[0] for key, chain in facts.chains.items() if _is_closed(chain)}
     for record in sorted(unnamed, key=lambda one: one.ledger):
         label = read_label(record.custom)
-        if label is None:
-            continue
+        if label is None or (label.covers is not None and not record.is_closed):
+            continue  # not ours, or not finished, so in no chain
         if label.key[0] not in facts.topics:
             if label.key[0] not in deleted and not record.is_empty:
                 found.lost_topics[label.key[0]] = label.topic_name
                 found.kept.add(record.ledger)
             continue
-        _compare(found, record, label, facts.chains.get(label.key))
+        _compare(found, record, label, facts.chains.get(label.key), stored)
     for key, chain in facts.chains.items():
         if key[0] not in facts.topics and key[0] not in deleted and chain.ledgers:
             found.lost_topics.setdefault(key[0], "")
@@ -116,20 +131,60 @@ def _is_closed(chain: PartitionFact) -> bool:
     return chain.leader_epoch >= EPOCH_OF_DELETED
 
 
-def is_after(ledger: int, epoch: int, chain: PartitionFact) -> bool:
+def is_after(ledger: int, label: Label, chain: PartitionFact) -> bool:
     """Whether a ledger that `chain` does not name was made after all that it knows."""
-    return epoch > chain.leader_epoch or all(ledger > link.ledger for link in chain.ledgers)
+    if label.covers is not None:
+        return label.covers[1] > _sealed_end(chain)
+    return label.epoch > chain.leader_epoch or all(ledger > link.ledger for link in chain.ledgers)
 
 
-def _compare(found: Audit, record: LedgerRecord, label: Label, chain: PartitionFact | None) -> None:
+def _sealed_end(chain: PartitionFact) -> int:
+    """The offset up to which the ledgers of a chain are sealed."""
+    end = chain.end_offset_or_none
+    last = chain.ledgers[-1].base_offset if chain.ledgers else 0
+    return max(chain.log_start_offset, last) if end is None else end
+
+
+def _is_needed(
+    ledger: int, covers: tuple[int, int], chain: PartitionFact, stored: Collection[int] | None
+) -> bool:
+    """Whether a compacted ledger has records of ledgers that its chain names, and that are lost.
+
+    Ledgers that replaced this one since `stored` was listed are newer than it.
+    """
+    return stored is not None and any(
+        link.ledger not in stored
+        and link.ledger < ledger
+        and link.local_deleted_ms is None
+        and covers[0] <= link.base_offset < covers[1]
+        for link in chain.ledgers
+    )
+
+
+def _compare(
+    found: Audit,
+    record: LedgerRecord,
+    label: Label,
+    chain: PartitionFact | None,
+    stored: Collection[int] | None,
+) -> None:
     """Take in a ledger that the chain of its partition does not name."""
     if chain is None:
         found.missing.setdefault(label.key, []).append(record.ledger)
         found.kept.add(record.ledger)
-    elif not _is_closed(chain) and is_after(record.ledger, label.epoch, chain):
+    elif _is_closed(chain):
+        return
+    elif label.covers is not None:
+        is_later = is_after(record.ledger, label, chain)
+        if is_later:
+            found.suspects.setdefault(label.key, {})[record.ledger] = label
+        if is_later or _is_needed(record.ledger, label.covers, chain, stored):
+            found.kept.add(record.ledger)
+            found.proved.add(label.key)
+    elif is_after(record.ledger, label, chain):
         if record.is_empty:
             return
-        found.suspects.setdefault(label.key, {})[record.ledger] = label.epoch
+        found.suspects.setdefault(label.key, {})[record.ledger] = label
         found.kept.add(record.ledger)
         # Of a chain that names nothing, all that went before may have been trimmed.
         has_order = bool(chain.ledgers) or not chain.log_start_offset

@@ -144,10 +144,11 @@ class LedgerEvidence:
         named = {link.ledger for link in fact.ledgers}
         return [
             ledger
-            for ledger, epoch in suspects.items()
+            for ledger, label in suspects.items()
             if ledger not in named
-            and is_after(ledger, epoch, fact)
-            and await holds_lost_records(self._store, ledger, fact)
+            and is_after(ledger, label, fact)
+            # A compacted ledger says itself which offsets it covers.
+            and (label.covers or await holds_lost_records(self._store, ledger, fact))
         ]
 
     async def first(self) -> Audit:
@@ -176,7 +177,7 @@ class LedgerEvidence:
     async def _look(self) -> Audit:
         ledgers = await self._store.ledger_ids()  # before the chains, which only grow ledgers
         facts = await read_facts(self._metadata)
-        return audit(facts, await unnamed_in(self._store, ledgers, facts))
+        return audit(facts, await unnamed_in(self._store, ledgers, facts), set(ledgers))
 
     async def check_ids(self) -> None:
         """Raises FactMissing where ledgers are stored whose ids would be given again."""

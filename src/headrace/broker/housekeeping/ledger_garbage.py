@@ -93,7 +93,8 @@ class LedgerGarbageCollector:
         used = {ledger for chain in facts.living.values() for ledger in chain.local_ledgers}
         records = await self._store.records_of([one for one in ledgers if one not in used])
         named = facts.named
-        found = self.found = audit(facts, [one for one in records if one.ledger not in named])
+        unnamed = [one for one in records if one.ledger not in named]
+        found = self.found = audit(facts, unnamed, set(ledgers))
         kept = await self._confirm(found, facts)
         by_topic = {
             record.ledger: label.key[0]
@@ -118,7 +119,10 @@ class LedgerGarbageCollector:
         kept = set(found.kept)
         for key, suspects in found.suspects.items():
             chain = facts.chains[key]
-            for ledger, epoch in suspects.items():
+            for ledger, label in suspects.items():
+                epoch = label.epoch
+                if label.covers is not None:
+                    continue
                 # Of an epoch that is over: no broker is about to enter it into the chain.
                 if epoch < chain.leader_epoch and not await holds_lost_records(
                     self._store, ledger, chain

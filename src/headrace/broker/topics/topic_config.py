@@ -343,11 +343,6 @@ def check_tiering(
             " with --objects"
         )
     config = log_config(configs)
-    if not config.is_deleted_by_retention or "compact" in configs.get("cleanup.policy", ""):
-        raise ConfigInvalid(
-            "remote.storage.enable=true goes with cleanup.policy=delete alone: a compacted topic"
-            " stays where it is"
-        )
     for name, local, whole in (
         ("ms", config.local_retention_ms, config.retention_ms),
         ("bytes", config.local_retention_bytes, config.retention_bytes),
