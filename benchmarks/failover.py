@@ -1,6 +1,7 @@
 """How long partitions of a cluster stand still: brokers killed and stopped, ten thousand moved.
 
-    python -m benchmarks.failover [--rounds 10] [--partitions 10000] [--moved 50]
+    python -m benchmarks.failover [--rounds 10] [--partitions 10000] [--moved 50] [--rate 300]
+        [--storage-rounds 2] [--zookeepers 3]
 
 Invariants: real brokers over a real ZooKeeper and real bookies, all on this machine; an
 idempotent producer (librdkafka) writes to every partition, and its longest pause is the figure.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -29,6 +31,8 @@ from headrace.dev_cluster.parts import find_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from headrace.dev_cluster.processes import ServerProcess
 
 PARTITIONS = 6
 SETTLE_S = 6.0
@@ -58,40 +62,75 @@ def pauses(brokers: Brokers, rounds: int, how: str) -> list[float]:
     return found
 
 
-def moves(brokers: Brokers, rounds: int, partitions: int, zookeeper: str) -> dict[str, list[float]]:
-    """Seconds for which each partition that moved stood still: its longest pause, all rounds
-    together, sorted. In each round one broker is stopped and comes back, is drained and gets its
-    share again (`undrain`), is killed and comes back (`return after kill`)."""
-    topic = f"moves-{time.time_ns()}"
-    _create(brokers, topic, partitions)
-    load = Load(brokers.bootstrap, topic, partitions)
-    load.wait_acked(50)
-    found: dict[str, list[float]] = {}
+class Moves:
+    """What each partition's clients wait for: of those that moved, the longest time that one record
+    took to be acknowledged. The load leaves the processors time: it sends `rate` records a second,
+    and so sees a pause up to `partitions / rate` seconds shorter than it was."""
 
-    def measure(how: str, change: Callable[[], object], wait_s: float) -> None:
-        before = brokers.leaders(topic)
+    def __init__(self, brokers: Brokers, partitions: int, rate: int, under: DevCluster) -> None:
+        self._brokers = brokers
+        self._under = under
+        self._topic = f"moves-{time.time_ns()}"
+        _create(brokers, self._topic, partitions)
+        self._load = Load(brokers.bootstrap, self._topic, partitions, rate)
+        self._load.wait_acked(20)
+        self.found: dict[str, list[float]] = {}
+
+    def _measure(self, how: str, change: Callable[[], object], wait_s: float) -> None:
+        """Of the partitions that moved; of all where none did."""
+        before = self._brokers.leaders(self._topic)
         began = time.monotonic()
         change()
         time.sleep(wait_s)
-        load.wait_acked(20)
-        moved = [part for part, leader in brokers.leaders(topic).items() if leader != before[part]]
-        found.setdefault(how, []).extend(load.gaps_s(began, moved))
+        self._load.wait_acked(3)
+        after = self._brokers.leaders(self._topic)
+        moved = [part for part, leader in after.items() if leader != before[part]]
+        waits = self._load.waits_s(began, moved or list(after))
+        self.found.setdefault(how, []).extend(waits)
+        print(how, _percentiles(sorted(waits)), f"load {os.getloadavg()[0]:.0f}", flush=True)
 
-    def drain(broker_id: int, *options: str) -> None:
+    def _drain(self, broker_id: int, *options: str) -> None:
         command = [sys.executable, "-m", "headrace.cli.main", "cluster", "drain", *options]
-        subprocess.run([*command, str(broker_id), "--zookeeper", zookeeper], check=True)
+        address = self._under.zookeeper_addresses
+        subprocess.run([*command, str(broker_id), "--zookeeper", address], check=True)
 
-    for number in range(rounds):
+    def _back(self, server: ServerProcess) -> None:
+        server.start()
+        self._under.wait_ready(server)
+
+    def brokers(self, number: int) -> None:
+        """One broker is stopped and comes back, is drained and gets its share again (`undrain`), is
+        killed and comes back."""
+        brokers = self._brokers
         victim = number % len(brokers.by_id) + 1
-        measure("stop", brokers.by_id[victim].stop, 0)
-        measure("return", partial(brokers.add, victim), SETTLE_S)
-        measure("drain", partial(drain, victim), SETTLE_S)
-        measure("undrain", partial(drain, victim, "--undo"), SETTLE_S)
-        measure("kill -9", brokers.by_id[victim].kill, SETTLE_S)
-        measure("return after kill", partial(brokers.add, victim), SETTLE_S)
-    load.stop()
-    load.check(brokers.bootstrap)
-    return {how: sorted(gaps) for how, gaps in found.items()}
+        self._measure("stop", brokers.by_id[victim].stop, 0.5)
+        self._measure("return", partial(brokers.add, victim), SETTLE_S)
+        self._measure("drain", partial(self._drain, victim), SETTLE_S)
+        self._measure("undrain", partial(self._drain, victim, "--undo"), SETTLE_S)
+        self._measure("kill -9", brokers.by_id[victim].kill, SETTLE_S)
+        self._measure("return after kill", partial(brokers.add, victim), SETTLE_S)
+
+    def storage(self, number: int) -> None:
+        """A bookie and the ensemble's leader are killed, and come back."""
+        bookie = self._under.bookies[number % len(self._under.bookies)]
+        self._measure("bookie killed", bookie.kill, SETTLE_S)
+        self._measure("bookie back", partial(self._back, bookie), SETTLE_S)
+        if len(self._under.zookeepers) > 1:
+            leader = next(one for one in self._under.zookeepers if _is_leader(one))
+            self._measure("ZooKeeper's leader killed", leader.kill, SETTLE_S)
+            self._back(leader)
+
+    def close(self) -> None:
+        """End the load. What was acknowledged must be there, once, in order."""
+        self._load.stop()
+        self._load.check(self._brokers.bootstrap)
+
+
+def _is_leader(zookeeper: ServerProcess) -> bool:
+    with socket.create_connection((zookeeper.host, zookeeper.port), 5) as connection:
+        connection.sendall(b"srvr")
+        with connection.makefile("rb") as answer:
+            return b"Mode: leader" in answer.read()
 
 
 def _percentiles(gaps: list[float]) -> dict[str, float]:
@@ -135,26 +174,35 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--moved", type=int, default=50, help="partitions that move; 0: none")
+    parser.add_argument("--rate", type=int, default=300, help="records a second while they move")
+    parser.add_argument("--storage-rounds", type=int, default=0, help="bookies killed")
+    parser.add_argument("--zookeepers", type=int, default=1)
     parser.add_argument("--how", default="kill,stop")
     asked = parser.parse_args()
     figures: dict[str, object] = {"session_ms": SESSION_MS, "rounds": asked.rounds}
     figures["load_average"] = os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="headrace-failover-") as name:
         folder = Path(name)
-        with DevCluster(folder / "cluster", ClusterOptions(bookie_count=4), find_parts()) as under:
-            brokers = Brokers(folder, under.zookeeper.address, 3)
+        options = ClusterOptions(bookie_count=4, zookeeper_count=asked.zookeepers)
+        with DevCluster(folder / "cluster", options, find_parts()) as under:
+            brokers = Brokers(folder, under.zookeeper_addresses, 3)
             try:
                 if asked.moved:
-                    address = under.zookeeper.address
-                    gaps = moves(brokers, asked.rounds, asked.moved, address)
-                    figures["moved"] = {how: _percentiles(gaps[how]) for how in gaps}
+                    moves = Moves(brokers, asked.moved, asked.rate, under)
+                    for number in range(asked.rounds):
+                        moves.brokers(number)
+                    for number in range(asked.storage_rounds):
+                        moves.storage(number)
+                    moves.close()
+                    found = moves.found
+                    figures["moved"] = {how: _percentiles(sorted(found[how])) for how in found}
                     print("moved", figures["moved"], flush=True)
                 for how in filter(None, asked.how.split(",")):
-                    found = sorted(pauses(brokers, asked.rounds, how))
+                    gaps = sorted(pauses(brokers, asked.rounds, how))
                     figures[how] = {
-                        "median_s": round(statistics.median(found), 3),
-                        "max_s": round(found[-1], 3),
-                        "all_s": [round(value, 3) for value in found],
+                        "median_s": round(statistics.median(gaps), 3),
+                        "max_s": round(gaps[-1], 3),
+                        "all_s": [round(value, 3) for value in gaps],
                     }
                     print(how, figures[how], flush=True)
                 if asked.partitions:

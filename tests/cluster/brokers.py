@@ -80,7 +80,7 @@ class Load:
         self.sent_at: dict[int, list[float]] = {number: [] for number in range(partitions)}
         self.acked_at: dict[int, list[float]] = {number: [] for number in range(partitions)}
         self.errors: list[object] = []
-        self._thread = threading.Thread(target=self._run, name="load")
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

@@ -208,7 +208,7 @@ class Node:
             self.config,
             self.metadata,
             self.topics,
-            self._resigned,
+            (lambda topic, n: self.coordinators.preload(topic.name, n), self._resigned),
             incarnation,
             self.clock,
             self.tasks,

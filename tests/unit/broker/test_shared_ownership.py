@@ -655,6 +655,26 @@ def test_a_coordinator_that_was_away_at_the_deletion_shows_no_old_progress() -> 
     run(scenario)
 
 
+def test_a_new_owner_of_groups_progress_reads_it_before_a_client_asks() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.ensure_internal(OFFSETS_TOPIC)
+        await one.topics.create("t", 1)
+        number = one.groups.partition_for("g")
+        internal = one.topics.get(OFFSETS_TOPIC)
+        await until(lambda: one.ownership.leader(internal, number).broker in {1, 2})
+        owner = one if one.ownership.leader(internal, number).broker == 1 else two
+        other = two if owner is one else one
+        await until(lambda: owner.ownership.is_mine(owner.topics.get(OFFSETS_TOPIC), number))
+        await until(lambda: "t" in owner.topics.by_name)
+        command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, 7)])
+        assert (await owner.groups.commit(command)).results[0].error is None
+        await cluster.kill(owner.config.broker_id)
+        await until(lambda: any("g" in m.groups for m in other.groups.shards.machines()))
+
+    run(scenario)
+
+
 def test_progress_that_is_newer_than_a_coordinators_picture_is_shown() -> None:
     """A new owner's news of topics may be behind a commit that the former owner took."""
 

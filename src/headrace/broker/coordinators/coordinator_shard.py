@@ -322,6 +322,11 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
 
     # --- loading -----------------------------------------------------------------------------
 
+    def preload(self) -> None:
+        """Begin the first load before a command asks for it."""
+        if self._load_count == 0:
+            self._start_loading()
+
     async def _wait_loaded(self) -> HeadraceError | None:
         if self._closed_with is None and self._load_count == 0:
             self._start_loading()

@@ -1,13 +1,14 @@
 """The coordinators of one kind on this broker: a shard for each partition of their internal topic.
 
 Invariants: knows which partition a key lives in (Kafka's hash), opens a shard when its first
-command comes, and closes it when this broker no longer owns the partition. What the machines do is
-their own. `CoordinatorRegistry` lists the kinds that there are, so that the node treats all of them
-alike: groups, transactions.
+command comes or its partition has records here, and closes it when this broker no longer owns the
+partition. What the machines do is their own. `CoordinatorRegistry` lists the kinds that there are,
+so that the node treats all of them alike: groups, transactions.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard, Refusable
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from headrace.coordination.machine import Machine
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
 
 REMEMBERED_KEYS_MAX = 10_000
 """Keys whose partition is remembered: hashing 30 characters costs 3 us."""
@@ -119,6 +122,13 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
             return command.refused(error)
         return await shard.submit(command)
 
+    def preload(self, partition: int) -> None:
+        """This broker owns the partition, which has records: read them before a client waits."""
+        try:
+            self.shard(partition).preload()
+        except HeadraceError as error:  # it was given up meanwhile, or the broker stops
+            log.debug("%s-%d is not read ahead of its clients: %s", self.topic, partition, error)
+
     def resign(self, partition: int) -> None:
         """This broker no longer owns the partition: clients are sent elsewhere."""
         shard = self._shards.pop(partition, None)
@@ -146,6 +156,12 @@ class CoordinatorRegistry:
     def __iter__(self) -> Any:
         """All kinds."""
         return iter(self._kinds.values())
+
+    def preload(self, topic: str, partition: int) -> None:
+        """This broker owns a partition with records, of an internal topic or any other."""
+        shards = self._kinds.get(topic)
+        if shards is not None:
+            shards.preload(partition)
 
     def resign(self, topic: str, partition: int) -> None:
         """This broker no longer owns a partition, of an internal topic or any other."""

@@ -65,13 +65,14 @@ class SharedOwnership:
         config: BrokerConfig,
         metadata: MetadataStore,
         topics: Topics,
-        resigned: Callable[[Topic, int], None],
+        events: tuple[Callable[[Topic, int], None], Callable[[Topic, int], None]],
         incarnation: str,
         clock: Clock,
         tasks: Tasks,
         slots: Sequence[int] = (),
     ) -> None:
-        """`resigned(topic, partition)` is told before a partition is given up.
+        """`events`: `(loaded, resigned)`, each called with topic and partition: when the log of one
+        with records has been read, and before one is given up.
 
         `slots`: the ids of all brokers, alive or not, where each keeps its partitions in a folder
         of its own: then a partition stays with its first owner, and waits for it if it must.
@@ -80,7 +81,7 @@ class SharedOwnership:
         self._config = config
         self._metadata = metadata
         self._topics = topics
-        self._resigned = resigned
+        self._loaded, self._resigned = events
         self._incarnation = incarnation
         self._clock = clock
         self._tasks = tasks
@@ -98,7 +99,15 @@ class SharedOwnership:
         self._mine: dict[PartitionKey, PartitionLog] = {}
         self._chains = ChainWatch(metadata, self._mine, self._look_at)
         self._moving = HandOvers(
-            *(self._me, incarnation, self._mine, self.view, self._facts, self._waiter, resigned)
+            *(
+                self._me,
+                incarnation,
+                self._mine,
+                self.view,
+                self._facts,
+                self._waiter,
+                self._resigned,
+            )
         )
         self._ended: dict[PartitionKey, int] = {}
         """The epochs of tenures that ended here: none is begun twice in one life, since steps of
@@ -377,12 +386,16 @@ class SharedOwnership:
         )
         return epoch + 1
 
-    async def _warm(self, served: PartitionLog, *, is_in_use: bool) -> None:
+    async def _warm(
+        self, topic: Topic, number: int, served: PartitionLog, *, is_in_use: bool
+    ) -> None:
         """Read the log at once: the first client should not have to wait for it, nor for the
         first ledger of a partition that is in use."""
         async with self._loads:
             try:
                 await served.wait_loaded()
+                if self.is_mine(topic, number) and served.high_watermark > served.log_start_offset:
+                    self._loaded(topic, number)
                 if is_in_use:
                     served.upkeep.require_active()
             except NotOwner as error:  # no fault, and one for each partition of a lost session
@@ -405,7 +418,7 @@ class SharedOwnership:
         served.on_lost = partial(self._look_at, key)
         if waiting is not None:
             served.upkeep.begin_turn()
-        loading = self._warm(served, is_in_use=waiting is not None)
+        loading = self._warm(topic, number, served, is_in_use=waiting is not None)
         self._tasks.spawn(loading, f"load {served.name}")
         log.debug("%s is served here since epoch %d", served.name, leader_epoch)
 
