@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from headrace.broker.node import Node
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
 TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
@@ -174,7 +174,7 @@ async def incremental_alter_configs(node: Node, request: Any, _context: Context)
     return await _alter(node, request, _change)
 
 
-HANDLERS = {
+HANDLERS: dict[int, Handler] = {
     apis.DESCRIBE_CONFIGS: describe_configs,
     apis.ALTER_CONFIGS: alter_configs,
     apis.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.node import Node
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.messages import ConsumerGroupHeartbeatRequest
     from headrace.kafka.wire.schema import Answer
 
@@ -132,7 +132,7 @@ async def consumer_group_describe(node: Node, request: Any, _context: Context) -
     return {"groups": [_group(group, with_operations=with_operations) for group in described]}
 
 
-HANDLERS = {
+HANDLERS: dict[int, Handler] = {
     apis.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
     apis.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
 }

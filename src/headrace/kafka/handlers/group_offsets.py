@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.node import Node
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
 TOPIC_IDS_SINCE = 10
@@ -197,7 +197,7 @@ async def offset_delete(node: Node, request: Any, _context: Context) -> Answer:
     }
 
 
-HANDLERS = {
+HANDLERS: dict[int, Handler] = {
     apis.OFFSET_COMMIT: offset_commit,
     apis.OFFSET_FETCH: offset_fetch,
     apis.OFFSET_DELETE: offset_delete,

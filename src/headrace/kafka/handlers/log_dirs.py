@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from headrace.broker.node import Node
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
 LOG_DIR = "ledgers"
@@ -78,4 +78,4 @@ async def describe_log_dirs(node: Node, request: Any, _context: Context) -> Answ
     return {"error_code": 0, "results": [result]}
 
 
-HANDLERS = {apis.DESCRIBE_LOG_DIRS: describe_log_dirs}
+HANDLERS: dict[int, Handler] = {apis.DESCRIBE_LOG_DIRS: describe_log_dirs}

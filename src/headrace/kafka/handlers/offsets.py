@@ -29,7 +29,7 @@ from headrace.log.tiering import (
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
     from headrace.log.partition_log import PartitionLog
 
@@ -154,7 +154,7 @@ async def delete_records(node: Node, request: Any, _context: Context) -> Answer:
     return {"topics": topics}
 
 
-HANDLERS = {
+HANDLERS: dict[int, Handler] = {
     apis.LIST_OFFSETS: list_offsets,
     apis.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
     apis.DELETE_RECORDS: delete_records,

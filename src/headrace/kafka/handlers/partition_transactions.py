@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.broker.node import Node
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
 
@@ -55,6 +55,6 @@ async def describe_producers(node: Node, request: Any, _context: Context) -> Ans
     return {"topics": topics}
 
 
-HANDLERS = {
+HANDLERS: dict[int, Handler] = {
     apis.DESCRIBE_PRODUCERS: describe_producers,
 }

@@ -12,7 +12,7 @@ from headrace.records.identifiers import TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.messages import InitProducerIdRequest
     from headrace.kafka.wire.schema import Answer
 
@@ -75,4 +75,4 @@ async def _init_transactional(
     return reply.producer_id, reply.producer_epoch
 
 
-HANDLERS = {apis.INIT_PRODUCER_ID: init_producer_id}
+HANDLERS: dict[int, Handler] = {apis.INIT_PRODUCER_ID: init_producer_id}

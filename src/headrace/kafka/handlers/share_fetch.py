@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.node import Node
     from headrace.broker.topics.topic import Topic
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.leader_hints import LeaderHint
     from headrace.kafka.wire.schema import Answer
 
@@ -407,7 +407,7 @@ def _refused(error: HeadraceError) -> Answer:
     }
 
 
-HANDLERS = {
+HANDLERS: dict[int, Handler] = {
     apis.SHARE_FETCH: share_fetch,
     apis.SHARE_ACKNOWLEDGE: share_acknowledge,
 }

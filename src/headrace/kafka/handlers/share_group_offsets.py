@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.node import Node
     from headrace.broker.services.share_group_administration import SharePosition
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
 UNKNOWN = -1
@@ -202,7 +202,7 @@ async def delete_share_group_state(node: Node, request: Any, _context: Context) 
     return await _each(request, forget)
 
 
-HANDLERS = {
+HANDLERS: dict[int, Handler] = {
     apis.DESCRIBE_SHARE_GROUP_OFFSETS: describe_share_group_offsets,
     apis.ALTER_SHARE_GROUP_OFFSETS: alter_share_group_offsets,
     apis.DELETE_SHARE_GROUP_OFFSETS: delete_share_group_offsets,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.node import Node
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
 
@@ -121,7 +121,7 @@ async def share_group_describe(node: Node, request: Any, _context: Context) -> A
     return {"groups": groups}
 
 
-HANDLERS = {
+HANDLERS: dict[int, Handler] = {
     apis.SHARE_GROUP_HEARTBEAT: share_group_heartbeat,
     apis.SHARE_GROUP_DESCRIBE: share_group_describe,
 }

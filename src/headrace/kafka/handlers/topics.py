@@ -17,7 +17,7 @@ from headrace.kafka.handlers.configs import described_topic_configs
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import TopicFact
 
@@ -109,7 +109,7 @@ async def create_partitions(node: Node, request: Any, _context: Context) -> Answ
     return {"results": results}
 
 
-HANDLERS = {
+HANDLERS: dict[int, Handler] = {
     apis.CREATE_TOPICS: create_topics,
     apis.DELETE_TOPICS: delete_topics,
     apis.CREATE_PARTITIONS: create_partitions,

@@ -19,7 +19,7 @@ from headrace.records.identifiers import OFFSETS_TOPIC
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.coordination.groups.commands import CommitReply
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
 ADDING_SINCE = 5
@@ -104,4 +104,4 @@ def _code(error: HeadraceError | None) -> int:
     return code_of(error)
 
 
-HANDLERS = {apis.TXN_OFFSET_COMMIT: txn_offset_commit}
+HANDLERS: dict[int, Handler] = {apis.TXN_OFFSET_COMMIT: txn_offset_commit}

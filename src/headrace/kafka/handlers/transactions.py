@@ -35,7 +35,7 @@ from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
-    from headrace.kafka.handlers.context import Context
+    from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
 FENCED_SINCE = 2
@@ -269,7 +269,7 @@ async def list_transactions(node: Node, request: Any, _context: Context) -> Answ
     }
 
 
-HANDLERS = {
+HANDLERS: dict[int, Handler] = {
     apis.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
     apis.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
     apis.END_TXN: end_txn,
