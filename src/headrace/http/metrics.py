@@ -366,6 +366,11 @@ class Metrics(Collector):
         yield _counter(
             "headrace_delayed_delivered", "Delayed records delivered.", timers.delivered_total
         )
+        yield _counter(
+            "headrace_delayed_refused",
+            "Delayed records that were due and could not be read: the log names each.",
+            timers.refused_total,
+        )
         yield HistogramMetricFamily(
             "headrace_delayed_lateness_seconds",
             "From the time at which a record was due to its append.",

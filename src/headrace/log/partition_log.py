@@ -189,6 +189,19 @@ class PartitionLog:
                 return Appended(duplicate.base_offset, self.safe_when(duplicate.base_offset))
         return self._append(batch, header, active, now_ms)
 
+    def append_accepted(self, batch: Buffer, header: BatchHeader) -> Appended | None:
+        """Append records that were accepted before, as delayed ones; None as for `append`.
+
+        Limits of the topic may have changed since, and are not checked, nor is the sequence: the
+        caller sends each once and in order. Raises what storage says.
+        """
+        active = self.active
+        if self.ready is not None or active is None:
+            self.check_failure()
+            self.upkeep.require_active()
+            return None
+        return self._append(batch, header, active, self._clock.now_ms())
+
     def append_by_coordinator(self, batch: Buffer, header: BatchHeader) -> Appended | None:
         """Append what a coordinator writes into a producer's transaction, without a sequence; None
         as for `append`. Raises ProducerFenced, TransactionUnverified, and what storage says."""

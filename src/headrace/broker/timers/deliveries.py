@@ -3,6 +3,9 @@
 Invariants: one task appends for one partition, so sequences come in order. Before it appends, it
 asks the log which sequences that has: what is there already is not appended again, whether it came
 before a crash, a takeover or a failed append.
+The limits of the topic are those of the time at which a record was accepted: a record that was
+acknowledged is delivered, also where the topic would refuse it now. A record that cannot be read
+any more is refused after a minute (log, metric), and its sequence is kept by an empty batch.
 """
 
 from __future__ import annotations
@@ -12,17 +15,26 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from headrace.errors import HeadraceError, NotOwner, StorageUnavailable, TopicUnknown
+from headrace.broker.timers.timer_bodies import StoredTimer
+from headrace.errors import (
+    DataCorrupt,
+    HeadraceError,
+    NotOwner,
+    Rejected,
+    StorageUnavailable,
+    TopicUnknown,
+)
 from headrace.log.producer_state import SEQUENCE_END
 from headrace.records.attributes import DELAY, DELIVER_AT, HALF
 from headrace.records.batch import read_header
 from headrace.records.bodies import Sequenced, decode_body, encode_bodies, encode_body
-from headrace.records.compression import codec_of_name
+from headrace.records.compression import LZ4, codec_of_name
+from headrace.records.rewriting import empty_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.broker.timers.timer_bodies import StoredTimer, TimerBodies
+    from headrace.broker.timers.timer_bodies import TimerBodies
     from headrace.coordination.timers.commands import Deliver
     from headrace.log.log_config import LogConfig
     from headrace.log.partition_log import PartitionLog
@@ -38,13 +50,17 @@ BATCH_BYTES: Final = 256 * 1024
 CHUNK_RECORDS: Final = 500
 RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 2.0
+REFUSED_AFTER: Final = 30
+"""Attempts to read a record, about a minute: the storage may yet recover."""
+LATE_MS: Final = 1_000
+"""A record that is later than this gets the time of its delivery, from which retention counts."""
 PRODUCER_EPOCH: Final = 0
 _HALF: Final = HALF.encode()
 _DELAY: Final = DELAY.encode()
 
 
 class Deliveries:
-    """Of one partition. `delivered_total`: records; `lateness`: in ns, of each."""
+    """Of one partition. `delivered_total`, `refused_total`: records; `lateness`: in ns, of each."""
 
     def __init__(
         self,
@@ -62,7 +78,12 @@ class Deliveries:
         self._queue: deque[tuple[Deliver, Callable[[int], None]]] = deque()
         self._is_running = False
         self._is_closed = False
+        self._unread_rounds = 0
+        """Attempts in a row that failed because a record could not be read."""
+        self._expected: int | None = None
+        """The last sequence in the log, as long as no append of this round has failed."""
         self.delivered_total = 0
+        self.refused_total = 0
 
     def add(self, effect: Deliver, done: Callable[[int], None]) -> None:
         """Append the records of `effect`; `done(upto)` when they are durable."""
@@ -97,7 +118,7 @@ class Deliveries:
                     await asyncio.sleep(retry_s)
                     retry_s = min(retry_s * 2, RETRY_S_MAX)
                     continue
-                retry_s = RETRY_S
+                retry_s, self._unread_rounds = RETRY_S, 0
                 for _ in round_:
                     self._queue.popleft()
                 for effect, done in round_:
@@ -111,12 +132,11 @@ class Deliveries:
         """Append what the log lacks of `effects`, and wait until it is durable."""
         completions: list[Completion] = []
         await self._data.wait_loaded()
+        self._expected = self._data.producers.last_sequence(effects[0].producer_id)
         for effect in effects:
             done = self._count_there(effect)
             for at in range(done, len(effect.offsets), CHUNK_RECORDS):
-                offsets = effect.offsets[at : at + CHUNK_RECORDS]
-                found = await self._bodies.get(offsets)
-                timers = [found[offset] for offset in offsets]
+                timers = await self._read(effect.offsets[at : at + CHUNK_RECORDS])
                 completions += await self._append(effect.producer_id, effect.first + at, timers)
         for completion in completions:
             await completion.wait()
@@ -136,22 +156,51 @@ class Deliveries:
         """Of a last sequence outside the effect: it lies before it, or all of it is there."""
         return 0 if count > SEQUENCE_END // 2 else 2**62
 
+    async def _read(self, offsets: Sequence[int]) -> list[StoredTimer | None]:
+        """The records at `offsets`, None for those that are refused."""
+        try:
+            found = await self._bodies.get(offsets)
+        except (DataCorrupt, Rejected):
+            self._unread_rounds += 1
+            if self._unread_rounds < REFUSED_AFTER:
+                raise
+        else:
+            return [found[offset] for offset in offsets]
+        return [await self._read_or_refuse(offset) for offset in offsets]
+
+    async def _read_or_refuse(self, offset: int) -> StoredTimer | None:
+        try:
+            return (await self._bodies.get([offset]))[offset]
+        except (DataCorrupt, Rejected) as error:
+            self.refused_total += 1
+            log.error(  # noqa: TRY400 - the reason is in the message
+                "%s: the delayed record at offset %d of its timer log is not delivered, because it"
+                " cannot be read: %s; those after it are delivered; send it again if it is needed",
+                self._data.name,
+                offset,
+                error,
+            )
+            return None
+
     async def _append(
-        self, producer_id: int, first: int, timers: Sequence[StoredTimer]
+        self, producer_id: int, first: int, timers: Sequence[StoredTimer | None]
     ) -> list[Completion]:
         completions: list[Completion] = []
         at = 0
         bytes_max = min(BATCH_BYTES, self._data.config.max_message_bytes * 3 // 4)
         while at < len(timers):
-            size, upto = 0, at
-            while upto < len(timers) and (upto == at or size < bytes_max):
-                size += len(timers[upto].body)
-                upto += 1
-            if upto > at + 1 and size > bytes_max:
-                upto -= 1
-            batch = self._encode(producer_id, first + at, timers[at:upto])
+            size, together = 0, list[StoredTimer]()
+            for timer in timers[at:]:
+                if timer is None or (together and size + len(timer.body) > bytes_max):
+                    break
+                together.append(timer)
+                size += len(timer.body)
+            if together:
+                batch = self._encode(producer_id, first + at, together)
+            else:
+                batch = _placeholder(producer_id, first + at)
             completions.append(await self._append_batch(batch))
-            at = upto
+            at += max(len(together), 1)
         return completions
 
     def _encode(self, producer_id: int, first: int, timers: Sequence[StoredTimer]) -> bytes:
@@ -161,22 +210,39 @@ class Deliveries:
         timed: list[tuple[int, bytes]] = []
         for timer in timers:
             due_ms = timer.due_ms or now_ms
-            time_ms = now_ms if config.is_log_append_time else max(min(due_ms, now_ms), least_ms)
+            is_due_now = now_ms - LATE_MS <= due_ms <= now_ms and not config.is_log_append_time
+            time_ms = max(due_ms, least_ms) if is_due_now else now_ms
             timed.append((time_ms, _delivered(timer.body, due_ms)))
             self._lateness.add(max(now_ms - due_ms, 0) * 1_000_000)
         producer = Sequenced(producer_id, PRODUCER_EPOCH, first % SEQUENCE_END)
-        return encode_bodies(timed, producer, _codec(config), log_append=config.is_log_append_time)
+        is_append_time, codec = config.is_log_append_time, _codec(config)
+        batch = encode_bodies(timed, producer, codec, log_append=is_append_time)
+        if len(batch) > config.max_message_bytes and not codec:
+            # It was within the limit when it came, perhaps compressed.
+            batch = encode_bodies(timed, producer, LZ4, log_append=is_append_time)
+        return batch
 
     async def _append_batch(self, batch: bytes) -> Completion:
         header = read_header(batch)
         while True:
-            appended = self._data.append(batch, header)
+            if self._data.producers.last_sequence(header.producer_id) != self._expected:
+                # This batch must not be stored without the ones before it.
+                raise StorageUnavailable(f"an append to {self._data.name} has failed")
+            appended = self._data.append_accepted(batch, header)
             if appended is not None:
+                self._expected = self._data.producers.last_sequence(header.producer_id)
                 return appended.completion
             ready = self._data.ready
             if ready is None or self._is_closed:
                 raise StorageUnavailable(f"{self._data.name} cannot be written now")
             await ready.wait()
+
+
+def _placeholder(producer_id: int, first: int) -> bytes:
+    """A batch without records that takes the sequence of one that is refused."""
+    producer = Sequenced(producer_id, PRODUCER_EPOCH, first % SEQUENCE_END)
+    body = encode_body(None, None, [])
+    return empty_batch(read_header(encode_bodies([(0, body)], producer, 0, log_append=False)))
 
 
 def _delivered(body: bytes, due_ms: int) -> bytes:

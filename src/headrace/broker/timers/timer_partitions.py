@@ -113,7 +113,7 @@ class TimerPartitions:
         self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
         self._polls: dict[str, list[asyncio.Event]] = {}
         self.lateness = Histogram()
-        self._delivered_before = 0
+        self._delivered_before = self._refused_before = 0
         """By partitions that are served here no longer."""
 
     # --- hosting -----------------------------------------------------------------------------
@@ -155,11 +155,16 @@ class TimerPartitions:
                 if (
                     data.is_loaded
                     and data.upkeep.chain.fact.has_companion(CompanionKind.TIMERS)
-                    and (topic.id, number) not in self._hosted
+                    and not self._is_hosted(topic, number, data)
                     and not self._is_opening(topic, number)
                     and ownership.is_mine(topic, number)
                 ):
                     self._environment.tasks.spawn(self._open(topic, number), f"timers {data.name}")
+
+    def _is_hosted(self, topic: Topic, number: int, data: PartitionLog) -> bool:
+        """Whether its timers run: those whose companion was fenced are opened again."""
+        hosted = self._hosted.get((topic.id, number))
+        return hosted is not None and hosted.serves(data)
 
     def _is_opening(self, topic: Topic, number: int) -> bool:
         lock = self._opening.get((topic.id, number))
@@ -220,14 +225,18 @@ class TimerPartitions:
         """This broker serves the partition no longer."""
         hosted = self._hosted.pop((topic.id, number), None)
         if hosted is not None:
-            self._delivered_before += hosted.deliveries.delivered_total
+            self._count_before(hosted)
             hosted.close(NotOwner(f"{hosted.data.name} is served by another broker now"))
+
+    def _count_before(self, hosted: HostedTimers) -> None:
+        self._delivered_before += hosted.deliveries.delivered_total
+        self._refused_before += hosted.deliveries.refused_total
 
     def forget_topic(self, topic_id: UUID) -> None:
         """The topic was deleted, and what waited with it."""
         for key in [key for key in self._hosted if key[0] == topic_id]:
             hosted = self._hosted.pop(key)
-            self._delivered_before += hosted.deliveries.delivered_total
+            self._count_before(hosted)
             hosted.close(TopicUnknown("the topic was deleted"))
 
     def close(self) -> None:
@@ -241,6 +250,13 @@ class TimerPartitions:
         """Records that were appended when they were due."""
         return self._delivered_before + sum(
             hosted.deliveries.delivered_total for hosted in self._hosted.values()
+        )
+
+    @property
+    def refused_total(self) -> int:
+        """Records that were due and could not be read any more."""
+        return self._refused_before + sum(
+            hosted.deliveries.refused_total for hosted in self._hosted.values()
         )
 
     def hosted(self) -> Iterator[HostedTimers]:
