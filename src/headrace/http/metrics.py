@@ -364,16 +364,18 @@ class Metrics(Collector):
         stored = sum(hosted.companion.size_bytes for hosted, _ in states)
         yield _gauge("headrace_timer_log_bytes", "Bytes of timer companion logs.", stored)
         yield _counter(
-            "headrace_delayed_delivered", "Delayed records delivered.", timers.delivered_total
+            "headrace_delayed_delivered",
+            "Delayed records delivered.",
+            timers.figures.delivered_total,
         )
         yield _counter(
             "headrace_delayed_refused",
             "Delayed records that were due and could not be read: the log names each.",
-            timers.refused_total,
+            timers.figures.refused_total,
         )
         yield HistogramMetricFamily(
             "headrace_delayed_lateness_seconds",
             "From the time at which a record was due to its append.",
-            buckets=timers.lateness.cumulative(),
-            sum_value=timers.lateness.sum_s,
+            buckets=timers.figures.lateness.cumulative(),
+            sum_value=timers.figures.lateness.sum_s,
         )

@@ -335,9 +335,12 @@ class Connection:
     def _mute(self, mute_ms: int) -> None:
         """Read no further request for so long, as Kafka does: a client that ignores the throttle
         time of its answers is held to it (KIP-219)."""
+        until_s = self._loop.time() + mute_ms / 1000
         if self._muted is not None:
+            if self._muted.when() >= until_s:
+                return  # a shorter throttle does not end a longer one
             self._muted.cancel()
-        self._muted = self._loop.call_later(mute_ms / 1000, self._unmute)
+        self._muted = self._loop.call_at(until_s, self._unmute)
         self._pause()
 
     def _unmute(self) -> None:

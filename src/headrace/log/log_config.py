@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.errors import BatchTooLarge
+from headrace.errors import BatchTooLarge, RecordInvalid
+from headrace.records.batch import CONTROL, NO_PRODUCER_ID, TRANSACTIONAL
 
 if TYPE_CHECKING:
+    from headrace.records.batch import BatchHeader
     from headrace.storage.ledger import Copies
 
 MIB = 1024 * 1024
@@ -73,4 +75,28 @@ class LogConfig:
                 " of its topic: send smaller ones, or raise the limit",
                 limit=self.max_message_bytes,
                 actual=size,
+            )
+
+    def check_content(self, header: BatchHeader, now_ms: int) -> None:
+        """Raises RecordInvalid, BatchTooLarge if the topic does not take a producer's batch."""
+        if header.attributes & CONTROL:
+            raise RecordInvalid("control batches are not accepted: the broker alone writes them")
+        if header.attributes & TRANSACTIONAL and header.producer_id == NO_PRODUCER_ID:
+            raise RecordInvalid("a transactional batch without a producer id is not accepted")
+        self.check_size(header.size)
+        if header.max_timestamp_ms > now_ms + self.timestamp_after_max_ms:
+            raise RecordInvalid(
+                f"timestamp {header.max_timestamp_ms} lies more than"
+                f" message.timestamp.after.max.ms={self.timestamp_after_max_ms} in the future",
+                is_timestamp=True,
+            )
+        if (
+            header.first_timestamp_ms >= 0
+            and now_ms - header.first_timestamp_ms > self.timestamp_before_max_ms
+            and not self.is_log_append_time  # what the producer says is not what is read
+        ):
+            raise RecordInvalid(
+                f"timestamp {header.first_timestamp_ms} lies more than"
+                f" message.timestamp.before.max.ms={self.timestamp_before_max_ms} in the past",
+                is_timestamp=True,
             )

@@ -89,15 +89,19 @@ class NamedSequences:
     def truncate(self, end_offset: int) -> None:
         """Forget the appends at and after `end_offset`: they failed."""
         changes, highest = self._changes, self._highest
+        restored: dict[str, _Highest] = {}
+        """The newest first."""
         while changes and changes[-1].offset >= end_offset:
             _, name, before, evicted = changes.pop()
             highest.pop(name, None)
-            restored = [] if before is None else [(name, before)]
+            restored.pop(name, None)
             if evicted is not None:
-                restored.append(evicted)
-            if restored:
-                # In front: in the order of use they are among the oldest, or close to it.
-                self._highest = highest = {**dict(restored), **highest}
+                restored[evicted[0]] = evicted[1]
+            if before is not None:
+                restored[name] = before
+        if restored:
+            # In front: in the order of use they are among the oldest, or close to it.
+            self._highest = {**dict(reversed(restored.items())), **highest}
 
     def encode(self) -> bytes:
         """For a footer (`docs/FORMAT.md`). Do not change: stored."""

@@ -22,7 +22,6 @@ from headrace.errors import (
     LeaderEpochFenced,
     LeaderEpochUnknown,
     LedgerLost,
-    RecordInvalid,
     TransactionUnverified,
 )
 from headrace.log.ledger_chain import LedgerChain
@@ -182,7 +181,7 @@ class PartitionLog:
             or max_ms > now_ms + config.timestamp_after_max_ms
             or first_ms < now_ms - config.timestamp_before_max_ms
         ):
-            self._check_content(header, now_ms)
+            config.check_content(header, now_ms)
         if producer_id != NO_PRODUCER_ID:
             duplicate = self.retries.check(self.producers, header, now_ms)
             if duplicate is not None:
@@ -341,30 +340,6 @@ class PartitionLog:
             active = self.segments[-1]
             stable_offset = producers.first_open(base_offset + 1)
             active.abort(header.producer_id, first_offset, base_offset, stable_offset)
-
-    def _check_content(self, header: BatchHeader, now_ms: int) -> None:
-        if header.attributes & CONTROL:
-            raise RecordInvalid("control batches are not accepted: the broker alone writes them")
-        if header.attributes & TRANSACTIONAL and header.producer_id == NO_PRODUCER_ID:
-            raise RecordInvalid("a transactional batch without a producer id is not accepted")
-        config = self.config
-        config.check_size(header.size)
-        if header.max_timestamp_ms > now_ms + config.timestamp_after_max_ms:
-            raise RecordInvalid(
-                f"timestamp {header.max_timestamp_ms} lies more than"
-                f" message.timestamp.after.max.ms={config.timestamp_after_max_ms} in the future",
-                is_timestamp=True,
-            )
-        if (
-            header.first_timestamp_ms >= 0
-            and now_ms - header.first_timestamp_ms > config.timestamp_before_max_ms
-            and not config.is_log_append_time  # what the producer says is not what is read
-        ):
-            raise RecordInvalid(
-                f"timestamp {header.first_timestamp_ms} lies more than"
-                f" message.timestamp.before.max.ms={config.timestamp_before_max_ms} in the past",
-                is_timestamp=True,
-            )
 
     def safe_when(self, offset: int) -> Completion:
         """Done when all that was appended up to `offset` is durable, or has failed."""

@@ -15,7 +15,13 @@ from headrace.broker.coordinators.delays import NoDelays
 from headrace.broker.services import admission
 from headrace.errors import StorageUnavailable
 from headrace.kafka import apis
-from headrace.kafka.error_codes import INVALID_RECORD, NONE, NOT_LEADER_OR_FOLLOWER
+from headrace.kafka.error_codes import (
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    MESSAGE_TOO_LARGE,
+    NONE,
+    NOT_LEADER_OR_FOLLOWER,
+)
 from headrace.log.reading import read
 from headrace.records.codec import Headers, Record, encode_batch, iterate_records
 from headrace.records.compression import LZ4
@@ -229,5 +235,38 @@ def test_a_topic_without_attributes_stores_a_batch_byte_for_byte():
             refused = await _ask(rig, batch)
             assert refused.error_code == INVALID_RECORD
             assert [item.batch_index for item in refused.record_errors] == [1]
+
+    asyncio.run(scenario())
+
+
+def test_nothing_of_a_batch_is_delayed_whose_rest_is_refused():
+    async def scenario() -> None:
+        async with broker() as rig:
+            future_ms = 4_000_000_000_000
+            await rig.node.topics.create("t", 1, configs=ON)
+            kept = _kept(rig)
+            batch = encode_batch(
+                [
+                    Record(0, 1_700_000_000_000, None, b"later", list(LATER)),
+                    Record(0, future_ms, None, b"now", []),
+                ]
+            )
+            answer = await _ask(rig, batch)
+            assert answer.error_code == INVALID_TIMESTAMP
+            assert kept.values == []
+
+    asyncio.run(scenario())
+
+
+def test_delayed_records_that_no_timer_log_can_store_together_are_refused(monkeypatch):
+    monkeypatch.setattr(admission, "DELAYED_BYTES_MAX", 1_000)
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1, configs=ON)
+            kept = _kept(rig)
+            answer = await _ask(rig, _batch({b"x" * 900: LATER}, codec=LZ4))
+            assert answer.error_code == MESSAGE_TOO_LARGE
+            assert kept.values == []
 
     asyncio.run(scenario())

@@ -72,3 +72,14 @@ def test_damaged_sections_are_reported():
     for bad in (data[:-1], b"\x00\x00\x00\x02" + data[4:], b""):
         with pytest.raises(DataCorrupt):
             NamedSequences.decode(bad)
+
+
+def test_names_come_back_in_their_order_of_use_when_many_appends_fail(monkeypatch):
+    monkeypatch.setattr(named_sequences, "NAMES_MAX", 3)
+    state = NamedSequences()
+    _apply(state, 1, ("a", 1), ("b", 1), ("c", 1))
+    before = state.encode()
+    _apply(state, 2, ("d", 1), ("a", 2), ("b", 2))
+    _apply(state, 3, ("d", 2), ("a", 3), ("e", 1))
+    state.truncate(2)
+    assert state.encode() == before

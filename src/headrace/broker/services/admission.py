@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
-from headrace.errors import BatchCorrupt, HeadraceError, RecordInvalid
+from headrace.errors import BatchCorrupt, BatchTooLarge, HeadraceError, RecordInvalid
 from headrace.records.attributes import has_reserved, scan_records
 from headrace.records.batch import (
     COMPRESSION_MASK,
@@ -52,6 +52,10 @@ if TYPE_CHECKING:
 
 INLINE_BYTES_MAX: Final = 256 * 1024
 """Decompressed; half a millisecond."""
+DELAYED_BYTES_MAX: Final = 60 * 1024 * 1024
+"""Of the delayed records of one batch: a timer log stores them in one batch of at most 64 MiB."""
+DELAYED_OVERHEAD_BYTES: Final = 100
+"""Of a record in a timer log, besides its bytes."""
 GIVEN_BACK_BYTES_MIN: Final = 8 * 1024 * 1024
 SHOWN_MAX: Final = 3
 
@@ -201,6 +205,7 @@ def _split(
     delayed = DelayedBatch(
         [DelayedRecord(due_ms, index, records[index]) for index, due_ms in later.items()], origin
     )
+    _check_delayed_size(delayed)
     kept = [record for index, record in enumerate(records) if index not in later]
     rest = without_records(header, kept, codec)
     if rest is None:
@@ -209,6 +214,20 @@ def _split(
         rest = log_append_time(rest, now_ms)
     config.check_size(len(rest))
     return Admitted(rest, read_header(rest), delayed)
+
+
+def _check_delayed_size(delayed: DelayedBatch) -> None:
+    size = 0
+    for _, _, record in delayed.records:
+        size += len(record.key or b"") + len(record.value or b"") + DELAYED_OVERHEAD_BYTES
+        size += sum(len(name) + len(value or b"") for name, value in record.headers)
+    if size > DELAYED_BYTES_MAX:
+        raise BatchTooLarge(
+            f"the delayed records of the batch take {size} bytes, more than {DELAYED_BYTES_MAX}:"
+            " nothing of it is stored; send smaller batches",
+            limit=DELAYED_BYTES_MAX,
+            actual=size,
+        )
 
 
 def without_records(header: BatchHeader, kept: Sequence[Record], codec: int | None) -> bytes | None:

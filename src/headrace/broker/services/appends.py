@@ -461,6 +461,8 @@ class Appends:
             if partition.retries.check(partition.producers, header, now_ms) is not None:
                 write.delays_done = True  # a batch that is stored, which means that they are, too
                 return True
+        if admitted.header is not None:  # refused later, its delayed records would be delivered
+            partition.config.check_content(admitted.header, self._clock.now_ms())
         completion = self.delays.add(partition, admitted.delayed)
         if completion.done:
             if completion.error is not None:

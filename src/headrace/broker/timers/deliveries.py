@@ -30,6 +30,7 @@ from headrace.records.batch import read_header
 from headrace.records.bodies import Sequenced, decode_body, encode_bodies, encode_body
 from headrace.records.compression import LZ4, codec_of_name
 from headrace.records.rewriting import empty_batch
+from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
-    from headrace.runtime.histogram import Histogram
     from headrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -59,8 +59,20 @@ _HALF: Final = HALF.encode()
 _DELAY: Final = DELAY.encode()
 
 
+class DeliveryFigures:
+    """Of all partitions of a broker. `lateness`: in ns, of each record."""
+
+    __slots__ = ("delivered_total", "lateness", "refused_total")
+
+    def __init__(self) -> None:
+        self.lateness = Histogram()
+        self.delivered_total = 0
+        self.refused_total = 0
+        """Records that were due and could not be read any more."""
+
+
 class Deliveries:
-    """Of one partition. `delivered_total`, `refused_total`: records; `lateness`: in ns, of each."""
+    """Of one partition."""
 
     def __init__(
         self,
@@ -68,13 +80,13 @@ class Deliveries:
         bodies: TimerBodies,
         clock: Clock,
         tasks: Tasks,
-        lateness: Histogram,
+        figures: DeliveryFigures,
     ) -> None:
         self._data = data
         self._bodies = bodies
         self._clock = clock
         self._tasks = tasks
-        self._lateness = lateness
+        self._figures = figures
         self._queue: deque[tuple[Deliver, Callable[[int], None]]] = deque()
         self._is_running = False
         self._is_closed = False
@@ -82,8 +94,6 @@ class Deliveries:
         """Attempts in a row that failed because a record could not be read."""
         self._expected: int | None = None
         """The last sequence in the log, as long as no append of this round has failed."""
-        self.delivered_total = 0
-        self.refused_total = 0
 
     def add(self, effect: Deliver, done: Callable[[int], None]) -> None:
         """Append the records of `effect`; `done(upto)` when they are durable."""
@@ -123,7 +133,7 @@ class Deliveries:
                     self._queue.popleft()
                 for effect, done in round_:
                     self._bodies.forget(effect.offsets)
-                    self.delivered_total += len(effect.offsets)
+                    self._figures.delivered_total += len(effect.offsets)
                     done(effect.first + len(effect.offsets))
         finally:
             self._is_running = False
@@ -172,7 +182,7 @@ class Deliveries:
         try:
             return (await self._bodies.get([offset]))[offset]
         except (DataCorrupt, Rejected) as error:
-            self.refused_total += 1
+            self._figures.refused_total += 1
             log.error(  # noqa: TRY400 - the reason is in the message
                 "%s: the delayed record at offset %d of its timer log is not delivered, because it"
                 " cannot be read: %s; those after it are delivered; send it again if it is needed",
@@ -213,7 +223,7 @@ class Deliveries:
             is_due_now = now_ms - LATE_MS <= due_ms <= now_ms and not config.is_log_append_time
             time_ms = max(due_ms, least_ms) if is_due_now else now_ms
             timed.append((time_ms, _delivered(timer.body, due_ms)))
-            self._lateness.add(max(now_ms - due_ms, 0) * 1_000_000)
+            self._figures.lateness.add(max(now_ms - due_ms, 0) * 1_000_000)
         producer = Sequenced(producer_id, PRODUCER_EPOCH, first % SEQUENCE_END)
         is_append_time, codec = config.is_log_append_time, _codec(config)
         batch = encode_bodies(timed, producer, codec, log_append=is_append_time)

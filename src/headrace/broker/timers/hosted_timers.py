@@ -39,12 +39,12 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.broker.timers.deliveries import DeliveryFigures
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.timers.timer_state import TimerState
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
     from headrace.runtime.clock import Clock
-    from headrace.runtime.histogram import Histogram
 
 READ_AHEAD_MS: Final = 3_000
 READ_AHEAD_MAX: Final = 20_000
@@ -75,7 +75,7 @@ class HostedTimers:
         number: int,
         companion: PartitionLog,
         environment: Environment,
-        lateness: Histogram,
+        figures: DeliveryFigures,
         checks_due: Callable[[tuple[str, ...]], None],
     ) -> None:
         self.topic = topic
@@ -85,7 +85,7 @@ class HostedTimers:
         self.store = environment.store
         self.bodies = TimerBodies(companion, environment.store)
         clock, tasks = environment.clock, environment.tasks
-        self.deliveries = Deliveries(data, self.bodies, clock, tasks, lateness)
+        self.deliveries = Deliveries(data, self.bodies, clock, tasks, figures)
         inner = InternalPartition(companion, environment.store, clock, tasks)
         self._clock = clock
         self._looked_at = Entry(-1, -1)

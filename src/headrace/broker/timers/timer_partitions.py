@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
+from headrace.broker.timers.deliveries import DeliveryFigures
 from headrace.broker.timers.hosted_timers import HostedTimers, translated
 from headrace.broker.timers.timer_bodies import StoredTimer
 from headrace.broker.timers.timer_space import keep_small
@@ -48,7 +49,6 @@ from headrace.metadata.facts import (
 from headrace.records.attributes import HALF, MESSAGE_ID, find_header
 from headrace.records.bodies import Body, decode_body, encode_body
 from headrace.runtime.completion import Completion
-from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,9 +112,7 @@ class TimerPartitions:
         self._hosted: dict[tuple[UUID, int], HostedTimers] = {}
         self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
         self._polls: dict[str, list[asyncio.Event]] = {}
-        self.lateness = Histogram()
-        self._delivered_before = self._refused_before = 0
-        """By partitions that are served here no longer."""
+        self.figures = DeliveryFigures()
 
     # --- hosting -----------------------------------------------------------------------------
 
@@ -202,9 +200,7 @@ class TimerPartitions:
         )
         if topic.log(number) is not data:
             raise NotOwner(f"{data.name} has changed hands: refresh the metadata")
-        hosted = HostedTimers(
-            topic, number, companion, self._environment, self.lateness, self._wake
-        )
+        hosted = HostedTimers(topic, number, companion, self._environment, self.figures, self._wake)
         self._hosted[topic.id, number] = hosted
         return hosted
 
@@ -225,18 +221,12 @@ class TimerPartitions:
         """This broker serves the partition no longer."""
         hosted = self._hosted.pop((topic.id, number), None)
         if hosted is not None:
-            self._count_before(hosted)
             hosted.close(NotOwner(f"{hosted.data.name} is served by another broker now"))
-
-    def _count_before(self, hosted: HostedTimers) -> None:
-        self._delivered_before += hosted.deliveries.delivered_total
-        self._refused_before += hosted.deliveries.refused_total
 
     def forget_topic(self, topic_id: UUID) -> None:
         """The topic was deleted, and what waited with it."""
         for key in [key for key in self._hosted if key[0] == topic_id]:
             hosted = self._hosted.pop(key)
-            self._count_before(hosted)
             hosted.close(TopicUnknown("the topic was deleted"))
 
     def close(self) -> None:
@@ -244,20 +234,6 @@ class TimerPartitions:
         for hosted in self._hosted.values():
             hosted.deliveries.close()
             hosted.shard.close(NotOwner("the broker is stopping"))
-
-    @property
-    def delivered_total(self) -> int:
-        """Records that were appended when they were due."""
-        return self._delivered_before + sum(
-            hosted.deliveries.delivered_total for hosted in self._hosted.values()
-        )
-
-    @property
-    def refused_total(self) -> int:
-        """Records that were due and could not be read any more."""
-        return self._refused_before + sum(
-            hosted.deliveries.refused_total for hosted in self._hosted.values()
-        )
 
     def hosted(self) -> Iterator[HostedTimers]:
         """For metrics."""
