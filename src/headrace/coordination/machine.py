@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from headrace.errors import RecordInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 Record = TypeVar("Record")
 Reply = TypeVar("Reply")
@@ -121,6 +121,14 @@ class Machine(Protocol[Command_contra, Record, Reply]):
 
     def ended(self, ended: TransactionEnded) -> Record | None:
         """The record to apply for a marker in the log."""
+        ...
+
+    def state_parts(self) -> Iterator[list[Record]]:
+        """`state_records` in parts, each as the state is at the moment when it is asked for.
+
+        So a snapshot can be written while the state goes on changing: what has changed after its
+        part was taken, or has come anew, comes later in the log.
+        """
         ...
 
     def state_records(self) -> list[Record]:

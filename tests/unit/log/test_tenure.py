@@ -8,6 +8,8 @@ import pytest
 from log_rig import TOPIC_ID, Rig, forget_before, rig, settle
 
 from headrace.broker.coordinators.internal_topics import InternalPartition
+from headrace.broker.coordinators.shard_log import PendingRecord
+from headrace.coordination.machine import EndsTransaction, InTransaction, TransactionEnded
 from headrace.errors import HeadraceError, LedgerFenced, LedgerLost, MetadataUnavailable, NotOwner
 from headrace.log.log_config import LogConfig
 from headrace.log.reading import read
@@ -349,5 +351,27 @@ def test_a_ledger_says_whose_it_is() -> None:
             bench.store.create = noted  # type: ignore[method-assign]
             await bench.append(b"a")
             assert found == [{"partition": b"t-0", "topic": TOPIC_ID.hex.encode(), "epoch": b"3"}]
+
+    asyncio.run(scenario())
+
+
+def test_what_a_transaction_wrote_before_a_snapshot_outlives_the_marker_that_comes_during_it() -> (
+    None
+):
+    async def scenario() -> None:
+        async with rig() as bench:
+            internal = InternalPartition(bench.log, bench.store, bench.clock, bench.tasks)
+            await internal.append([(b"k", b"1")]).wait()
+            bench.log.begin_verification(7)
+            await internal.append([(b"k", b"2")], InTransaction(7, 0)).wait()
+            needed_from = internal.begin_snapshot()
+            await internal.append([(b"k", b"1")]).wait()
+            await internal.append_marker(EndsTransaction(7, 0, 0, True, 1)).wait()
+            internal.end_snapshot(needed_from)
+            while bench.log.log_start_offset == 0:
+                await settle()
+            found = [replayed async for replayed in internal.replay()]
+            assert PendingRecord(InTransaction(7, 0), b"k", b"2") in found
+            assert found[-1] == TransactionEnded(7, is_commit=True)
 
     asyncio.run(scenario())

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from headrace.broker.coordinators.shard_log import (
@@ -25,6 +26,7 @@ from headrace.broker.coordinators.shard_log import (
     size_of,
 )
 from headrace.broker.coordinators.shard_replay import read_back
+from headrace.broker.coordinators.shard_snapshot import batches_of, state_size
 from headrace.coordination.machine import EndsTransaction
 from headrace.errors import (
     CoordinatorLoading,
@@ -119,6 +121,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._timer_ms = 0
         self._log_bytes = 0
         self._snapshot_at_bytes = SNAPSHOT_BYTES_MIN
+        self._is_writing_snapshot = False
 
     def load(self) -> None:
         """Begin to read the log, unless that has begun: deadlines pass and markers are sent without
@@ -199,8 +202,9 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             else:
                 self._tail.then(self._begin_effects, context)
         self._arm()
-        if self._log_bytes > self._snapshot_at_bytes:
-            self._snapshot()
+        if self._log_bytes > self._snapshot_at_bytes and not self._is_writing_snapshot:
+            self._is_writing_snapshot = True
+            self._tasks.spawn(self._snapshot(machine), f"{self._name} snapshot")
         return decision
 
     def _store(
@@ -278,18 +282,35 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         if error is not None and load_count == self._load_count:
             self._drop(error)
 
-    def _snapshot(self) -> None:
-        machine = self.machine
-        assert machine is not None
-        encode = machine.encode
-        records: list[LogRecord] = [
-            p for r in machine.state_records() if (p := encode(r)) is not None
-        ]
-        size = size_of(records)
-        self._snapshot_at_bytes = max(self.snapshot_bytes_min, size * SNAPSHOT_RATIO)
-        if self._log_bytes > self._snapshot_at_bytes and records:
+    async def _snapshot(self, machine: Machine[Command, Record, Reply]) -> None:
+        """Append the whole state, a part at a time, and have what lies before it trimmed.
+
+        Commands go on meanwhile. A part is taken and appended in one turn of the loop; the next one
+        waits until it is durable. Given up when the machine is: a load reads the log as it is.
+        """
+        try:
+            size_bytes = await state_size(machine)
+            self._snapshot_at_bytes = max(self.snapshot_bytes_min, size_bytes * SNAPSHOT_RATIO)
+            if self.machine is not machine or not size_bytes:
+                return
+            if self._log_bytes <= self._snapshot_at_bytes:
+                return
+            needed_from = self._log.begin_snapshot()
             self._log_bytes = 0
-            self._append(lambda: self._log.snapshot(records), size)
+            for part in machine.state_parts():
+                for records in batches_of(machine, part):
+                    self._append(partial(self._log.append, records), size_of(records))
+                if self._tail is None:
+                    await asyncio.sleep(0)
+                else:
+                    await self._tail.wait()
+                if self.machine is not machine:
+                    return
+            self._log.end_snapshot(needed_from)
+        except HeadraceError as error:  # the append that failed has dropped the machine
+            log.info("%s: a snapshot was given up (%s)", self._name, error)
+        finally:
+            self._is_writing_snapshot = False
 
     def _drop(self, error: BaseException) -> None:
         """The machine knows what the log does not: throw it away and read the log.

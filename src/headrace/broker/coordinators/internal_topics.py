@@ -1,8 +1,8 @@
 """A partition of an internal topic as the coordinators see it: records in, records out.
 
 Invariants: what a coordinator appends is a record batch like any other, in the partition's
-log. A snapshot is the whole state appended once more; what lies before it is then dropped, so the
-topic stays as small as the state.
+log. Once a snapshot is durable, what lies before it is dropped, so the topic stays as small as the
+state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.records.batch import (
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.records.keys_and_values import decode_keys_and_values
 from headrace.records.marker import read_marker
-from headrace.runtime.completion import Completion, completed
+from headrace.runtime.completion import Completion
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -39,7 +39,6 @@ log = logging.getLogger(__name__)
 
 KeyValue = tuple[bytes | None, bytes | None]
 REPLAY_BYTES = 1024 * 1024
-SNAPSHOT_BATCH_RECORDS = 1_000
 READY_ATTEMPTS_MAX = 8
 
 
@@ -172,26 +171,23 @@ class InternalPartition:
                             yield replayed
                 offset = max(offset, header.last_offset + 1)
 
-    def snapshot(self, records: list[KeyValue]) -> Completion:
+    def begin_snapshot(self) -> int:
         """See ShardLog."""
-        start = self._partition.end_offset
-        parts = [
-            self.append(records[first : first + SNAPSHOT_BATCH_RECORDS])
-            for first in range(0, len(records), SNAPSHOT_BATCH_RECORDS)
-        ]
-        self._tasks.spawn(self._trim(parts, start), f"{self._partition.name} snapshot")
-        return parts[-1] if parts else completed()
+        partition = self._partition
+        # Not when it ends: a transaction may end in between, whose records are needed, since the
+        # snapshot may have been written before its marker.
+        return min(partition.end_offset, partition.visibility.last_stable_offset)
 
-    async def _trim(self, parts: list[Completion], start: int) -> None:
+    def end_snapshot(self, needed_from: int) -> None:
+        """See ShardLog."""
+        self._tasks.spawn(self._trim(needed_from), f"{self._partition.name} snapshot")
+
+    async def _trim(self, needed_from: int) -> None:
         try:
-            for part in parts:  # what was there before goes only when every part is safe
-                await part.wait()
             # The ledger of the snapshot stays, those before it go; without a roll here and there
             # the first ledger would keep everything.
             await self._partition.upkeep.roll_now()
-            # What an open transaction wrote counts when it ends: it is still to be read until then.
-            stable = self._partition.visibility.last_stable_offset
-            await self._partition.upkeep.trim(min(start, stable))
+            await self._partition.upkeep.trim(needed_from)
         except (StorageUnavailable, OffsetOutOfRange) as error:
             log.warning("%s: its old records stay for now: %s", self._partition.name, error)
 

@@ -61,12 +61,17 @@ class ShardLog(Protocol):
         """All records from the log's start to its end, in order."""
         ...
 
-    def snapshot(self, records: list[LogRecord]) -> Completion:
-        """Append `records` (the whole state) in this turn, then trim the log before them.
+    def begin_snapshot(self) -> int:
+        """From which offset on the log is needed once a snapshot that begins now is durable.
 
-        What open transactions have written is not trimmed: it is no part of the state yet.
-        Completes when the records are durable; fails like `append`. The trim may come later or
-        never: what is replayed twice gives the same state.
+        What is open transactions' is no part of the state yet: it is needed to the end of them.
+        """
+        ...
+
+    def end_snapshot(self, needed_from: int) -> None:
+        """A snapshot is durable: trim the log before `needed_from`.
+
+        The trim may come later or never: what is replayed twice gives the same state.
         """
         ...
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from headrace.coordination.timers.state_records import checkpoint_of
 from headrace.log.reading import read
 from headrace.records.codec import decode_batch
-from headrace.runtime.completion import completed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,7 +65,10 @@ class TimerLog:
         record = decode_batch(await read(companion, self._store, last, 1))[-1]
         return checkpoint_of(record.key or b"")
 
-    def snapshot(self, records: list[KeyValue]) -> Completion:
+    def begin_snapshot(self) -> int:
         """See ShardLog."""
-        assert not records, "timers have checkpoints"
-        return completed()
+        raise AssertionError("timers have checkpoints")
+
+    def end_snapshot(self, needed_from: int) -> None:
+        """See ShardLog."""
+        raise AssertionError("timers have checkpoints")

@@ -71,7 +71,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.coordination.machine import InTransaction, KeyValue, TransactionEnded
 
@@ -283,6 +283,10 @@ class ShareMachine:
     def ended(self, ended: TransactionEnded) -> ShareRecord | None:
         """See Machine."""
         return None
+
+    def state_parts(self) -> Iterator[list[ShareRecord]]:
+        """See Machine. One part: what changes is written as a difference from what was there."""
+        yield self.state_records()
 
     def state_records(self) -> list[ShareRecord]:
         """See Machine."""

@@ -87,7 +87,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headrace.coordination.machine import InTransaction, KeyValue, TransactionEnded
 
@@ -340,6 +340,10 @@ class TimerMachine:
         """See Machine: no client writes here."""
         del ended
         return None
+
+    def state_parts(self) -> Iterator[list[TimerRecord]]:
+        """See Machine."""
+        yield self.state_records()
 
     def state_records(self) -> list[TimerRecord]:
         """See Machine. Checkpoints take the place of snapshots: none is asked for."""

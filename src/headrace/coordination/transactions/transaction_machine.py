@@ -50,7 +50,7 @@ from headrace.coordination.transactions.state_records import (
 from headrace.errors import TransactionalIdUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headrace.coordination.machine import InTransaction, KeyValue, TransactionEnded
     from headrace.coordination.transactions.config import TransactionConfig
@@ -81,6 +81,9 @@ class ExpirationScheduled(NamedTuple):
 VolatileRecord = MarkersAcknowledged | DeadlinesPassed | ExpirationScheduled
 TransactionRecord = DurableRecord | VolatileRecord
 TransactionDecision = Decision[TransactionRecord, TransactionReply]
+
+PART_RECORDS = 500
+"""Of a snapshot: about 2 ms of work to encode and append."""
 
 
 class TransactionMachine:
@@ -297,7 +300,14 @@ class TransactionMachine:
 
     def state_records(self) -> list[TransactionRecord]:
         """See Machine."""
-        return list(self.transactions.values())
+        return [record for part in self.state_parts() for record in part]
+
+    def state_parts(self) -> Iterator[list[TransactionRecord]]:
+        """See Machine."""
+        names = list(self.transactions)
+        for first in range(0, len(names), PART_RECORDS):
+            found = (self.transactions.get(name) for name in names[first : first + PART_RECORDS])
+            yield [record for record in found if record is not None]
 
 
 def _deadline_ms(record: TransactionStored) -> int:
