@@ -39,9 +39,11 @@ from headrace.storage.files.write_ahead_log import WriteAheadLog
 from headrace_verify import planted, store_bugs
 from headrace_verify.blackbox import bugs as blackbox_bugs
 from headrace_verify.self_proof import choose
+from headrace_verify.simulation import delivery_bugs
 from headrace_verify.simulation.run import draw_scenario, simulate
 from headrace_verify.simulation.schedule import draw_schedule
 from headrace_verify.task import patched
+from headrace_verify.workloads import LOG, QUEUES, TRANSACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,6 +70,7 @@ class Bug(NamedTuple):
     """Points of faults, if there must be any: then no others."""
     shows: tuple[str, ...] = ()
     """Anomalies of which one must be seen; none: whatever is not clean will do."""
+    workload: str = LOG
 
     @property
     def name(self) -> str:
@@ -256,6 +259,7 @@ def take_a_missing_chain_for_a_new_one(patch: Patch) -> None:
     patch(ChainWatch, "_look", nothing)
 
 
+_DIRTY = ("dirty read", "aborted read", "torn transaction", "lost write")
 BUGS = (
     Bug(
         42,
@@ -305,6 +309,51 @@ BUGS = (
         roles=("churn",) * 4,
         points=("watch late",),
     ),
+    Bug(49, delivery_bugs.lose_a_marker, shows=("no progress",), workload=TRANSACTIONS),
+    Bug(49, delivery_bugs.write_a_marker_twice, shows=_DIRTY, workload=TRANSACTIONS),
+    Bug(
+        25, delivery_bugs.show_an_open_transactions_first_batch, shows=_DIRTY, workload=TRANSACTIONS
+    ),
+    Bug(26, delivery_bugs.list_aborted_transactions_one_late, shows=_DIRTY, workload=TRANSACTIONS),
+    Bug(
+        23,
+        delivery_bugs.begin_a_producer_without_a_new_epoch,
+        roles=("copier",) * 2,
+        workload=TRANSACTIONS,
+    ),
+    Bug(
+        51,
+        delivery_bugs.forget_acknowledgements_on_takeover,
+        ("crash", "expire", "power"),
+        shows=("delivered after its end",),
+        workload=QUEUES,
+    ),
+    Bug(
+        52,
+        delivery_bugs.deliver_a_key_while_it_is_in_flight,
+        shows=("key twice in flight", "key out of order"),
+        workload=QUEUES,
+    ),
+    Bug(
+        53,
+        delivery_bugs.deliver_before_the_time,
+        ("crash",),
+        shows=("delivered early",),
+        workload=QUEUES,
+    ),
+    Bug(
+        53,
+        delivery_bugs.forget_delayed_records_on_takeover,
+        ("crash", "power"),
+        shows=("lost write",),
+        workload=QUEUES,
+    ),
+    Bug(
+        54,
+        delivery_bugs.show_half_messages_at_once,
+        shows=("dirty read", "aborted read"),
+        workload=QUEUES,
+    ),
 )
 
 
@@ -326,7 +375,9 @@ def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None] | None =
         for count in range(SEEDS_MAX):
             if on_progress is not None:
                 on_progress(count / SEEDS_MAX, bug.name)
-            scenario = draw_scenario(seed + count, SECONDS, is_lone=bug.is_lone)
+            scenario = draw_scenario(
+                seed + count, SECONDS, is_lone=bug.is_lone, workload=bug.workload
+            )
             if bug.faults:
                 faults = draw_schedule(seed + count, SECONDS, bug.faults)
                 scenario = scenario._replace(schedule=tuple(faults))
