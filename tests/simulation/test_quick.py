@@ -18,6 +18,7 @@ from headrace_verify.simulation.bugs import BUGS, chosen, find
 from headrace_verify.simulation.explore import Limits, explore, shrink
 from headrace_verify.simulation.run import draw_scenario, simulate
 from headrace_verify.simulation.schedule import DISK_FAULTS, KINDS, draw_schedule
+from headrace_verify.workloads import QUEUES, TRANSACTIONS
 
 TRACE = """
 from headrace_verify.simulation.run import draw_scenario, simulate
@@ -37,6 +38,21 @@ def test_simulated_clusters_hold_whatever_happens_to_them(tmp_path):
     assert result.exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("workload", "seed", "wanted"),
+    [
+        (TRANSACTIONS, 3, "transaction ok"),
+        (TRANSACTIONS, 88, "committed ok"),  # its coordinator was not loaded after a takeover
+        (QUEUES, 2, "settle ok"),
+        (QUEUES, 6, "drained ok"),
+    ],
+)
+def test_transactions_and_queues_hold_whatever_happens_to_them(workload, seed, wanted):
+    result = simulate(draw_scenario(seed, 60.0, workload=workload))
+    assert (result.problems, result.verdict.anomalies) == ([], [])
+    assert wanted in {f"{event['f']} {event['k']}" for event in result.events}
+
+
 def test_a_campaign_that_is_told_to_end_tells_what_it_has_done():
     ends = iter([False, True])
     outcome = explore(1, Limits(hours=100.0), lambda *_: None, is_over=lambda: next(ends))
@@ -54,9 +70,11 @@ def test_a_seed_gives_the_same_run_in_every_process():
     assert trace("1") == trace("2")
 
 
-@pytest.mark.parametrize(("number", "seed"), [(39, 1), (21, 1), (31, 1), (23, 1), (38, 18), (3, 1)])
+@pytest.mark.parametrize(
+    ("number", "seed"), [(39, 1), (21, 1), (31, 1), (23, 1), (38, 18), (3, 1), (26, 1), (54, 1)]
+)
 def test_a_planted_bug_is_found(number, seed):
-    (bug,) = chosen(str(number))
+    bug = chosen(str(number))[0]
     found = find(bug, seed).result
     assert found is not None, f"nobody noticed: {bug.name}"
 

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace_verify.checkers.facts import Anomaly, Facts
+from headrace_verify.checkers.values import CALENDAR_NS
 from headrace_verify.history import ACQUIRE, FAIL, OK
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def _at_the_wrong_time(group: _Group, *, is_calendar_true: bool) -> Iterator[Ano
         if not is_calendar_true:
             continue
         for release in group.released.get(delivery.message, ()):
-            due_ns = release.since_ns + release.delay_ns
+            due_ns = release.since_ns + release.delay_ns - CALENDAR_NS
             if delivery.since_ns >= release.acquired_ns and release.at_ns < delivery.at_ns < due_ns:
                 early_ms = (due_ns - delivery.at_ns) // 1_000_000
                 what = f"offset {offset} was delivered again {early_ms} ms before its time"

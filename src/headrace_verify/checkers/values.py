@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+CALENDAR_NS = 1_000_000
+"""A broker's calendar counts whole milliseconds."""
 LATE_NS = 10_000_000_000
 """How late a delayed message may be, in a cluster that has just been healed."""
 
@@ -138,7 +140,7 @@ def early(facts: Facts) -> Iterator[Anomaly]:
     for poll in facts.polls:
         for number, offset, value in poll.records:
             send = facts.partitions[poll.topic, number].sends.get(value)
-            if send is not None and poll.at_ns < send.due_ns:
+            if send is not None and poll.at_ns + CALENDAR_NS <= send.due_ns:
                 early_ms = (send.due_ns - poll.at_ns) // 1_000_000
                 what = f"value {value} was read at offset {offset}, {early_ms} ms before its time"
                 yield Anomaly("delivered early", what, poll.at_ns, poll.topic, number)
