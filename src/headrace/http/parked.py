@@ -15,7 +15,7 @@ from headrace.coordination.shares.commands import (
     ParkKeyCommand,
     ReleaseKeyCommand,
 )
-from headrace.errors import GroupUnknown, NotOwner, RecordStateInvalid, RequestInvalid
+from headrace.errors import GroupUnknown, NotOwner, RecordStateInvalid
 from headrace.http.operations import (
     GROUP,
     TOPIC,
@@ -26,6 +26,7 @@ from headrace.http.operations import (
     listing,
     text,
 )
+from headrace.http.problems import Contradiction
 from headrace.http.records import as_text
 from headrace.http.search import partitions_elsewhere
 
@@ -118,10 +119,10 @@ class ParkedOperations:
 
 
 def _keys(body: Json) -> list[bytes]:
-    """Raises RequestInvalid."""
+    """Raises Contradiction."""
     if body.get("key_encoding", "text") == "text":
         return [key.encode() for key in body["keys"]]
     try:
         return [base64.b64decode(key, validate=True) for key in body["keys"]]
     except ValueError as error:
-        raise RequestInvalid(f"a key is no base64: {error}"[:200]) from error
+        raise Contradiction(f"a key is no base64: {error}"[:200]) from error

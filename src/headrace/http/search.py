@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.coordinators.group_config import group_value
 from headrace.broker.services.search import DEAD, FIRST, LOG, Bounds, Place, Search
-from headrace.errors import RequestInvalid
 from headrace.http.background import TaskOperations, decode_token, encode_token
 from headrace.http.operations import (
     INT64_MAX,
@@ -26,6 +25,7 @@ from headrace.http.operations import (
     listing,
     text,
 )
+from headrace.http.problems import Contradiction
 from headrace.http.records import shown
 from headrace.records.matching import TIME_MAX, Condition
 
@@ -97,7 +97,7 @@ class SearchOperations:
         if "header" in query:
             name, is_pair, value = query["header"].partition("=")
             if not (is_pair and name and value):
-                raise RequestInvalid("'header' is NAME=VALUE")
+                raise Contradiction("'header' is NAME=VALUE")
             headers = [[name, value]]
         condition = parse_condition(query, headers)
         start = _place(query.get("page_token", ""))
@@ -158,10 +158,10 @@ def _progress(page: Page) -> Json:
 
 
 def parse_condition(given: Json, headers: Any) -> Condition:
-    """Raises RequestInvalid."""
+    """Raises Contradiction."""
     since_ms, until_ms = given.get("since_ms", 0), given.get("until_ms", TIME_MAX)
     if until_ms < since_ms:
-        raise RequestInvalid("'until_ms' is before 'since_ms': no message can match")
+        raise Contradiction("'until_ms' is before 'since_ms': no message can match")
     pairs = tuple((name, value) for name, value in headers)
     words = {name: given.get(name, "") for name in _MEASURES}
     return Condition(**words, headers=pairs, since_ms=since_ms, until_ms=until_ms)
@@ -173,7 +173,7 @@ def _place(token: str) -> Place:
     rank, topic, *numbers = decode_token(token, (int, str, int, int, int, int))
     place = Place(int(rank), str(topic), *map(int, numbers))
     if place.kind not in range(3):
-        raise RequestInvalid("page_token is not one that this interface returned")
+        raise Contradiction("page_token is not one that this interface returned")
     return place
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.services.trace import Trace, Tracer
-from headrace.errors import RequestInvalid
 from headrace.http.background import TaskOperations
 from headrace.http.operations import (
     OFFSET,
@@ -22,6 +21,7 @@ from headrace.http.operations import (
     integer,
     text,
 )
+from headrace.http.problems import Contradiction
 from headrace.http.search import partitions_elsewhere, shown_message
 from headrace.records.attributes import TIME_MS_MAX, TRACEPARENT, find_header
 
@@ -105,11 +105,11 @@ class TraceOperations:
 
 
 def _check(given: Json) -> None:
-    """Raises RequestInvalid."""
+    """Raises Contradiction."""
     is_by_offset = "partition" in given and "offset" in given
     is_partial = ("partition" in given) != ("offset" in given)
     if is_partial or is_by_offset == ("message_id" in given):
-        raise RequestInvalid("name the message by message_id, or by partition and offset")
+        raise Contradiction("name the message by message_id, or by partition and offset")
 
 
 def _event(event: Event) -> Json:
