@@ -22,6 +22,36 @@ GROUP = "workers"
 
 
 @on_the_web
+async def test_in_partition_order_a_standby_takes_over_where_the_former_consumer_stood(web):
+    await web.ask("POST", "/v1/topics", {"name": "jobs"})
+    config = {"share.auto.offset.reset": "earliest", "headrace.share.partition.order": "true"}
+    await web.ask("PATCH", f"/v1/groups/{GROUP}/config", {"set": config})
+    records = [{"key": str(n), "value": str(n)} for n in range(4)] + [{"value": "4"}]
+    await web.ask("POST", "/v1/topics/jobs/records", {"records": records})
+    path = f"/v1/queues/jobs/{GROUP}"
+
+    async def receive(**more):
+        _, got = await web.ask("POST", f"{path}/receive", {"max": 10, **more})
+        return [(one["value"], one["deliveries"]) for one in got["messages"]], got["messages"]
+
+    active, _held = await receive(lock_ms=50)
+    assert active == [("0", 1)]
+    assert (await receive())[0] == [], "the standby gets nothing while a message is in flight"
+    taken, held = await receive(wait_ms=20_000)
+    assert taken == [("0", 2)], "then it takes over, with the message that was not finished"
+    seen = []
+    while held:
+        seen += [one["value"] for one in held]
+        assert len(held) == 1
+        receipts = [one["receipt"] for one in held]
+        await web.ask("POST", f"{path}/settle", {"ack": receipts})
+        _, held = await receive()
+    assert seen == ["0", "1", "2", "3", "4"]
+    refused = await web.ask("POST", f"{path}/park", {"keys": ["1"]})
+    assert refused[0] == 409
+
+
+@on_the_web
 async def test_a_parked_key_is_set_aside_and_goes_on_where_it_stood(web):
     await web.ask("POST", "/v1/topics", {"name": "jobs", "partitions": 2})
     config = {"share.auto.offset.reset": "earliest", "headrace.share.key.order": "true"}

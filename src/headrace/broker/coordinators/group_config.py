@@ -156,6 +156,13 @@ _TABLE = (
         _one_of("true", "false"),
     ),
     ConfigDefinition(
+        "headrace.share.partition.order",
+        BOOLEAN,
+        "false",
+        "Deliver the records of a partition one at a time and in order, whichever member asks.",
+        _one_of("true", "false"),
+    ),
+    ConfigDefinition(
         "headrace.share.retry.backoff.ms",
         LIST,
         "",
@@ -255,6 +262,7 @@ def share_config(overrides: Mapping[str, str]) -> ShareConfig:
         unfinished_max=int(value("share.partition.max.record.locks")),
         can_renew=value("share.renew.acknowledge.enable") == "true",
         is_ordered=value("headrace.share.key.order") == "true",
+        is_serial=value("headrace.share.partition.order") == "true",
         backoff_ms=tuple(int(part) for part in backoff.split(",") if part),
         has_dead_letters=bool(value("errors.deadletterqueue.topic.name")),
         are_expired_dead=value("headrace.share.expired") == "dead-letter",

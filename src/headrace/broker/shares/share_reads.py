@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from headrace.coordination.shares.commands import Row
@@ -87,6 +87,10 @@ class BatchesRead:
         return found
 
 
+SERIAL_KEY: Final = 0
+"""The key hash of every record, where a group takes the records of a partition one at a time."""
+
+
 class RowReader:
     """Makes rows of records, as one group's settings have it."""
 
@@ -100,7 +104,11 @@ class RowReader:
         """The row of one record. A malformed attribute counts as not set: its topic took it while
         attributes were off."""
         config, headers = self._config, record.headers
-        key = crc32(record.key) if config.is_ordered and record.key is not None else -1
+        key = -1
+        if config.is_serial:
+            key = SERIAL_KEY
+        elif config.is_ordered and record.key is not None:
+            key = crc32(record.key)
         rank, expires_ms = 0, -1
         if config.ttl_ms >= 0 and record.timestamp_ms >= 0:
             expires_ms = record.timestamp_ms + config.ttl_ms

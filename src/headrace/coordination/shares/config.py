@@ -22,6 +22,8 @@ class ShareConfig:
     """share.renew.acknowledge.enable"""
     is_ordered: bool = False
     """headrace.share.key.order: records of one key are delivered one at a time, in order"""
+    is_serial: bool = False
+    """headrace.share.partition.order: all records of a partition count as of one key"""
     backoff_ms: tuple[int, ...] = ()
     """headrace.share.retry.backoff.ms: wait before the 2nd, 3rd, ... delivery; the last repeats"""
     has_dead_letters: bool = False
@@ -42,6 +44,7 @@ class ShareConfig:
         """Whether records are looked at one by one before they are delivered."""
         return (
             self.is_ordered
+            or self.is_serial
             or self.has_attributes
             or self.ttl_ms >= 0
             or bool(self.filter_tags)
@@ -52,6 +55,7 @@ class ShareConfig:
         """Whether the rows that were made under `other` are the same under this one."""
         return (
             self.is_ordered == other.is_ordered
+            and self.is_serial == other.is_serial
             and self.has_attributes == other.has_attributes
             and self.ttl_ms == other.ttl_ms
             and self.filter_tags == other.filter_tags

@@ -438,10 +438,10 @@ class ShareGroup:
 
     def decide_park(self, key: bytes, key_hash: int, now_ms: int) -> KeyParked | HeadraceError:
         """The record that parks a key, or why it cannot be parked."""
-        if not self.config.is_ordered:
+        if not self.config.is_ordered or self.config.is_serial:
             return RecordStateInvalid(
                 "keys are parked in groups that keep their order alone: set"
-                " headrace.share.key.order=true"
+                " headrace.share.key.order=true, without headrace.share.partition.order"
             )
         if key not in self.parked and len(self.parked) >= PARKED_KEYS_MAX:
             return RecordStateInvalid(
