@@ -79,12 +79,14 @@ class Metrics(Collector):
         self._kafka = kafka
         self._counters = counters
         self._lags: list[tuple[str, str, int, int]] = []
+        self._share_lags: list[tuple[str, str, int, int]] = []
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
     async def render(self) -> tuple[bytes, str]:
         """(the text, its content type)."""
         self._lags = await self._measure_lags()
+        self._share_lags = await self._measure_share_lags()
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     async def _measure_lags(self) -> list[tuple[str, str, int, int]]:
@@ -104,6 +106,25 @@ class Metrics(Collector):
                     continue  # `/readyz` names it; the others' figures are wanted all the more
                 behind = partition.high_watermark - offset.offset
                 lags.append((group.group_id, offset.topic, offset.partition, max(behind, 0)))
+        return lags
+
+    async def _measure_share_lags(self) -> list[tuple[str, str, int, int]]:
+        """(group, topic, partition, unfinished records) of share groups on partitions served here.
+
+        Partitions that are not loaded are left out: a scrape loads none.
+        """
+        lags: list[tuple[str, str, int, int]] = []
+        for name, topic in list(self._node.topics.by_name.items()):
+            for number, log in list(topic.logs):
+                if not log.is_loaded or not self._node.ownership.is_mine(topic, number):
+                    continue
+                try:
+                    found = await self._node.shares.describe(topic, number)
+                except HeadraceError:
+                    continue
+                for one in found:
+                    behind = log.high_watermark - one.start - one.finished_records
+                    lags.append((one.group_id, name, number, max(behind, 0)))
         return lags
 
     def collect(self) -> Iterable[Metric]:
@@ -337,6 +358,14 @@ class Metrics(Collector):
         for group, topic, partition, behind in self._lags:
             lag.add_metric([group, topic, str(partition)], behind)
         yield lag
+        share_lag = GaugeMetricFamily(
+            "headrace_share_group_lag_records",
+            "Records that a share group has not finished yet.",
+            labels=["group", "topic", "partition"],
+        )
+        for group, topic, partition, behind in self._share_lags:
+            share_lag.add_metric([group, topic, str(partition)], behind)
+        yield share_lag
         letters = self._node.dead_letters
         for name, text, value in (
             ("copied", "Records copied to dead letter topics.", letters.copied_total),

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from face_rig import broker
+from face_rig import batch, broker
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.errors import CoordinatorLoading, DataCorrupt
@@ -227,5 +227,21 @@ def test_the_older_request_replaces_all_changes_of_a_broker() -> None:
             await client.ask(apis.ALTER_CONFIGS, 1, request)
             assert rig.node.settings.overrides("0") == {"num.partitions": "4"}
             assert rig.node.config.compaction_interval_ms == 15_000
+
+    asyncio.run(scenario())
+
+
+def test_metrics_show_how_many_records_a_share_group_has_not_finished() -> None:
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t", 1)
+            topic = rig.node.topics.get("t")
+            await rig.node.shares.begin(topic, 0, "workers")
+            for value in (b"a", b"b", b"c"):
+                await rig.node.appends.append_own(topic.partitions[0], batch(value))
+            await rig.node.shares.move_start(topic, 0, "workers", 1)
+            text, _type = await Metrics(rig.node, rig.face, Counters()).render()
+            sample = 'headrace_share_group_lag_records{group="workers",partition="0",topic="t"}'
+            assert f"{sample} 2.0\n" in text.decode()
 
     asyncio.run(scenario())

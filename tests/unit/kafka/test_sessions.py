@@ -10,7 +10,7 @@ from face_rig import ADDRESS, Client, batch, broker
 
 from headrace.broker.sessions import ANONYMOUS, Session
 from headrace.kafka import apis
-from headrace.kafka.connection import Connection
+from headrace.kafka.connection import Connection, Reply
 from headrace.kafka.dispatch import KafkaFace
 from headrace.metadata.endpoints import HTTP, KAFKA, Endpoint
 from headrace.metadata.facts import BrokerFact
@@ -228,6 +228,24 @@ def test_a_muted_connection_that_ends_leaves_no_timer():
             client.transport.abort()
             await asyncio.sleep(0)
             assert timer.cancelled()
+            await face.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_shorter_throttle_does_not_end_a_longer_one():
+    async def scenario() -> None:
+        async with broker() as rig:
+            face = KafkaFace(rig.node)
+            client = Client(face)
+            for throttle_ms in (60_000, 1):
+                client.connection.throttle_ms = throttle_ms
+                reply = Reply(client.connection, 0)
+                client.connection._replies.append(reply)
+                reply.send([])
+                await asyncio.sleep(0.02)
+            assert client.transport.is_paused
+            client.transport.abort()
             await face.close()
 
     asyncio.run(scenario())

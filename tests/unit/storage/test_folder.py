@@ -175,3 +175,21 @@ def test_a_closed_store_refuses_everything(tmp_path):
             store.append(ledger, [b"x"], 1, None)
 
     asyncio.run(main())
+
+
+def test_foreign_files_among_the_ledgers_are_left_alone(tmp_path):
+    async def main():
+        store = await open_store(tmp_path / "data")
+        ledger = await store.create()
+        await append(store, ledger, b"content")
+        await store.close()
+        folders = [path for path in (tmp_path / "data").rglob("*") if path.is_dir()]
+        foreign = [folder / name for folder in folders for name in (".DS_Store", "lost+found.txt")]
+        for path in foreign:
+            path.write_bytes(b"foreign")
+        store = await open_store(tmp_path / "data")
+        assert bytes(await store.read(ledger, 0, 7)) == b"content"
+        await store.close()
+        assert all(path.read_bytes() == b"foreign" for path in foreign)
+
+    asyncio.run(main())

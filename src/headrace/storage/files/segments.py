@@ -8,9 +8,10 @@ one to close is found by second chance, so that a hit costs one attribute.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import DataCorrupt
 from headrace.runtime.disk import (
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
     from headrace.storage.files.group import Ledger
     from headrace.storage.ledger import Buffer
+
+_LEDGER_FOLDER: Final = re.compile(r"[0-9a-f]{2}")
+_LEDGER_FILE: Final = re.compile(r"[0-9a-f]{16}\.")
 
 
 class Segments:
@@ -231,10 +235,17 @@ class Segments:
                     continue
 
     def remove_unknown(self, known: dict[int, Ledger]) -> int:
-        """Remove the files of ledgers that are not `known` and say how many there were."""
+        """Remove the files of ledgers that are not `known` and say how many there were.
+
+        Files with other names than those of ledgers are not ours, and stay.
+        """
         count = 0
         for folder in self._disk.list(self._folder):
+            if _LEDGER_FOLDER.fullmatch(folder) is None:
+                continue
             for name in self._disk.list(f"{self._folder}/{folder}"):
+                if _LEDGER_FILE.match(name) is None:
+                    continue
                 ledger = known.get(int(name[:16], 16))
                 if ledger is None or (name.endswith(".footer") and not ledger.is_sealed):
                     self._disk.unlink(f"{self._folder}/{folder}/{name}")
