@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import aiokafka
 import pytest
@@ -25,7 +26,8 @@ from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PlainPartition
 from tests.integration.broker import Broker
 from tests.integration.clients import create_topic
-from tests.integration.test_workers import worker_processes
+from tests.integration.raw import Raw
+from tests.integration.test_workers import end_of, leaders, worker_processes
 
 TIMEOUT_S = 30
 
@@ -416,5 +418,70 @@ def test_transactions_outlive_workers_that_are_killed(tmp_path):
         committed = [number for number, outcome in outcomes.items() if outcome == "committed"]
         assert len(committed) >= 25
         assert read_all(broker, "t") == [b"%02d-%d" % (n, p) for n in committed for p in range(6)]
+    finally:
+        broker.stop()
+
+
+def coordinator_of(broker, transactional_id: str) -> tuple[int, tuple[str, int]]:
+    """The id and the address of a transaction's coordinator."""
+
+    host, _, port = broker.kafka.split(",")[0].rpartition(":")
+
+    def found():
+        with Raw((host, int(port))) as raw:
+            answer = raw.call(10, 4, key_type=1, coordinator_keys=(transactional_id,))
+        node = answer.coordinators[0]
+        return None if int(node.error_code) else (int(node.node_id), (node.host, node.port))
+
+    return wait_for(found)
+
+
+def state_of(address: tuple[str, int], transactional_id: str) -> str | None:
+    """What its coordinator says that a transaction is doing."""
+    with Raw(address) as raw:
+        listed = raw.call(66, 0, state_filters=(), producer_id_filters=()).transaction_states
+    return next((t.transaction_state for t in listed if t.transactional_id == transactional_id), "")
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_coordinator_killed_between_prepare_and_complete_ends_the_transaction(
+    tmp_path, is_commit
+):
+    """One owner is stopped, so that its marker cannot be written, and the coordinator is killed
+    then: the transaction ends in every partition as it was decided."""
+    broker = Broker(tmp_path, "--workers", "3")
+    broker.start()
+    try:
+        create_topic(broker.kafka, "t", 6)
+        owners = leaders(broker.kafka, "t")
+        ids = sorted(set(owners))
+        processes = [process for _, process in sorted(worker_processes(broker).items())]
+        workers = dict(zip(ids, processes, strict=True))
+        producer = transactional(broker, "killed")
+        coordinator, address = coordinator_of(broker, "killed")
+        stopped = workers[next(one for one in ids if one != coordinator)]
+        producer.begin_transaction()
+        for partition in range(6):
+            producer.produce("t", b"%d" % partition, partition=partition)
+        assert producer.flush(TIMEOUT_S) == 0
+        stopped.suspend()
+        try:
+            end = producer.commit_transaction if is_commit else producer.abort_transaction
+            with ThreadPoolExecutor() as pool:
+                ending = pool.submit(end, TIMEOUT_S)
+                state = "PrepareCommit" if is_commit else "PrepareAbort"
+                wait_for(lambda: state_of(address, "killed") == state)
+                workers[coordinator].kill()
+                stopped.resume()
+                ending.result()
+        finally:
+            stopped.resume()
+        expected = [b"%d" % partition for partition in range(6)] if is_commit else []
+        wait_for(lambda: read_all(broker, "t") == expected)
+        client = Consumer({"bootstrap.servers": broker.kafka, "group.id": "ends"})
+        ends = [end_of(client, "t", partition) for partition in range(6)]
+        client.close()
+        # Of the second coordinator's markers, some may come after one that the first has written.
+        assert set(ends) <= {2, 3}, "a record, and one marker of each coordinator at most"
     finally:
         broker.stop()
