@@ -11,6 +11,8 @@ from tests.unit.broker.test_dead_letters import broken_batch
 from tests.unit.http.http_rig import on_the_web
 from tests.unit.kafka.face_rig import batch, broker
 
+from headrace.broker.shares.share_reads import row_reader, rows_of
+from headrace.coordination.shares.config import ShareConfig
 from headrace.errors import DataCorrupt
 from headrace.http import queues
 from headrace.http.operations import routes
@@ -241,3 +243,9 @@ async def test_a_batch_that_cannot_be_decoded_is_rejected_and_the_others_are_del
         assert (await queue.described()).acquired_records == 2
         await queue.acknowledge(messages)
         assert (await queue.described()).start == 5
+
+
+def test_what_cannot_be_decoded_keeps_its_place_in_partition_order():
+    for is_serial, keys in ((True, {0}), (False, {-1, -2, -3})):
+        rows = rows_of(broken_batch(3), 0, row_reader(ShareConfig(is_serial=is_serial)))
+        assert {row.key_hash for row in rows} == keys

@@ -121,6 +121,10 @@ class RowReader:
             record.offset, key if key >= 0 else -1 - record.offset, rank, expires_ms, is_wanted
         )
 
+    def blind_row(self, offset: int) -> Row:
+        """The row of an offset whose record cannot be read."""
+        return Row(offset, SERIAL_KEY if self._config.is_serial else -1 - offset)
+
 
 def _attributes(headers: Headers, expires_ms: int) -> tuple[int, int]:
     """(priority, time of expiry) of a record; `expires_ms`: by its topic's setting."""
@@ -151,7 +155,8 @@ def rows_of(batch: bytes, start: int, reader: RowReader) -> list[Row]:
     """The rows of the records of one batch, from `start` on.
 
     A record without a key has no order with others: it is a key of its own. So is each offset of a
-    batch that cannot be decoded: its consumers find out, and the group goes on.
+    batch that cannot be decoded, except in partition order: its consumers find out, and the group
+    goes on.
     """
     try:
         return [reader.row(record) for record in iterate_records(batch) if record.offset >= start]
@@ -159,4 +164,4 @@ def rows_of(batch: bytes, start: int, reader: RowReader) -> list[Row]:
         header = read_header(batch)
         log.warning("the batch at offset %d cannot be decoded: %s", header.base_offset, error)
         first = max(header.base_offset, start)
-        return [Row(offset, -1 - offset) for offset in range(first, header.last_offset + 1)]
+        return [reader.blind_row(offset) for offset in range(first, header.last_offset + 1)]
