@@ -13,7 +13,7 @@ from uuid import NAMESPACE_DNS, uuid5
 from headrace.broker.coordinators import coordinator_shard, group_coordinator
 from headrace.broker.node import Node
 from headrace.broker.topics import topics
-from headrace.log import ledger_chain, offset_index, producer_state
+from headrace.log import compaction, ledger_chain, offset_index, producer_state
 from headrace.metadata import sqlite_file
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.files import recovery, store
@@ -141,3 +141,27 @@ def let_the_time_index_fall(patch: Patch) -> None:
             self.max_timestamps[-1] = max_timestamp_ms
 
     patch(offset_index.OffsetIndex, "add", falling)
+
+
+def drop_live_keys(patch: Patch) -> None:
+    latest = compaction.KeyMap.latest
+    patch(compaction.KeyMap, "latest", lambda self, key: latest(self, key) + 1)
+
+
+def drop_tombstones_early(patch: Patch) -> None:
+    patch(compaction, "delete_horizon_ms", lambda _header: 0)
+
+
+def drop_markers_while_their_records_live(patch: Patch) -> None:
+    rewrite = compaction.Compaction._rewrite_marker
+
+    def careless(self: Any, stored: Any, header: Any, *, is_edge: bool) -> Any:
+        self._with_data.discard(header.producer_id)
+        self._now_ms = 2**62
+        return rewrite(self, stored, header, is_edge=is_edge)
+
+    patch(compaction.Compaction, "_rewrite_marker", careless)
+
+
+def compact_records_of_aborted_transactions(patch: Patch) -> None:
+    patch(compaction.AbortedRanges, "has", lambda _self, _header: False)

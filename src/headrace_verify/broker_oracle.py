@@ -41,6 +41,10 @@ NOTES = {
     "producer id",
     "meeting",
     "generation",
+    "table made",
+    "table row",
+    "table end",
+    "table acknowledged",
 }
 
 

@@ -19,6 +19,7 @@ from headrace_verify.log_model import run_log
 from headrace_verify.planted import chosen, is_found
 from headrace_verify.power import run_power, run_power_faults
 from headrace_verify.power_broker import run_power_broker, run_power_files
+from headrace_verify.power_table import run_power_table
 from headrace_verify.task import Attack, Task
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ ATTACKS = (
         "disk states",
         15,
         run_power_broker,
+    ),
+    Attack(
+        "power-table",
+        "Power lost while a table is written in transactions and compacted: each key has its latest"
+        " committed value, nothing aborted or older shows, no tombstone or marker is missing.",
+        "disk states",
+        10,
+        run_power_table,
     ),
     Attack(
         "power-files",
@@ -117,6 +126,7 @@ QUICK_RUNS = {
     "power": 6,
     "power-faults": 4,
     "power-broker": 2,
+    "power-table": 4,
     "power-files": 2,
     "log": 12,
 }

@@ -179,6 +179,11 @@ PLANTED = (
     Planted(35, "power-broker", broker_bugs.let_a_topic_made_again_have_the_progress_of_the_old),
     Planted(35, "power-broker", broker_bugs.leave_the_ledgers_of_deleted_topics),
     Planted(36, "power-broker", broker_bugs.move_the_start_of_a_log_in_memory_alone),
+    Planted(1, "power-table", store_bugs.acknowledge_before_the_sync),
+    Planted(43, "power-table", broker_bugs.drop_live_keys),
+    Planted(44, "power-table", broker_bugs.drop_tombstones_early),
+    Planted(45, "power-table", broker_bugs.drop_markers_while_their_records_live),
+    Planted(46, "power-table", broker_bugs.compact_records_of_aborted_transactions),
 )
 
 

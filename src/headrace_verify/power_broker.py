@@ -18,7 +18,7 @@ import tempfile
 from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from uuid import UUID
 
 from headrace.broker.node import Node
@@ -141,7 +141,22 @@ class Opened:
         await abandon(self.node.store)  # type: ignore[arg-type]  # a FileLedgerStore
 
 
-async def examine(state: State, oracle: BrokerOracle) -> tuple[list[str], list[tuple[Any, ...]]]:
+class Oracle(Protocol):
+    """What a workload knows of the broker that it was run on."""
+
+    producer_id_last: int
+    version: int
+
+    def step(self, note: tuple[Any, ...]) -> None:
+        """Take one note."""
+        ...
+
+    async def violations(self, node: Node) -> list[str]:
+        """What the broker that was opened again holds and may not hold, or lacks."""
+        ...
+
+
+async def examine(state: State, oracle: Oracle) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Open the state and hold it against the oracle; what is wrong, and the opening's account."""
     try:
         async with asyncio.timeout(_EXAMINE_TIMEOUT_S):
@@ -157,7 +172,7 @@ async def examine(state: State, oracle: BrokerOracle) -> tuple[list[str], list[t
 class Walk:
     """One account, from operation to operation."""
 
-    def __init__(self, task: Task, before: State, oracle: BrokerOracle, profile: str) -> None:
+    def __init__(self, task: Task, before: State, oracle: Oracle, profile: str) -> None:
         self.task = task
         self.oracle = oracle
         self.profile = profile
@@ -234,7 +249,7 @@ class Walk:
 
 def run_power_broker(task: Task) -> None:
     """Life after life on a modelled disk."""
-    _run_cases(task, _modelled)
+    run_cases(task, _modelled)
 
 
 async def _modelled(task: Task, seed: int, profile: str, sync_turns: int) -> None:
@@ -254,7 +269,7 @@ async def _modelled(task: Task, seed: int, profile: str, sync_turns: int) -> Non
             return
         state = walk.candidates[-rng.randint(1, len(walk.candidates))]
         async with Opened(state, name) as opened:
-            oracle = await BrokerOracle.after_recovery(opened.node, walk.oracle)
+            oracle = await BrokerOracle.after_recovery(opened.node, oracle)
             oracle.producer_id_last = state.producer_id_last
 
 
@@ -271,7 +286,7 @@ def run_power_files(task: Task) -> None:
     async def explore(task: Task, seed: int, profile: str, sync_turns: int) -> None:
         await _recorded(task, recorder, seed, profile, sync_turns)
 
-    _run_cases(task, explore)
+    run_cases(task, explore)
 
 
 async def _recorded(task: Task, recorder: Path, seed: int, profile: str, sync_turns: int) -> None:
@@ -292,7 +307,7 @@ async def _recorded(task: Task, recorder: Path, seed: int, profile: str, sync_tu
                 return
             state = walk.candidates[-rng.randint(1, len(walk.candidates))]
             async with Opened(state, f"{seed} {life}") as opened:
-                oracle = await BrokerOracle.after_recovery(opened.node, walk.oracle)
+                oracle = await BrokerOracle.after_recovery(opened.node, oracle)
                 oracle.producer_id_last = state.producer_id_last
 
 
@@ -328,7 +343,8 @@ def record_process(recorder: Path, place: Path, image: Image, words: list[str]) 
     return reader
 
 
-def _run_cases(task: Task, explore: Callable[[Task, int, str, int], Any]) -> None:
+def run_cases(task: Task, explore: Callable[[Task, int, str, int], Any]) -> None:
+    """Explore case after case, each with a seed, a profile and a way to sync of its own."""
     # Ledgers are collected thousands of times now.
     logging.getLogger("headrace").setLevel(logging.CRITICAL)
     with small_settings():
