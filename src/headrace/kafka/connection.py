@@ -324,7 +324,7 @@ class Connection:
         if transport is None:
             return
         if mute_ms:
-            self._mute(mute_ms)
+            self.mute(mute_ms)
         if out:
             self._write(transport, out)
         if is_withheld:
@@ -332,7 +332,7 @@ class Connection:
         elif out and self._is_half_closed and not replies and not self._uncut:
             transport.close()
 
-    def _mute(self, mute_ms: int) -> None:
+    def mute(self, mute_ms: int) -> None:
         """Read no further request for so long, as Kafka does: a client that ignores the throttle
         time of its answers is held to it (KIP-219)."""
         until_s = self._loop.time() + mute_ms / 1000

@@ -249,3 +249,19 @@ def test_a_shorter_throttle_does_not_end_a_longer_one():
             await face.close()
 
     asyncio.run(scenario())
+
+
+def test_a_producer_that_wants_no_answers_is_muted_too():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t")
+            face = KafkaFace(rig.node, quotas=Fixed(apis.PRODUCE, 60_000))
+            client = Client(face)
+            data = {"name": "t", "partition_data": [{"index": 0, "records": batch(b"v")}]}
+            client.send(apis.PRODUCE, 9, {"acks": 0, "timeout": 1_000, "topic_data": [data]})
+            await asyncio.sleep(0)
+            assert client.transport.is_paused
+            client.transport.abort()
+            await face.close()
+
+    asyncio.run(scenario())

@@ -149,6 +149,8 @@ class ProduceHandler:
         request = read_produce(frame, at, version)
         # With acks=0 the client waits for no answer and must get none.
         reply = connection.expect() if request.acks != 0 else None
+        if reply is None and connection.throttle_ms:
+            connection.mute(connection.throttle_ms)
         pending = _Pending(reply, version, correlation_id, len(request.partitions))
         if reply is None:
             pending.connection = connection
