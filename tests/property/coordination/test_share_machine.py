@@ -162,6 +162,7 @@ class Rig:
         self.config = replace(self.config, filter_tags=self.rng.choice(["", "x", "y"]))
         self.model.config = self.config
         self.ask(OpenCommand(GROUP, 0, self.config))
+        self.tick_if_due()  # a wait may have ended while the record's row was not known
 
     def park(self) -> None:
         key = self.rng.randrange(4)
