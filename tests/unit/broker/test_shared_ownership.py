@@ -1071,6 +1071,34 @@ def test_the_next_owner_is_named_together_with_the_chain_of_its_epoch() -> None:
     run(scenario)
 
 
+def test_a_seal_that_waits_for_its_bookies_holds_up_no_other_move(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        monkeypatch.setattr(hand_over, "IN_MOTION_MAX_S", 0.1)
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.create("t", 8)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        holder = one if cluster.owners("t").count(1) >= 4 else two
+        me, other = holder.config.broker_id, 3 - holder.config.broker_id
+        topic = holder.topics.get("t")
+        mine = [number for number, owner in enumerate(cluster.owners("t")) if owner == me]
+        for number in mine:
+            await append_at(holder, topic, number, b"a")
+        stuck_logs = {topic.partitions[number] for number in mine[:3]}
+        honest = Upkeep.settle_and_seal
+
+        async def slow(upkeep: Upkeep, *moved: NotOwner | None) -> None:
+            if upkeep._log in stuck_logs:
+                await asyncio.Event().wait()
+            await honest(upkeep, *moved)
+
+        monkeypatch.setattr(Upkeep, "settle_and_seal", slow)
+        for number in mine:
+            await holder.metadata.put(pin_key(topic.id, number), PinFact(other).encode(), ANY)
+        await until(lambda: all(cluster.owners("t")[number] == other for number in mine[3:]))
+
+    run(scenario)
+
+
 def test_where_the_chain_has_changed_the_next_owner_is_named_and_enters_its_epoch_itself() -> None:
     async def scenario(cluster: Cluster) -> None:
         owner, other, topic = await two_brokers(cluster)

@@ -299,7 +299,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             self._log_bytes = 0
             for part in machine.state_parts():
                 for records in batches_of(machine, part):
-                    self._append(partial(self._log.append, records), size_of(records))
+                    if self._append(partial(self._log.append, records), size_of(records)):
+                        return  # the machine may be another's picture by now
                 if self._tail is None:
                     await asyncio.sleep(0)
                 else:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from headrace.broker.ownership.next_owner import WARM_VERSION
@@ -47,6 +48,8 @@ GETTING_READY_AT_ONCE = 2
 few enough that they take no processor from those in motion, and do not wait long for their turn."""
 READY_WAIT_S = 2.0
 """For the next owner of such a partition to be ready; then it is handed over as it is."""
+IN_MOTION_MAX_S = 5.0
+"""Then others are moved besides: slow bookies of one ledger hold up its own partition alone."""
 NAMED_WAIT_S = 0.5
 NAMED_ATTEMPTS_MAX = 3
 
@@ -101,10 +104,16 @@ class HandOvers:
         if not self._is_warm(topic, served, target):
             async with self._cold:
                 return await self._move(topic, number, served, target)
-        async with self._announced:
+        announced, in_motion = self._announced, self._in_motion
+        with ExitStack() as turns:
+            await announced.acquire()
+            turns.callback(announced.release)
             await self._announce(key, served, target)
-            async with self._in_motion:
-                return await self._move(topic, number, served, target)
+            await in_motion.acquire()
+            turns.callback(in_motion.release)
+            late = asyncio.get_running_loop().call_later(IN_MOTION_MAX_S, turns.close)
+            turns.callback(late.cancel)
+            return await self._move(topic, number, served, target)
 
     def _is_warm(self, topic: Topic, served: PartitionLog, target: int) -> bool:
         """Whether clients would notice a pause, and the next owner knows how to get ready."""
