@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from headrace.cli.connection import before_commands, behind_commands
 from headrace.cli.failures import EXIT_CODES, FAILED, INTERRUPTED, OK, CommandFailed
 from headrace.cli.session import Session
 from headrace.errors import HeadraceError
+from headrace.runtime import compiled
 
 # name -> module, what `headrace --help` says about it
 COMMANDS = {
@@ -83,6 +85,8 @@ class LazyGroup(click.Group):
         """See click.Group."""
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name == "serve":
+            _use_compiled_core()
         module = importlib.import_module(COMMANDS[cmd_name][0])
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
@@ -103,6 +107,12 @@ class LazyGroup(click.Group):
         """See click.Group: lists the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+def _use_compiled_core() -> None:
+    """Before anything imports its modules, as the table of settings does."""
+    with suppress(compiled.CoreUnusableError):  # `serve` says so when it starts
+        compiled.use()
 
 
 def _print_version(ctx: click.Context, _param: object, wanted: bool) -> None:

@@ -29,6 +29,7 @@ from headrace.log.reading import fetch
 from headrace.log.segment import Segment
 from headrace.log.visibility import READ_COMMITTED, Visibility
 from headrace.records.batch import iterate_headers
+from headrace.runtime import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -396,6 +397,7 @@ PLANTED = (
 )
 
 
+@pytest.mark.skipif(compiled.is_used(), reason="compiled modules call each other past a patch")
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__.strip("_"))
 def test_each_planted_bug_is_found(plant: Callable[[], tuple[type, str, object]]) -> None:
     with ExitStack() as stack:
