@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.completion import complete_groups, complete_topics
-from headrace.cli.failures import NOT_FOUND, CommandFailed
+from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
 from headrace.cli.output import iso_time, print_json, print_table, say
 from headrace.cli.web import HTTP, ask_each, path_of
 
@@ -35,8 +35,8 @@ def park(session: Session, /, group: str, topic: str, keys: tuple[str, ...], htt
     A message that is in flight is finished as usual. The messages stay where they are, in order.
     """
     path = f"{path_of('queues', topic, group)}/park"
-    for _ in ask_each(http, session.timeout_s, "POST", path, {"keys": [*keys]}):
-        pass
+    answers = [*ask_each(http, session.timeout_s, "POST", path, {"keys": [*keys]})]
+    _require_all(answers, f"the keys are not parked on all of {topic}")
     say(f"{len(keys):,} keys are parked: release them with `headrace backlog unpark`")
 
 
@@ -49,9 +49,9 @@ def park(session: Session, /, group: str, topic: str, keys: tuple[str, ...], htt
 def parked(session: Session, /, group: str, topic: str, http: str, as_json: bool) -> None:
     """List parked keys and how many of their messages are known."""
     path = f"{path_of('queues', topic, group)}/parked"
-    found: list[dict[str, Any]] = []
-    for answer in ask_each(http, session.timeout_s, "GET", path):
-        found += answer["parked"]
+    answers = [*ask_each(http, session.timeout_s, "GET", path)]
+    _require_all(answers, f"the parked keys of {topic} are not all known")
+    found = [one for answer in answers for one in answer["parked"]]
     if as_json:
         print_json(found)
         return
@@ -70,11 +70,26 @@ def unpark(session: Session, /, group: str, topic: str, keys: tuple[str, ...], h
     """Deliver the messages of parked keys again, each key from where it stood."""
     path = f"{path_of('queues', topic, group)}/unpark"
     answers = [*ask_each(http, session.timeout_s, "POST", path, {"keys": [*keys]})]
-    released = max(answer["released"] for answer in answers)
-    say(f"{released:,} of {len(keys):,} keys were released")
+    released = len({key for answer in answers for key in answer["keys"]})
+    say(f"{released:,} of {len({*keys}):,} keys were released")
+    _require_all(answers, f"keys may still be parked on a part of {topic}")
     if not released:
         raise CommandFailed(
             f"none of these keys is parked by {group} on {topic}",
             f"See which are: headrace backlog parked {group} {topic}",
             NOT_FOUND,
+        )
+
+
+def _require_all(answers: list[dict[str, Any]], effect: str) -> None:
+    """Raises CommandFailed where no broker that answered serves some partition."""
+    missed = set.intersection(
+        *({other["partition"] for other in answer["elsewhere"]} for answer in answers)
+    )
+    if missed:
+        numbers = ", ".join(map(str, sorted(missed)))
+        raise CommandFailed(
+            f"partitions {numbers} have no broker that could be asked: {effect}",
+            "Run the command again when they are served: headrace topic describe",
+            FAILED,
         )

@@ -82,6 +82,7 @@ class ParkedOperations:
     async def _park(self, call: Call) -> Json:
         topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
         keys = _keys(call.body)
+        self._node.shares.check_parks(group_id)  # before the group begins on the topic
         for number in self._served(topic):
             await self._node.shares.begin(topic, number, group_id)
             for key in keys:
@@ -91,16 +92,17 @@ class ParkedOperations:
 
     async def _unpark(self, call: Call) -> Json:
         topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
-        released: dict[bytes, None] = {}
+        released: dict[str, None] = {}
+        keys = list(zip(call.body["keys"], _keys(call.body), strict=True))
         for number in self._served(topic):
-            for key in _keys(call.body):
+            for name, key in keys:
                 try:
                     command = ReleaseKeyCommand(group_id, key)
                     await self._node.shares.ask_of_keys(topic, number, command)
                 except (GroupUnknown, RecordStateInvalid):
                     continue  # it is not parked on this partition
-                released[key] = None
-        return self._answer(topic, group_id) | {"released": len(released)}
+                released[name] = None
+        return self._answer(topic, group_id) | {"released": len(released), "keys": [*released]}
 
     def _served(self, topic: Topic) -> list[int]:
         count = range(len(topic.partitions))

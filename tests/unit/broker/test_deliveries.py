@@ -101,11 +101,42 @@ def test_a_record_that_cannot_be_read_is_refused_and_those_after_it_are_delivere
             assert await asyncio.wait_for(done, 30) == 3
             assert await delivered(node) == [b"a", b"c"]
             assert node.timers.figures.refused_total == 1
+            assert node.timers.figures.delivered_total == 2
             assert hosted.data.producers.last_sequence(hosted.state.producer_id) == 2
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(scenario())
     assert "is not delivered, because it cannot be read" in caplog.text
+
+
+def test_deliveries_that_are_closed_while_an_append_ends_stop_without_a_fault(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async def scenario() -> None:
+        async with alone() as node:
+            await add(node, [b"a"], node.clock.now_ms() + YEAR_MS)
+            hosted = hosted_of(node)
+            (entry,) = hosted.state.schedule.after(START)
+            deliver = hosted.deliveries._deliver
+
+            async def close_after(effects):
+                await deliver(effects)
+                hosted.deliveries.close()
+
+            monkeypatch.setattr(hosted.deliveries, "_deliver", close_after)
+            done: list[int] = []
+            hosted.deliveries.add(
+                Deliver(hosted.state.producer_id, 0, (entry.offset,)), done.append
+            )
+            assert await until_delivered(node, 1) == [b"a"]
+            async with asyncio.timeout(10):
+                while hosted.deliveries._is_running:
+                    await asyncio.sleep(0)
+            assert not done
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(scenario())
+    assert not caplog.records
 
 
 def test_a_record_delivered_late_has_the_time_of_its_delivery_for_retention():

@@ -88,6 +88,16 @@ def test_two_keys_of_one_hash_are_parked_until_both_are_released():
         assert len(got) == count
 
 
+def test_a_parked_key_whose_hash_is_that_of_the_partition_order_holds_nothing_up_in_it():
+    machine = opened(is_ordered=True, unfinished_max=10)
+    assert ask(machine, ParkKeyCommand("g", b"", 0)).error is None
+    ask(machine, OpenCommand("g", 100, ShareConfig(is_serial=True, unfinished_max=10)))
+    ask(machine, LearnCommand("g", 100, [Row(n, 0) for n in range(100, 110)], 110))
+    assert machine.groups["g"].room() == 0
+    got = ask(machine, AcquireCommand("g", "a", [(100, 109)], 10)).acquired
+    assert [one[:2] for one in got] == [(100, 100)]
+
+
 def test_keys_are_parked_in_groups_that_keep_their_order_alone_and_so_many_at_most():
     machine = opened()
     assert isinstance(ask(machine, ParkKeyCommand("g", b"a", 1)).error, RecordStateInvalid)

@@ -17,6 +17,7 @@ from headrace.errors import DataCorrupt
 from headrace.http import queues
 from headrace.http.operations import routes
 from headrace.http.queues import Queues
+from headrace.metadata.facts import CompanionKind
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch, retain_records
 
@@ -78,14 +79,31 @@ async def test_a_parked_key_is_set_aside_and_goes_on_where_it_stood(web):
     _, listed = await web.ask("GET", f"{path}/parked")
     assert {(one["key"], one["records"]) for one in listed["parked"]} >= {("hot", 3)}
     _, released = await web.ask("POST", f"{path}/unpark", {"keys": ["hot", "other"]})
-    assert released["released"] == 1
+    assert (released["released"], released["keys"]) == (1, ["hot"])
     assert await drain() == ["hot0", "hot1", "hot2"]
     assert (await web.ask("GET", f"{path}/parked"))[1]["parked"] == []
     body = {"keys": ["%%"], "key_encoding": "base64"}
     assert (await web.ask("POST", f"{path}/park", body))[0] == 409
     refused = await web.ask("POST", "/v1/queues/jobs/others/park", {"keys": ["hot"]})
     assert refused[0] == 409
+    listed = await web.ask("GET", "/v1/groups")
+    assert "others" not in str(listed[1]), "a group that is refused has not begun"
     assert "headrace.share.key.order" in refused[1]["detail"]
+
+
+@on_the_web
+async def test_parked_keys_are_listed_and_released_without_a_write_where_no_group_is(web):
+    await web.ask("POST", "/v1/topics", {"name": "jobs", "partitions": 2})
+    path = f"/v1/queues/jobs/{GROUP}"
+    status, listed = await web.ask("GET", f"{path}/parked")
+    assert (status, listed["parked"]) == (200, [])
+    status, released = await web.ask("POST", f"{path}/unpark", {"keys": ["hot"]})
+    assert (status, released["released"], released["keys"]) == (200, 0, [])
+    status, _ = await web.ask("POST", f"{path}/park", {"keys": ["hot"]})
+    assert status == 409
+    for log in web.node.topics.get("jobs").partitions:
+        await log.wait_loaded()
+        assert not log.upkeep.chain.fact.has_companion(CompanionKind.SHARES)
 
 
 class Queue:

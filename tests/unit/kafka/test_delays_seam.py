@@ -265,8 +265,10 @@ def test_delayed_records_that_no_timer_log_can_store_together_are_refused(monkey
         async with broker() as rig:
             await rig.node.topics.create("t", 1, configs=ON)
             kept = _kept(rig)
-            answer = await _ask(rig, _batch({b"x" * 900: LATER}, codec=LZ4))
-            assert answer.error_code == MESSAGE_TOO_LARGE
+            names = [("\u4e00", None)] * 200
+            for items in ({b"x" * 900: LATER}, {b"x": [*LATER, *names]}):
+                answer = await _ask(rig, _batch(items, codec=LZ4))
+                assert answer.error_code == MESSAGE_TOO_LARGE
             assert kept.values == []
 
     asyncio.run(scenario())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
 from headrace.errors import BatchCorrupt, BatchTooLarge, HeadraceError, RecordInvalid
-from headrace.records.attributes import has_reserved, scan_records
+from headrace.records.attributes import HALF, MESSAGE_ID, has_reserved, scan_records
 from headrace.records.batch import (
     COMPRESSION_MASK,
     CONTROL,
@@ -25,6 +25,7 @@ from headrace.records.batch import (
     check_batch,
     read_header,
 )
+from headrace.records.bodies import encode_body
 from headrace.records.codec import (
     DECOMPRESSED_BYTES_MAX,
     check_count,
@@ -56,6 +57,7 @@ DELAYED_BYTES_MAX: Final = 60 * 1024 * 1024
 """Of the delayed records of one batch: a timer log stores them in one batch of at most 64 MiB."""
 DELAYED_OVERHEAD_BYTES: Final = 100
 """Of a record in a timer log, besides its bytes."""
+_STORED_TWICE: Final = (HALF, MESSAGE_ID)
 GIVEN_BACK_BYTES_MIN: Final = 8 * 1024 * 1024
 SHOWN_MAX: Final = 3
 
@@ -219,8 +221,10 @@ def _split(
 def _check_delayed_size(delayed: DelayedBatch) -> None:
     size = 0
     for _, _, record in delayed.records:
-        size += len(record.key or b"") + len(record.value or b"") + DELAYED_OVERHEAD_BYTES
-        size += sum(len(name) + len(value or b"") for name, value in record.headers)
+        headers = record.headers
+        size += len(encode_body(record.key, record.value, headers)) + DELAYED_OVERHEAD_BYTES
+        # A half message is stored with its group and its id beside the body.
+        size += sum(len(content or b"") for name, content in headers if name in _STORED_TWICE)
     if size > DELAYED_BYTES_MAX:
         raise BatchTooLarge(
             f"the delayed records of the batch take {size} bytes, more than {DELAYED_BYTES_MAX}:"

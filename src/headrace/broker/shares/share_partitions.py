@@ -303,11 +303,17 @@ class SharePartitions:
     async def ask_of_keys(self, topic: Topic, number: int, command: KeyCommand) -> AnyShareReply:
         """The reply to a command on parked keys. Raises RecordStateInvalid, GroupUnknown, NotOwner,
         StorageUnavailable."""
-        hosted = await self._host(topic, number)
+        hosted = await self._host_or_none(topic, number)
+        if hosted is None:
+            raise GroupUnknown(f"no share group has begun on {topic.name}-{number}")
         reply: AnyShareReply = await hosted.shard.submit(command)
         _check(reply.error)
         hosted.wake()
         return reply
+
+    def check_parks(self, group_id: str) -> None:
+        """Raises RecordStateInvalid where the group's settings allow no parked keys."""
+        _check(self._terms(group_id).config.parking_refusal())
 
     async def journal(self, topic: Topic, number: int) -> PartitionLog | None:
         """What the partition's share groups have stored; None where there never was one.

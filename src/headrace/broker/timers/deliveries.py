@@ -92,6 +92,8 @@ class Deliveries:
         self._is_closed = False
         self._unread_rounds = 0
         """Attempts in a row that failed because a record could not be read."""
+        self._refused: set[int] = set()
+        """Offsets of the records of this round that take part as placeholders."""
         self._expected: int | None = None
         """The last sequence in the log, as long as no append of this round has failed."""
 
@@ -129,14 +131,22 @@ class Deliveries:
                     retry_s = min(retry_s * 2, RETRY_S_MAX)
                     continue
                 retry_s, self._unread_rounds = RETRY_S, 0
+                if self._is_closed:  # meanwhile: the queue is empty, and the state another's
+                    return
                 for _ in round_:
                     self._queue.popleft()
                 for effect, done in round_:
+                    self._count(effect)
                     self._bodies.forget(effect.offsets)
-                    self._figures.delivered_total += len(effect.offsets)
                     done(effect.first + len(effect.offsets))
         finally:
             self._is_running = False
+
+    def _count(self, effect: Deliver) -> None:
+        refused = self._refused.intersection(effect.offsets)
+        self._refused -= refused
+        self._figures.refused_total += len(refused)
+        self._figures.delivered_total += len(effect.offsets) - len(refused)
 
     async def _deliver(self, effects: Sequence[Deliver]) -> None:
         """Append what the log lacks of `effects`, and wait until it is durable."""
@@ -175,6 +185,7 @@ class Deliveries:
             if self._unread_rounds < REFUSED_AFTER:
                 raise
         else:
+            self._refused.difference_update(offsets)
             return [found[offset] for offset in offsets]
         return [await self._read_or_refuse(offset) for offset in offsets]
 
@@ -182,7 +193,7 @@ class Deliveries:
         try:
             return (await self._bodies.get([offset]))[offset]
         except (DataCorrupt, Rejected) as error:
-            self._figures.refused_total += 1
+            self._refused.add(offset)
             log.error(  # noqa: TRY400 - the reason is in the message
                 "%s: the delayed record at offset %d of its timer log is not delivered, because it"
                 " cannot be read: %s; those after it are delivered; send it again if it is needed",

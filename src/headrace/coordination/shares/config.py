@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.errors import RecordStateInvalid
+
 BACKOFF_STEPS_MAX = 30
 
 
@@ -60,6 +62,15 @@ class ShareConfig:
             and self.ttl_ms == other.ttl_ms
             and self.filter_tags == other.filter_tags
             and self.filter_sql == other.filter_sql
+        )
+
+    def parking_refusal(self) -> RecordStateInvalid | None:
+        """Why no key can be parked; None where keys can be."""
+        if self.is_ordered and not self.is_serial:
+            return None
+        return RecordStateInvalid(
+            "keys are parked in groups that keep their order alone: set"
+            " headrace.share.key.order=true, without headrace.share.partition.order"
         )
 
     def retry_after_ms(self, delivery_count: int) -> int:

@@ -100,7 +100,7 @@ class ShareGroup:
     def _parked_records(self) -> int:
         """Records that are set aside, as far as they take no room."""
         keyed = self.keyed
-        if keyed is None or not self.parked_hashes:
+        if keyed is None or not self.parked_hashes or self.config.is_serial:
             return 0
         return min(sum(map(keyed.known_of, self.parked_hashes)), PARKED_RECORDS_MAX)
 
@@ -115,7 +115,9 @@ class ShareGroup:
 
     def _index_delivery(self) -> None:
         if self.config.needs_rows:
-            self.delivery = RowDelivery(self.window, self.parked_hashes)
+            # In partition order all records have one hash, which may be that of a parked key.
+            parked = {} if self.config.is_serial else self.parked_hashes
+            self.delivery = RowDelivery(self.window, parked)
         else:
             self.delivery = OffsetDelivery(self.window)
 
@@ -438,11 +440,9 @@ class ShareGroup:
 
     def decide_park(self, key: bytes, key_hash: int, now_ms: int) -> KeyParked | HeadraceError:
         """The record that parks a key, or why it cannot be parked."""
-        if not self.config.is_ordered or self.config.is_serial:
-            return RecordStateInvalid(
-                "keys are parked in groups that keep their order alone: set"
-                " headrace.share.key.order=true, without headrace.share.partition.order"
-            )
+        refusal = self.config.parking_refusal()
+        if refusal is not None:
+            return refusal
         if key not in self.parked and len(self.parked) >= PARKED_KEYS_MAX:
             return RecordStateInvalid(
                 f"the group has parked {PARKED_KEYS_MAX} keys on this partition: release some"
