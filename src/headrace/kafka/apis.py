@@ -73,7 +73,7 @@ _APIS = (
     Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
     Api(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
     Api(DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
-    Api(LIST_TRANSACTIONS, "ListTransactions", 0, 1, 0),
+    Api(LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0),
     Api(CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0),
     Api(CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0),
     Api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),

@@ -15,6 +15,7 @@ from headrace.kafka.error_codes import (
     CONCURRENT_TRANSACTIONS,
     INVALID_PRODUCER_EPOCH,
     INVALID_PRODUCER_ID_MAPPING,
+    INVALID_REGULAR_EXPRESSION,
     INVALID_REQUEST,
     INVALID_TRANSACTION_TIMEOUT,
     INVALID_TXN_STATE,
@@ -256,6 +257,16 @@ def test_transactions_are_listed_by_state() -> None:
                 body = {"state_filters": states, "producer_id_filters": ()}
                 answer = await s.ask(apis.LIST_TRANSACTIONS, 1, {**body, "duration_filter": -1})
                 assert [t.transactional_id for t in answer.transaction_states] == expected
+            by_pattern = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
+            for pattern, expected in (
+                (None, [ID]), ("", [ID]), (ID[:1] + ".*", [ID]), (ID[:1], []), ("no.*", [])
+            ):  # fmt: skip
+                body = {**by_pattern, "transactional_id_pattern": pattern}
+                answer = await s.ask(apis.LIST_TRANSACTIONS, 2, body)
+                assert [t.transactional_id for t in answer.transaction_states] == expected
+            body = {**by_pattern, "transactional_id_pattern": "("}
+            answer = await s.ask(apis.LIST_TRANSACTIONS, 2, body)
+            assert int(answer.error_code) == INVALID_REGULAR_EXPRESSION
             body = {"state_filters": ("Nonsense",), "producer_id_filters": ()}
             answer = await s.ask(apis.LIST_TRANSACTIONS, 0, body)
             assert answer.unknown_state_filters == ("Nonsense",)

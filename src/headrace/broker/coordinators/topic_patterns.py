@@ -1,4 +1,4 @@
-"""Regular expressions of subscriptions, matched against the names of topics.
+"""Regular expressions of clients, matched against the names of topics and transactional ids.
 
 Invariants: a pattern of a client never holds up the broker: RE2 matches in time linear in the name,
 with bounded memory, and a pattern's length is bounded. Which names a pattern matches is kept, and
@@ -63,6 +63,15 @@ class TopicPatterns:
             found.version = version
             found.match_all(self._names())
         return found.matched
+
+
+async def matching_names(pattern: str, names: Sequence[str]) -> set[str]:
+    """Of `names`, those that the whole pattern matches. Raises RegularExpressionInvalid."""
+    compiled = _Pattern(pattern)
+    for start in range(0, len(names), SLICE_NAMES):
+        compiled.match(names[start : start + SLICE_NAMES])
+        await asyncio.sleep(0)
+    return set(compiled.matched)
 
 
 class _Pattern:

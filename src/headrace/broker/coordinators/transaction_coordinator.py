@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
+from headrace.broker.coordinators.topic_patterns import matching_names
 from headrace.coordination.host_commands import LoadedCommand, TickCommand
 from headrace.coordination.transactions.commands import (
     AddPartitionsCommand,
@@ -31,7 +32,7 @@ from headrace.coordination.transactions.transaction_machine import (
     TransactionMachine,
     TransactionRecord,
 )
-from headrace.errors import HeadraceError, RequestInvalid
+from headrace.errors import HeadraceError, RegularExpressionInvalid, RequestInvalid
 from headrace.records.identifiers import TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
@@ -114,13 +115,25 @@ class TransactionCoordinator:
         command = DescribeTransactionCommand(transactional_id)
         return cast("TransactionDescription", await self._submit(command))
 
-    async def list_transactions(self, command: ListTransactionsCommand) -> ListTransactionsReply:
-        """ListTransactions over the partitions that this broker owns, sorted by id."""
+    async def list_transactions(
+        self, command: ListTransactionsCommand, pattern: str = ""
+    ) -> ListTransactionsReply:
+        """ListTransactions over the partitions that this broker owns, sorted by id.
+
+        `pattern`: a regular expression (RE2) that the whole id matches (KIP-1152); empty: any id.
+        """
         reply = ListTransactionsReply()
         for shard in self.shards.owned():
             part = cast("ListTransactionsReply", await shard.submit(command))
             reply.error = reply.error or part.error
             reply.transactions += part.transactions
+        if pattern:
+            try:
+                ids = [item.transactional_id for item in reply.transactions]
+                matching = await matching_names(pattern, ids)
+            except RegularExpressionInvalid as error:
+                return command.refused(error)
+            reply.transactions = [t for t in reply.transactions if t.transactional_id in matching]
         reply.transactions.sort()
         return reply
 

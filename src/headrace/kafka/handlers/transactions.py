@@ -245,8 +245,8 @@ def _described(found: TransactionDescription) -> dict[str, Any]:
     }
 
 
-async def list_transactions(node: Node, request: Any, _context: Context) -> Answer:
-    """ListTransactions, of the coordinators on this broker."""
+async def list_transactions(node: Node, request: Any, context: Context) -> Answer:
+    """ListTransactions, of the coordinators on this broker; by a pattern since v2 (KIP-1152)."""
     states = frozenset(request.state_filters)
     unknown = sorted(states.difference(STATE_NAMES))
     command = ListTransactionsCommand(
@@ -254,7 +254,8 @@ async def list_transactions(node: Node, request: Any, _context: Context) -> Answ
         frozenset(request.producer_id_filters),
         request.duration_filter,
     )
-    reply = await node.transactions.list_transactions(command)
+    pattern = request.transactional_id_pattern if context.version >= 2 else None
+    reply = await node.transactions.list_transactions(command, pattern or "")
     return {
         "error_code": code_of(reply.error),
         "unknown_state_filters": unknown,
