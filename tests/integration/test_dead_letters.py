@@ -11,6 +11,10 @@ from tests.integration.broker import wait_until
 from tests.integration.test_cli import User
 from tests.integration.test_http_queues import Queue
 
+from headrace.cli import dead
+from headrace.cli.failures import CommandFailed
+from headrace.cli.session import Session
+
 
 @pytest.fixture
 def headrace(broker):
@@ -83,6 +87,25 @@ def test_a_redrive_sends_each_dead_letter_back_once(letters, headrace, broker):
     done = json.loads(headrace("dead", "redrive", topic, "--json"))
     again = json.loads(headrace("dead", "redrive", topic, "--json"))
     assert (done["sent"], again["sent"]) == ({queue.topic: 4}, {})
+    back = [value for value, headers in values(broker, queue.topic) if headers]
+    assert sorted(back) == ["1", "2", "3", "4"]
+
+
+def test_of_two_redrives_at_once_one_stops_and_each_dead_letter_comes_back_once(
+    letters, headrace, broker, monkeypatch
+):
+    queue, topic = letters
+    read_progress = dead._assigned
+
+    def overtaken(*arguments):
+        found = read_progress(*arguments)
+        headrace("dead", "redrive", topic)  # from its beginning to its end
+        return found
+
+    monkeypatch.setattr(dead, "_assigned", overtaken)
+    options = dict.fromkeys(("target", "group", "reason", "rate", "lines"))
+    with pytest.raises(CommandFailed, match="another redrive of this topic has taken over"):
+        dead._redrive(Session(broker.kafka), topic, options)
     back = [value for value, headers in values(broker, queue.topic) if headers]
     assert sorted(back) == ["1", "2", "3", "4"]
 

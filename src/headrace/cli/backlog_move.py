@@ -17,14 +17,19 @@ import click
 
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_groups, complete_topics
-from headrace.cli.failures import CONFLICT, FAILED, USAGE, CommandFailed, from_kafka, no_group
+from headrace.cli.failures import FAILED, USAGE, CommandFailed, from_kafka, no_group
 from headrace.cli.group_reset import refuse_active
 from headrace.cli.lag import committed_offsets, first_unread
 from headrace.cli.output import print_json
 from headrace.cli.positions import Bounds, Partition, log_bounds
 from headrace.cli.progress import counting
 from headrace.cli.share_offsets import SHARE, groups_by_type, share_starts
-from headrace.cli.transfer import begin_transactions, messages_until, produce_copy
+from headrace.cli.transfer import (
+    TransactionalMove,
+    begin_transactions,
+    messages_until,
+    produce_copy,
+)
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
@@ -118,6 +123,14 @@ def _move_consumer(
         {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
     )
     moved, throttle = 0, _Throttle(options["rate"])
+    sending = TransactionalMove(
+        session, consumer, producer, "move of this backlog", "move a backlog"
+    )
+
+    def copy(message: Message) -> None:
+        headers = list(message.headers() or [])
+        produce_copy(producer, options["target"], message, -1, headers)
+
     try:
         consumer.assign(
             [library.TopicPartition(topic, p.number, s) for p, s in starts.items()
@@ -125,41 +138,13 @@ def _move_consumer(
         )  # fmt: skip
         with counting(f"move {topic}", left) as show_done:
             for bundle in messages_until(consumer, ends):
-                _send(session, consumer, producer, bundle, options["target"])
+                sending.send(bundle, copy)
                 moved += len(bundle)
                 show_done(len(bundle))
                 throttle.wait(len(bundle))
     finally:
         consumer.close()
     return moved
-
-
-def _send(
-    session: Session, consumer: Client, producer: Client, bundle: list[Message], target: str
-) -> None:
-    """Copy records and commit the group's offsets, in one transaction. Raises CommandFailed."""
-    library = kafka()
-    last: dict[tuple[str, int], int] = {}
-    try:
-        producer.begin_transaction()
-        for message in bundle:
-            produce_copy(producer, target, message, -1, list(message.headers() or []))
-            last[message.topic(), message.partition()] = message.offset() + 1
-        offsets = [library.TopicPartition(*place, offset) for place, offset in last.items()]
-        metadata = consumer.consumer_group_metadata()
-        producer.send_offsets_to_transaction(offsets, metadata, session.timeout_s)
-        producer.commit_transaction(session.timeout_s)
-    except library.KafkaException as error:
-        failed = error.args[0]
-        if not failed.fatal():
-            producer.abort_transaction(session.timeout_s)
-        if failed.name() in {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}:
-            raise CommandFailed(
-                "another move of this backlog has taken over: this one has stopped",
-                "Wait for it, or start this one again",
-                CONFLICT,
-            ) from None
-        raise from_kafka(failed, "move a backlog") from None
 
 
 # --- share groups ----------------------------------------------------------------------------
@@ -180,12 +165,13 @@ def _move_share(
     producer = session.producer({"acks": "all", "enable.idempotence": True,
                                  "partitioner": PARTITIONER})  # fmt: skip
     moved, throttle = 0, _Throttle(options["rate"])
+    ends = {p.number: b.latest for p, b in bounds.items()}
     with counting(f"move {topic}", left) as show_done:
         while True:
             asked = {"max": RECEIVED_MAX, "wait_ms": WAIT_MS, "lock_ms": LOCK_MS}
             found = web.ask("POST", f"{path}/receive", asked, wait_s=WAIT_MS / 1000)["messages"]
-            ends = {p.number: b.latest for p, b in bounds.items()}
-            wanted = [one for one in found if one["offset"] < ends[one["partition"]]]
+            # A partition that was added since has no end: its records are newer.
+            wanted = [one for one in found if one["offset"] < ends.get(one["partition"], 0)]
             _copy(session, producer, wanted, options["target"])
             settled = {
                 "ack": [one["receipt"] for one in wanted],

@@ -18,10 +18,15 @@ import click
 
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_topics
-from headrace.cli.failures import CONFLICT, CommandFailed, from_kafka
+from headrace.cli.failures import CommandFailed, from_kafka
 from headrace.cli.output import print_json, print_table
 from headrace.cli.progress import counting
-from headrace.cli.transfer import begin_transactions, messages_until, produce_copy
+from headrace.cli.transfer import (
+    TransactionalMove,
+    begin_transactions,
+    messages_until,
+    produce_copy,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -225,27 +230,31 @@ def redrive(session: Session, /, topic: str, **options: Any) -> None:
 
 
 def _redrive(session: Session, topic: str, options: dict[str, Any]) -> tuple[Counter[str], int]:
+    session.partitions_of(topic)
+    producer = session.producer(
+        {
+            "transactional.id": _group_of(topic),
+            "transaction.timeout.ms": 60_000,
+            "partitioner": "murmur2_random",
+        }
+    )
+    begin_transactions(session, producer)  # a redrive that runs commits no more from here on
     consumer, ends = _assigned(session, topic, _group_of(topic))
+    sending = TransactionalMove(
+        session, consumer, producer, "redrive of this topic", "send dead letters back"
+    )
     sent: Counter[str] = Counter()
     kept = 0
     try:
         if not ends:
             return sent, kept
-        producer = session.producer(
-            {
-                "transactional.id": _group_of(topic),
-                "transaction.timeout.ms": 60_000,
-                "partitioner": "murmur2_random",
-            }
-        )
-        begin_transactions(session, producer)
         starts = {p.partition: p.offset for p in consumer.assignment()}
         done = 0
         left = sum(ends[number] - max(start, 0) for number, start in starts.items())
         with counting(f"redrive {topic}", left) as show_done:
             for bundle in messages_until(consumer, ends):
                 begun_s = time.monotonic()
-                targets = _send(session, consumer, producer, bundle, options)
+                targets = _send(sending, producer, bundle, options)
                 sent.update(target for target in targets if target is not None)
                 kept += targets.count(None)
                 show_done(len(bundle))
@@ -261,44 +270,26 @@ def _redrive(session: Session, topic: str, options: dict[str, Any]) -> tuple[Cou
 
 
 def _send(
-    session: Session,
-    consumer: Client,
+    sending: TransactionalMove,
     producer: Client,
     bundle: list[Message],
     options: dict[str, Any],
 ) -> list[str | None]:
     """Send one bundle and its progress in one transaction; where each record went."""
-    library = kafka()
     targets: list[str | None] = []
-    last: dict[tuple[str, int], int] = {}
-    try:
-        producer.begin_transaction()
-        for message in bundle:
-            target = _target(message, options)
-            targets.append(target)
-            if target is None:
-                headers = [item for item in _all(message) if item[0] not in NAMED_SEQUENCE]
-                produce_copy(producer, message.topic(), message, message.partition(), headers)
-            else:
-                origin = Letter.of(message)
-                number = int(origin.partition) if _is_origin(origin, target) else -1
-                produce_copy(producer, target, message, number, _stripped(message))
-            last[message.topic(), message.partition()] = message.offset() + 1
-        offsets = [library.TopicPartition(*key, offset) for key, offset in last.items()]
-        metadata = consumer.consumer_group_metadata()
-        producer.send_offsets_to_transaction(offsets, metadata, session.timeout_s)
-        producer.commit_transaction(session.timeout_s)
-    except library.KafkaException as error:
-        failed = error.args[0]
-        if not failed.fatal():
-            producer.abort_transaction(session.timeout_s)
-        if failed.name() in {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}:
-            raise CommandFailed(
-                "another redrive of this topic has taken over: this one has stopped",
-                "Wait for it, or start this one again",
-                CONFLICT,
-            ) from None
-        raise from_kafka(failed, "send dead letters back") from None
+
+    def copy(message: Message) -> None:
+        target = _target(message, options)
+        targets.append(target)
+        if target is None:
+            headers = [item for item in _all(message) if item[0] not in NAMED_SEQUENCE]
+            produce_copy(producer, message.topic(), message, message.partition(), headers)
+        else:
+            origin = Letter.of(message)
+            number = int(origin.partition) if _is_origin(origin, target) else -1
+            produce_copy(producer, target, message, number, _stripped(message))
+
+    sending.send(bundle, copy)
     return targets
 
 

@@ -1,18 +1,21 @@
 """Moving records from topic to topic: reading up to an end, and sending copies.
 
-Invariants: what is read is known by its end before reading begins, so a move ends.
+Invariants: what is read is known by its end before reading begins, so a move ends. A transactional
+move fences its predecessor before it reads how far that one came: progress that is read earlier may
+be passed by a transaction that still commits, and its records would be sent twice.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from headrace.cli.client import kafka
-from headrace.cli.failures import CommandFailed, from_kafka
+from headrace.cli.failures import CONFLICT, CommandFailed, from_kafka
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace.cli.client import Client, Message
     from headrace.cli.session import Session
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 BATCH_RECORDS: Final = 500
 POLL_S: Final = 1.0
 QUIET_S_MAX: Final = 30.0
+_FENCED: Final = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
 
 
 def messages_until(consumer: Client, ends: dict[int, int]) -> Iterator[list[Message]]:
@@ -63,6 +67,57 @@ def begin_transactions(session: Session, producer: Client) -> None:
         producer.init_transactions(session.timeout_s)
     except kafka().KafkaException as error:
         raise from_kafka(error.args[0], "begin to move records") from None
+
+
+class TransactionalMove:
+    """Sends bundles of records, each in one transaction with how far its consumer has come."""
+
+    def __init__(
+        self, session: Session, consumer: Client, producer: Client, name: str, doing: str
+    ) -> None:
+        """`producer`: after `begin_transactions`. `name` and `doing` are for messages, such as
+        "move of this backlog" and "move a backlog"."""
+        self._session = session
+        self._consumer = consumer
+        self._producer = producer
+        self._name = name
+        self._doing = doing
+
+    def send(self, bundle: list[Message], copy: Callable[[Message], None]) -> None:
+        """Send what `copy` hands to the producer for each record, and commit; all or nothing.
+
+        Raises CommandFailed, of `copy` too.
+        """
+        timeout_s = self._session.timeout_s
+        last: dict[tuple[str, int], int] = {}
+        library = kafka()
+        try:
+            self._producer.begin_transaction()
+            for message in bundle:
+                copy(message)
+                last[message.topic(), message.partition()] = message.offset() + 1
+            offsets = [library.TopicPartition(*place, offset) for place, offset in last.items()]
+            metadata = self._consumer.consumer_group_metadata()
+            self._producer.send_offsets_to_transaction(offsets, metadata, timeout_s)
+            self._producer.commit_transaction(timeout_s)
+        except CommandFailed:
+            self._abort()
+            raise
+        except library.KafkaException as error:
+            failed = error.args[0]
+            if not failed.fatal():
+                self._abort()
+            if failed.name() in _FENCED:
+                raise CommandFailed(
+                    f"another {self._name} has taken over: this one has stopped",
+                    "Wait for it, or start this one again",
+                    CONFLICT,
+                ) from None
+            raise from_kafka(failed, self._doing) from None
+
+    def _abort(self) -> None:
+        with suppress(kafka().KafkaException):  # the next run's begin_transactions aborts it, too
+            self._producer.abort_transaction(self._session.timeout_s)
 
 
 def produce_copy(
