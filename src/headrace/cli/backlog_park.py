@@ -50,14 +50,14 @@ def parked(session: Session, /, group: str, topic: str, http: str, as_json: bool
     """List parked keys and how many of their messages are known."""
     path = f"{path_of('queues', topic, group)}/parked"
     answers = [*ask_each(http, session.timeout_s, "GET", path)]
-    _require_all(answers, f"the parked keys of {topic} are not all known")
     found = [one for answer in answers for one in answer["parked"]]
     if as_json:
         print_json(found)
-        return
-    rows = [[one["key"], one["partition"], one["records"], iso_time(one["parked_ms"])]
-            for one in found]  # fmt: skip
-    print_table(["key", "partition", "messages", "since"], rows)
+    else:
+        rows = [[one["key"], one["partition"], one["records"], iso_time(one["parked_ms"])]
+                for one in found]  # fmt: skip
+        print_table(["key", "partition", "messages", "since"], rows)
+    _require_all(answers, "keys that are parked there are not listed")
 
 
 @click.command()
