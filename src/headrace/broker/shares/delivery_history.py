@@ -136,7 +136,8 @@ class _Reader:
             event = ACKNOWLEDGED_EVENT if run.deliveries else FILTERED
             self._add(number, offset, at_ms, event, run.deliveries)
         elif run.state == ARCHIVING:
-            self._add(number, offset, at_ms, GIVEN_UP, run.deliveries)
+            # Its own time, which the dead letter carries, too: the journal's may be later.
+            self._add(number, offset, run.at_ms or at_ms, GIVEN_UP, run.deliveries)
         else:
             was_given_up = former is not None and former[0] == ARCHIVING
             event = DEAD_LETTERED if was_given_up else ENDED
