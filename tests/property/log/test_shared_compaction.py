@@ -25,7 +25,7 @@ from headrace.log.ledger_chain import LedgerChain
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import PartitionLog
 from headrace.log.reading import read
-from headrace.metadata.facts import TopicFact, partition_key, topic_key
+from headrace.metadata.facts import PartitionFact, TopicFact, partition_key, topic_key
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.store import ABSENT, ANY
 from headrace.records.batch import check_batch, iterate_headers
@@ -315,6 +315,36 @@ def test_a_chain_from_an_old_backup_is_rebuilt_with_the_compacted_ledgers(segmen
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_chain_whose_compacted_ledgers_lie_in_object_storage_is_completed(rounds):
+    async def scenario() -> None:
+        world = World(1 << 20)
+        owner = await world.begin()
+        for turn in range(rounds):
+            await owner.put("open", f"{turn}")  # into a ledger that is older than the next round's
+            await Cleaner(owner.log, owner.environment).run()
+            if turn + 1 < rounds:
+                await owner.log.upkeep.roll_now()
+        backup = await world.store.get(CHAIN)
+        links = PartitionFact.decode(backup.value).ledgers
+        compacted = [link for link in links if link.is_sealed]
+        assert not links[-1].is_sealed
+        assert links[-1].ledger < compacted[-1].ledger
+        await owner.log.upkeep.roll_now()
+        await owner.put("later", "1")
+        await owner.log.upkeep.roll_now()
+        for link in compacted:
+            await world.ledgers.delete(link.ledger)
+        await world.store.put(CHAIN, backup.value, ANY)
+        await world.repair()
+        repaired = PartitionFact.decode((await world.store.get(CHAIN)).value).ledgers
+        assert [link.ledger for link in repaired[: len(links)]] == [link.ledger for link in links]
+        assert len(repaired) == len(links) + 1
+        await world.close()
+
+    asyncio.run(scenario())
+
+
 def _swap_without_epoch(monkeypatch):
     async def store(self, fact):
         entry = await self._metadata.get(self._key)
@@ -326,7 +356,7 @@ def _swap_without_epoch(monkeypatch):
 
 
 def _mix_old_and_new(monkeypatch):
-    def oldest(links, compacted):
+    def oldest(links, compacted, _known):
         kept: list[Segment] = []
         for link in sorted(links, key=lambda one: one.ledger):
             if not any(chain_repair._overlaps(one, link) for one in kept):

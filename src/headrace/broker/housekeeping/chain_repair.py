@@ -40,7 +40,7 @@ from headrace.records.batch import HEADER_SIZE, read_header
 from headrace.storage.ledger import LedgerId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from uuid import UUID
 
     from headrace.metadata.facts import PartitionKey
@@ -105,6 +105,12 @@ class RepairableLedgers:
     def compacted(self, key: PartitionKey) -> list[LedgerId]:
         """The compacted ledgers of a partition, from old to new."""
         return [record.ledger for label, record in self.by_key.get(key, ()) if label.covers]
+
+    def newest_plain(self, key: PartitionKey, known: Collection[int]) -> LedgerId:
+        """The newest of the ledgers `known` to the chain that is not compacted, -1 if there is none
+        in BookKeeper: a compacted ledger has a higher id than older ones that are still open."""
+        plain = [record.ledger for label, record in self.by_key.get(key, ()) if not label.covers]
+        return max((ledger for ledger in plain if ledger in known), default=LedgerId(-1))
 
 
 class ChainRepairer:
@@ -210,14 +216,14 @@ class ChainRepairer:
         self, repair: ChainRepair, ledgers: RepairableLedgers, *, is_plan: bool, accept_loss: bool
     ) -> None:
         """Make the chain out of what it names for sure and what the ledgers say."""
+        named = {link.ledger for link in repair.fact.ledgers}
         links = [link for link in repair.fact.ledgers if link.is_sealed]
         known = {link.ledger for link in links}
-        compacted = ledgers.compacted(repair.key)
-        newest = max(known.difference(compacted), default=-1)
         is_new = not repair.fact.ledgers
+        newest = ledgers.newest_plain(repair.key, known)
         for label, record in ledgers.by_key.get(repair.key, ()):
-            is_trimmed = not is_new and label.covers is None and record.ledger < newest
-            if record.ledger in known or is_trimmed:
+            is_trimmed = label.covers is None and record.ledger < newest
+            if record.ledger in known or (is_trimmed and record.ledger not in named):
                 continue
             repair.fact.leader_epoch = max(repair.fact.leader_epoch, label.epoch)
             if is_plan and not record.is_closed:
@@ -226,7 +232,7 @@ class ChainRepairer:
             link = await self._link(record.ledger, label)
             if link is not None and (link.end_offset or 0) > repair.fact.log_start_offset:
                 links.append(link)
-        links = _without_replaced(links, compacted)
+        links = _without_replaced(links, ledgers.compacted(repair.key), known)
         for before, after in pairwise(links):
             end = before.end_offset or 0
             if after.base_offset < end or after.leader_epoch < before.leader_epoch:
@@ -282,12 +288,23 @@ class ChainRepairer:
         )
 
 
-def _without_replaced(links: list[LedgerLink], compacted: list[LedgerId]) -> list[LedgerLink]:
+def _without_replaced(
+    links: list[LedgerLink], compacted: list[LedgerId], known: Collection[int]
+) -> list[LedgerLink]:
     """These by offset, without those that a compacted one, or a newer compacted one, covers.
 
-    `compacted`: from old to new.
+    `compacted`: from old to new. What the chain does not name was replaced by what it names
+    (`known`) with a higher id and some of the same offsets: the bytes of such a one may lie in
+    object storage alone, where it has no label.
     """
+    in_chain = [link for link in links if link.ledger in known]
     age = {ledger: at for at, ledger in enumerate(compacted)}
+    links = [
+        link
+        for link in links
+        if link.ledger in known
+        or not any(link.ledger < one.ledger and _overlaps(one, link) for one in in_chain)
+    ]
     kept: list[LedgerLink] = []
     for link in sorted(links, key=lambda one: age.get(LedgerId(one.ledger), -1), reverse=True):
         if not any(_overlaps(other, link) for other in kept if other.ledger in age):
