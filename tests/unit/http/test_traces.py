@@ -9,6 +9,9 @@ from urllib.parse import urlencode
 from tests.unit.http.http_rig import Web, on_the_web
 from tests.unit.http.test_search import create, message, send
 
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch
+
 QUEUE = "/v1/queues/orders/workers"
 
 
@@ -133,3 +136,24 @@ async def test_a_trace_can_be_a_task(web: Web) -> None:
         await asyncio.sleep(0)
         task = (await web.ask("GET", f"/v1/traces/{task['id']}"))[1]
     assert steps(task["results"][0]) == [("stored", None)]
+
+
+@on_the_web
+async def test_a_record_of_an_aborted_transaction_is_not_shown(web: Web) -> None:
+    await create(web)
+    log = web.node.topics.get("orders").require_log(0)
+    batch = encode_batch(
+        [Record(0, 1, None, b"never")],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    while (appended := log.append(batch, check_batch(batch))) is None:
+        await asyncio.sleep(0)
+    await appended.completion.wait()
+    marker = log.append_marker(7, 0, 0, is_commit=False)
+    assert marker is not None
+    await marker.completion.wait()
+    query = urlencode({"partition": 0, "offset": appended.base_offset})
+    assert (await web.ask("GET", f"/v1/topics/orders/trace?{query}"))[0] != 200

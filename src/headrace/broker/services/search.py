@@ -219,15 +219,17 @@ class Search:
             read = BatchesRead()
             reached = read.add(bytes(data.data), offset, OFFSET_LAST, data.aborted or ())
             run.page.size_bytes += len(data.data)
-            for record in run.matching(read.batches, offset):
-                if record.offset >= end:
-                    break
-                if place.rank and not _is_from(record, origin.name):
-                    continue
-                state = DEAD if place.rank else LOG
-                run.add(Found(state, topic.name, place.partition, record, -1, ()))
-                if run.is_full:
-                    return place._replace(at=record.offset + 1)
+            for batch in read.batches:
+                await asyncio.sleep(0)
+                for record in run.matching(batch, offset):
+                    if record.offset >= end:
+                        break
+                    if place.rank and not _is_from(record, origin.name):
+                        continue
+                    state = DEAD if place.rank else LOG
+                    run.add(Found(state, topic.name, place.partition, record, -1, ()))
+                    if run.is_full:
+                        return place._replace(at=record.offset + 1)
             offset = reached
             await asyncio.sleep(0)
         return None
@@ -352,32 +354,33 @@ class _Run:
     def add(self, found: Found) -> None:
         """Take a message."""
         self.page.found.append(found)
-        self._bytes_left -= len(found.record.value or b"")
+        record = found.record
+        self._bytes_left -= len(record.value or b"") + len(record.key or b"")
+        self._bytes_left -= sum(len(name) + len(value or b"") for name, value in record.headers)
 
-    def matching(self, batches: Sequence[bytes], offset: int) -> Iterator[Record]:
-        """The records that match, from `offset` on."""
+    def matching(self, batch: bytes, offset: int) -> Iterator[Record]:
+        """The records of a batch that match, from `offset` on."""
         page, condition = self.page, self.condition
-        for batch in batches:
-            header = read_header(batch)
-            page.records += header.record_count
-            page.up_to_ms = header.max_timestamp_ms
-            if header.max_timestamp_ms < condition.since_ms:
-                continue
-            try:
-                payload = payload_of(batch, header, DECOMPRESSED_BYTES_MAX)
-                if not holds_all(payload, self._needles):
-                    continue
-                records = decode_batch(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
-            except (BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat):
-                page.unreadable += 1
-                continue
-            for record in records:
-                if (
-                    record.offset >= offset
-                    and condition.matches_time(record.timestamp_ms)
-                    and condition.matches(record.key, record.headers)
-                ):
-                    yield record
+        header = read_header(batch)
+        page.records += header.record_count
+        page.up_to_ms = header.max_timestamp_ms
+        if header.max_timestamp_ms < condition.since_ms:
+            return
+        try:
+            payload = payload_of(batch, header, DECOMPRESSED_BYTES_MAX)
+            if not holds_all(payload, self._needles):
+                return
+            records = decode_batch(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+        except (BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat):
+            page.unreadable += 1
+            return
+        for record in records:
+            if (
+                record.offset >= offset
+                and condition.matches_time(record.timestamp_ms)
+                and condition.matches(record.key, record.headers)
+            ):
+                yield record
 
 
 def _is_from(record: Record, topic: str) -> bool:

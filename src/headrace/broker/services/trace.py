@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.search import DEAD, DELAYED, FIRST, HALF, LOG, Bounds, Found
 from headrace.broker.shares.delivery_history import read_history
+from headrace.broker.shares.share_reads import BatchesRead
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED
 from headrace.errors import NotOwner, OffsetOutOfRange
 from headrace.log.reading import check_offset, fetch
@@ -23,7 +24,7 @@ from headrace.records.attributes import (
     TIME_MS_MAX,
     find_header,
 )
-from headrace.records.codec import iterate_records
+from headrace.records.codec import decode_batch
 from headrace.records.matching import Condition
 
 if TYPE_CHECKING:
@@ -124,11 +125,14 @@ class Tracer:
         await log.wait_loaded()
         check_offset(log, offset)
         data = await fetch(log, self._store, offset, 1, READ_COMMITTED)
-        record = next((r for r in iterate_records(data.data) if r.offset == offset), None)
+        read = BatchesRead()
+        read.add(bytes(data.data), offset, offset, data.aborted or ())
+        records = (record for batch in read.batches for record in decode_batch(batch))
+        record = next((one for one in records if one.offset == offset), None)
         if record is None:
             raise OffsetOutOfRange(
-                f"{topic.name}-{number} has no record at {offset}: it is the end, a marker, or it"
-                " was compacted"
+                f"{topic.name}-{number} has no record at {offset}: it is the end, a marker, was"
+                " compacted, or its transaction was aborted"
             )
         (groups,) = await self._shares.states(topic, number, [offset])
         trace.messages.append(Found(LOG, topic.name, number, record, -1, groups))
