@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 DEFAULT_HTTP: Final = "127.0.0.1:9180"
 MISDIRECTED: Final = 421
 HOPS_MAX: Final = 3
+MOVING_S: Final = 5.0
+"""How long brokers may differ in who serves what, as after a move or for a group that is new."""
+PAUSE_S: Final = 0.1
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 _EXIT_CODES: Final = {400: USAGE, 404: NOT_FOUND, 409: CONFLICT}
 HTTP = click.option(
@@ -72,16 +76,24 @@ class Web:
     def __init__(self, address: str, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s
+        self.answered_at = address
+        """The broker that gave the last answer."""
 
     def ask(self, method: str, path: str, body: Any = None, *, wait_s: float = 0) -> Any:
         """What a broker answers; `wait_s`: how long it may wait. Raises CommandFailed."""
-        address = self._address
+        address, hops = self._address, 0
+        deadline_s = time.monotonic() + MOVING_S
         status, answer = self._ask(address, method, path, body, wait_s)
-        for _ in range(HOPS_MAX):
-            if status != MISDIRECTED or "broker" not in answer:
+        while status == MISDIRECTED:
+            if "broker" in answer and hops < HOPS_MAX:
+                address, hops = answer["broker"]["http"], hops + 1
+            elif time.monotonic() < deadline_s:
+                time.sleep(PAUSE_S)
+                address, hops = self._address, 0
+            else:
                 break
-            address = answer["broker"]["http"]
             status, answer = self._ask(address, method, path, body, wait_s)
+        self.answered_at = address
         if status < 400:
             return answer
         raise CommandFailed(
