@@ -71,7 +71,8 @@ class TraceOperations:
         if "message_id" in given:
             await self._tracer.by_id(topic, given["message_id"], time_ms, trace)
         else:
-            await self._tracer.by_offset(topic, given["partition"], given["offset"], trace)
+            number, offset = given["partition"], given["offset"]
+            await self._tracer.by_offset(topic, number, offset, time_ms, trace)
 
     def _shown(self, topic: Topic, given: Json, trace: Trace) -> Json:
         left = [] if "partition" in given else partitions_elsewhere(self._node, topic)

@@ -6,9 +6,13 @@ import asyncio
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 from tests.unit.http.http_rig import Web, on_the_web
 from tests.unit.http.test_search import create, message, send
 
+from headrace.broker.services.trace import Trace, Tracer
+from headrace.broker.shares import delivery_history
+from headrace.http.search import make_search
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 
@@ -113,6 +117,31 @@ async def test_what_a_compacted_journal_has_forgotten_is_said(web: Web) -> None:
     assert any("journal was compacted" in one for one in told["unknown"])
     assert ("acknowledged", 2) not in steps(told)
     assert ("earlier_state", None) in steps(told)
+
+
+@on_the_web
+async def test_a_trace_ends_reading_a_journal_after_its_time_and_says_so(web: Web) -> None:
+    await create(web)
+    await configure(web)
+    await send(web, message(1))
+    for _ in range(3):
+        await settle(web, nack=[await receive(web)])
+    node, failed = web.node, [("delivery_failed", number) for number in (1, 2, 3)]
+    topic = node.topics.get("orders")
+    tracer = Tracer(node.store, make_search(node), node.shares, node.timers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delivery_history, "READ_BYTES", 1)
+        assert steps(await trace(web, message_id="id-1"))[1:4] == failed
+        for time_ms, is_complete in ((60_000, True), (0, False)):
+            by_id, by_offset = Trace(), Trace()
+            await tracer.by_id(topic, "id-1", time_ms, by_id)
+            await tracer.by_offset(topic, 0, 0, time_ms, by_offset)
+            for told in (by_id, by_offset):
+                assert told.is_complete == is_complete
+                deliveries = [one for one in told.events if one.event == "delivery_failed"]
+                assert (len(deliveries) == len(failed)) == is_complete
+                is_said = any("time limit was reached" in one for one in told.unknown)
+                assert is_said != is_complete
 
 
 @on_the_web

@@ -133,7 +133,8 @@ class Search:
         self._shares = shares
         self._timers = timers
         self._dead_letter_topic = dead_letter_topic
-        self._running = asyncio.Semaphore(RUNNING_MAX)
+        self.running = asyncio.Semaphore(RUNNING_MAX)
+        """Held by whatever reads on behalf of a search or a trace."""
 
     async def page(
         self,
@@ -151,7 +152,7 @@ class Search:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + bounds.time_ms / 1000
         page = Page()
-        async with self._running:
+        async with self.running:
             for place in await self._places(topic, partition):
                 if place[:4] < start[:4]:
                     continue

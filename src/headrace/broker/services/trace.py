@@ -1,8 +1,9 @@
 """The life of a message: sent, delayed, committed, delivered, acknowledged, dead, sent back.
 
 Invariants: reads, never changes; finds by `Search`, so it covers the partitions that this broker
-serves, and is bounded as that is. What is told comes from the log, the journal of the share groups
-and the timers; what these do not hold is named, never guessed.
+serves, and is bounded as that is: journals are read within the same time and number of searches.
+What is told comes from the log, the journal of the share groups and the timers; what these do not
+hold is named, never guessed.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Tracer:
         self._timers = timers
 
     async def by_id(self, topic: Topic, message_id: str, time_ms: int, trace: Trace) -> None:
-        """Fill `trace` with the messages that carry this id; it ends searching after `time_ms`.
+        """Fill `trace` with the messages that carry this id; it ends reading after `time_ms`.
 
         Raises StorageUnavailable, DataCorrupt.
         """
@@ -114,10 +115,13 @@ class Tracer:
                 if one.message_id == message_id
                 for event in _settled(topic.name, number, one)
             ]
-        await self._add_events(topic, trace)
+        await self._add_events(topic, trace, deadline_s)
 
-    async def by_offset(self, topic: Topic, number: int, offset: int, trace: Trace) -> None:
+    async def by_offset(
+        self, topic: Topic, number: int, offset: int, time_ms: int, trace: Trace
+    ) -> None:
         """Fill `trace` with the record at one offset. Raises NotOwner, OffsetOutOfRange."""
+        deadline_s = asyncio.get_running_loop().time() + time_ms / 1000
         topic.check_partition(number)
         if number not in self._search.served(topic):
             raise NotOwner(f"{topic.name}-{number} is served by another broker: ask that one")
@@ -136,26 +140,27 @@ class Tracer:
             )
         (groups,) = await self._shares.states(topic, number, [offset])
         trace.messages.append(Found(LOG, topic.name, number, record, -1, groups))
-        await self._add_events(topic, trace)
+        await self._add_events(topic, trace, deadline_s)
 
-    async def _add_events(self, topic: Topic, trace: Trace) -> None:
+    async def _add_events(self, topic: Topic, trace: Trace, deadline_s: float) -> None:
         by_partition: dict[int, list[Found]] = {}
         for found in trace.messages:
             trace.events += _stored(found)
             if found.state == LOG:
                 by_partition.setdefault(found.partition, []).append(found)
         for number, some in sorted(by_partition.items()):
-            await self._add_deliveries(topic, number, some, trace)
+            async with self._search.running:
+                await self._add_deliveries(topic, number, some, trace, deadline_s)
         trace.events.sort(key=lambda event: (event.at_ms, _WITHIN_MS.get(event.event, 1)))
 
     async def _add_deliveries(
-        self, topic: Topic, number: int, some: list[Found], trace: Trace
+        self, topic: Topic, number: int, some: list[Found], trace: Trace, deadline_s: float
     ) -> None:
         journal = await self._shares.journal(topic, number)
         told: set[tuple[int, str]] = set()
         if journal is not None:
             offsets = [found.record.offset for found in some]
-            history = await read_history(journal, self._store, offsets)
+            history = await read_history(journal, self._store, offsets, deadline_s)
             for one in history.outcomes:
                 told.add((one.offset, one.group_id))
                 details: dict[str, Any] = {"group": one.group_id}
@@ -165,6 +170,12 @@ class Tracer:
                     details["next_delivery_ms"] = one.next_ms
                 place = one.event, topic.name, number, one.offset
                 trace.events.append(Event(one.at_ms, *place, details))
+            if history.up_to_ms >= 0:
+                trace.is_complete = False
+                trace.unknown.append(
+                    f"deliveries in {topic.name}-{number} after {history.up_to_ms} ms: the time"
+                    " limit was reached before the journal was read to its end"
+                )
             if journal.log_start_offset > 0:
                 trace.unknown.append(
                     f"deliveries in {topic.name}-{number} before {history.since_ms} ms: the journal"

@@ -71,6 +71,8 @@ class History(NamedTuple):
 
     outcomes: list[Outcome]
     since_ms: int
+    up_to_ms: int = -1
+    """The time of the last record that was read before time was over; -1: all was read."""
 
 
 _State = tuple[int, int, int]
@@ -157,18 +159,23 @@ class _Reader:
 
 
 async def read_history(
-    journal: PartitionLog, store: LedgerStore, offsets: Sequence[int]
+    journal: PartitionLog, store: LedgerStore, offsets: Sequence[int], deadline_s: float
 ) -> History:
-    """What the journal says of the records at `offsets`. Raises what reading raises."""
-    reader, since_ms = _Reader(offsets), -1
+    """What the journal says of the records at `offsets`. Raises what reading raises.
+
+    After `deadline_s`, by the loop's time, it reads no further; one read is always done.
+    """
+    loop = asyncio.get_running_loop()
+    reader, since_ms, newest_ms = _Reader(offsets), -1, -1
     await journal.wait_loaded()
     at = journal.log_start_offset
     while at < journal.high_watermark:
         data = bytes(await read(journal, store, max(at, journal.log_start_offset), READ_BYTES))
         for position, header in iterate_headers(data):
             for record in decode_batch(data, position):
+                newest_ms = record.timestamp_ms
                 if since_ms < 0:
-                    since_ms = record.timestamp_ms
+                    since_ms = newest_ms
                 try:
                     stored = decode(record.key or b"", record.value) if record.key else None
                 except RecordInvalid:
@@ -177,4 +184,6 @@ async def read_history(
                     reader.take(stored, record.timestamp_ms)
             at = header.last_offset + 1
         await asyncio.sleep(0)
+        if loop.time() >= deadline_s and at < journal.high_watermark:
+            return History(reader.outcomes, since_ms, newest_ms)
     return History(reader.outcomes, since_ms)
