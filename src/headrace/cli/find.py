@@ -17,7 +17,7 @@ from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import Cell, iso_time, print_json, print_table, say
 from headrace.cli.positions import TimeType
 from headrace.cli.queue import Milliseconds
-from headrace.cli.web import HTTP, Web, path_of
+from headrace.cli.web import HTTP, Web, path_of, place_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
@@ -80,41 +80,84 @@ def find_all(
     session: Session, address: str, topic: str, query: dict[str, Any], limits: dict[str, Any]
 ) -> dict[str, Any]:
     """The messages that all brokers find, up to a count and a time. Raises CommandFailed."""
-    deadline_s = time.monotonic() + limits["time_limit"] / 1000
-    total: dict[str, Any] = {
-        "messages": [], "is_complete": True, "searched": {"records": 0, "bytes": 0}
-    }  # fmt: skip
-    asked: set[int] = set()
+    finding = _Finding(session.timeout_s, topic, limits)
     left = {-1: address}
-    unserved: set[int] = set()
     while left:
         number = next(iter(left))
-        web, given = Web(left.pop(number), session.timeout_s), dict(query)
+        if not finding.ask(left.pop(number), query):
+            return finding.total
+        left |= {id_: http for id_, http in finding.brokers.items() if id_ not in finding.asked}
+    for name, number in sorted(finding.missed):
+        # It moved from a broker that was asked later to one that had been asked before.
+        place = name, number
+        if name == topic and place in finding.owners:
+            one = query | {"partition": number}
+            finding.forget(place)
+            if not finding.ask(finding.owners[place], one):
+                return finding.total
+            finding.missed.discard(place)
+    if finding.missed:
+        names = ", ".join(f"{name}-{number}" for name, number in sorted(finding.missed))
+        finding.stop(f"no broker serves these partitions at the moment, or they moved: {names}")
+    return finding.total
+
+
+class _Finding:
+    """What brokers have answered so far."""
+
+    def __init__(self, timeout_s: float, topic: str, limits: dict[str, Any]) -> None:
+        self.total: dict[str, Any] = {
+            "messages": [], "is_complete": True, "searched": {"records": 0, "bytes": 0}
+        }  # fmt: skip
+        self.asked: set[int] = set()
+        self.brokers: dict[int, str] = {}
+        self.owners: dict[tuple[str, int], str] = {}
+        """Addresses of brokers, by the newest answer."""
+        self.missed: set[tuple[str, int]] = set()
+        """Partitions that none of those that were asked has served all the time."""
+        self._timeout_s = timeout_s
+        self._topic = topic
+        self._count = limits["count"]
+        self._deadline_s = time.monotonic() + limits["time_limit"] / 1000
+
+    def stop(self, reason: str) -> None:
+        """Say why not everything was searched."""
+        self.total |= {"is_complete": False, "reason": reason}
+
+    def forget(self, place: tuple[str, int]) -> None:
+        """Drop what was found in a partition that is searched from its beginning again."""
+        found = self.total["messages"]
+        kept = [one for one in found if (one["topic"], one["partition"]) != place]
+        self.total["messages"] = kept
+
+    def ask(self, address: str, query: dict[str, Any]) -> bool:
+        """Add what one broker finds; False once a limit is reached."""
+        web, given, missed = Web(address, self._timeout_s), dict(query), set[tuple[str, int]]()
         while True:
-            room = limits["count"] - len(total["messages"])
-            rest_ms = int((deadline_s - time.monotonic()) * 1000)
+            room = self._count - len(self.total["messages"])
+            rest_ms = int((self._deadline_s - time.monotonic()) * 1000)
             if room <= 0 or rest_ms <= 0:
-                reason = "--count was reached" if room <= 0 else "--time-limit was reached"
-                return total | {"is_complete": False, "reason": reason}
+                self.stop(f"{'--count' if room <= 0 else '--time-limit'} was reached")
+                return False
             given |= {"limit": min(room, 1_000), "time_ms": min(rest_ms, PAGE_TIME_MS)}
-            path = f"{path_of('topics', topic, 'messages')}?{urlencode(given)}"
+            path = f"{path_of('topics', self._topic, 'messages')}?{urlencode(given)}"
             answer = web.ask("GET", path, wait_s=PAGE_TIME_MS / 1000)
-            total["messages"] += answer["messages"]
+            self.total["messages"] += answer["messages"]
             for name in ("records", "bytes"):
-                total["searched"][name] += answer["searched"][name]
+                self.total["searched"][name] += answer["searched"][name]
+            for other in answer["elsewhere"]:
+                missed.add(place := place_of(self._topic, other))
+                self.owners.pop(place, None)
+                if "broker" in other:
+                    self.owners[place] = other["broker"]["http"]
+                    self.brokers[other["broker"]["id"]] = other["broker"]["http"]
             if answer["is_complete"]:
                 break
             given["page_token"] = answer["next_page_token"]
-        asked.add(answer["broker"])
-        for other in answer["elsewhere"]:
-            if "broker" not in other:
-                unserved.add(other["partition"])
-            elif other["broker"]["id"] not in asked:
-                left[other["broker"]["id"]] = other["broker"]["http"]
-    if unserved:
-        reason = f"no broker serves the partitions {sorted(unserved)} at the moment"
-        return total | {"is_complete": False, "reason": reason}
-    return total
+        if "partition" not in given:
+            self.missed = self.missed & missed if self.asked else missed
+        self.asked.add(answer["broker"])
+        return True
 
 
 def _row(one: dict[str, Any]) -> list[Cell]:

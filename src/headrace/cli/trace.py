@@ -14,7 +14,7 @@ import click
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import Cell, iso_time, print_json, print_table, say
-from headrace.cli.web import HTTP, ask_each, path_of
+from headrace.cli.web import HTTP, ask_each, path_of, place_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
@@ -71,13 +71,16 @@ def _ask_all(session: Session, address: str, topic: str, query: dict[str, Any]) 
         "events": [], "messages": [], "traceparents": [], "unknown": [], "is_complete": True
     }  # fmt: skip
     path = f"{path_of('topics', topic, 'trace')}?{urlencode(query)}"
+    unserved: set[tuple[str, int]] | None = None
     for answer in ask_each(address, session.timeout_s, "GET", path, wait_s=TIME_MS / 1000):
         total["events"] += answer["events"]
         total["messages"] += answer["messages"]
         for name in ("traceparents", "unknown"):
             total[name] += [one for one in answer[name] if one not in total[name]]
-        is_served = all("broker" in other for other in answer["elsewhere"])
-        total["is_complete"] = total["is_complete"] and answer["is_complete"] and is_served
+        left = {place_of(topic, other) for other in answer["elsewhere"]}
+        unserved = left if unserved is None else unserved & left
+        total["is_complete"] = total["is_complete"] and answer["is_complete"]
+    total["is_complete"] = total["is_complete"] and not unserved
     total["events"].sort(key=lambda event: event.get("at_ms", LAST))
     return total
 

@@ -65,6 +65,12 @@ def ask_each(
                 left[number] = other["broker"]["http"]
 
 
+def place_of(topic: str, other: dict[str, Any]) -> tuple[str, int]:
+    """(topic, partition) of an item of `elsewhere`. What each broker that was asked has there was
+    served by none of them: no broker serves it, or it moved meanwhile."""
+    return other.get("topic", topic), other["partition"]
+
+
 def path_of(*parts: str) -> str:
     """A path under /v1, its parts quoted."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.coordinators.group_config import group_value
 from headrace.broker.services.search import DEAD, FIRST, LOG, Bounds, Place, Search
 from headrace.http.background import TaskOperations, decode_token, encode_token
 from headrace.http.operations import (
@@ -51,11 +50,10 @@ _MEASURES: Final = ("message_id", "key", "tag")
 def make_search(node: Node) -> Search:
     """The searches of a broker."""
 
-    def dead_letter_topic(group_id: str) -> str:
-        overrides = node.group_configs.overrides(group_id)
-        return group_value(overrides, "errors.deadletterqueue.topic.name")
+    def dead_letter_topics() -> set[str]:
+        return node.group_configs.values("errors.deadletterqueue.topic.name")
 
-    return Search(node.store, node.topics, node.shares, node.timers, dead_letter_topic)
+    return Search(node.store, node.topics, node.shares, node.timers, dead_letter_topics)
 
 
 class SearchOperations:
@@ -109,7 +107,7 @@ class SearchOperations:
             "messages": [shown_message(one) for one in page.found],
             "is_complete": page.next is None,
             "searched": _progress(page),
-            "elsewhere": [] if "partition" in query else partitions_elsewhere(self._node, topic),
+            "elsewhere": [] if "partition" in query else self._elsewhere(topic),
         }
         if page.next is not None:
             answer["next_page_token"] = encode_token([*page.next])
@@ -121,10 +119,13 @@ class SearchOperations:
         number = body.get("partition")
         if number is not None:
             topic.check_partition(number)
-        left = [] if number is not None else partitions_elsewhere(self._node, topic)
+        served = self._search.served_places(topic)
+
+        def left() -> list[Json]:
+            return [] if number is not None else self._elsewhere(topic)
 
         async def work(task: BackgroundTask) -> None:
-            task.progress = {"records": 0, "bytes": 0, "elsewhere": left}
+            task.progress = {"records": 0, "bytes": 0, "elsewhere": left(), "is_complete": False}
             place: Place | None = FIRST
             while place is not None:
                 page = await self._search.page(topic, condition, place, TASK_STEP, number)
@@ -135,8 +136,15 @@ class SearchOperations:
                         return
                     task.add(shown_message(one), len(one.record.value or b"") + 500)
                 _note(task.progress, page)
+            # A partition that moved here or away meanwhile may have been missed. Where a single one
+            # is searched, each page raises NotOwner once it has moved.
+            is_same = number is not None or served == self._search.served_places(topic)
+            task.progress |= {"elsewhere": left(), "is_complete": is_same}
 
         return self._tasks.start("search", body, work)
+
+    def _elsewhere(self, topic: Topic) -> list[Json]:
+        return partitions_elsewhere(self._node, *self._search.topics(topic))
 
 
 def _note(progress: Json, page: Page) -> None:
@@ -177,18 +185,20 @@ def _place(token: str) -> Place:
     return place
 
 
-def partitions_elsewhere(node: Node, topic: Topic) -> list[Json]:
+def partitions_elsewhere(node: Node, *topics: Topic) -> list[Json]:
     """The partitions that other brokers serve, with these."""
     by_id = {broker.id: broker for broker in node.brokers()}
     found: list[Json] = []
-    for number in range(len(topic.partitions)):
-        if node.ownership.is_mine(topic, number):
-            continue
-        broker = by_id.get(node.ownership.leader(topic, number).broker)
-        item: Json = {"partition": number}
-        if broker is not None:
-            item["broker"] = {"id": broker.id, "http": f"{broker.http_host}:{broker.http_port}"}
-        found.append(item)
+    for topic in topics:
+        for number in range(len(topic.partitions)):
+            if node.ownership.is_mine(topic, number):
+                continue
+            broker = by_id.get(node.ownership.leader(topic, number).broker)
+            item: Json = {"topic": topic.name, "partition": number}
+            if broker is not None:
+                address = f"{broker.http_host}:{broker.http_port}"
+                item["broker"] = {"id": broker.id, "http": address}
+            found.append(item)
     return found
 
 

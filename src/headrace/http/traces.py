@@ -43,6 +43,7 @@ class TraceOperations:
 
     def __init__(self, node: Node, search: Search, tasks: BackgroundTasks) -> None:
         self._node = node
+        self._search = search
         self._tasks = tasks
         self._tracer = Tracer(node.store, search, node.shares, node.timers)
         of_message: dict[str, Schema] = {
@@ -75,7 +76,7 @@ class TraceOperations:
             await self._tracer.by_offset(topic, number, offset, time_ms, trace)
 
     def _shown(self, topic: Topic, given: Json, trace: Trace) -> Json:
-        left = [] if "partition" in given else partitions_elsewhere(self._node, topic)
+        topics = [] if "partition" in given else self._search.topics(topic)
         parents = {
             value.decode(errors="replace"): None
             for found in trace.messages
@@ -89,7 +90,7 @@ class TraceOperations:
             "traceparents": [*parents],
             "unknown": trace.unknown,
             "is_complete": trace.is_complete,
-            "elsewhere": left,
+            "elsewhere": partitions_elsewhere(self._node, *topics),
         }
 
     async def _begin(self, call: Call) -> BackgroundTask:

@@ -67,6 +67,10 @@ class ConfiguredGroups:
         fact = self._facts.get(group_id)
         return NO_OVERRIDES if fact is None else fact.configs
 
+    def values(self, name: str) -> set[str]:
+        """What any group has set for this setting."""
+        return {fact.configs[name] for fact in self._facts.values() if name in fact.configs}
+
     def share_config(self, group_id: str) -> ShareConfig:
         """The group's settings, as its share partitions take them."""
         fact = self._facts.get(group_id)

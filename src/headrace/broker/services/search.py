@@ -32,6 +32,7 @@ from headrace.records.matching import TIME_MAX, Condition, holds_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.timers.timer_partitions import TimerPartitions
@@ -125,14 +126,14 @@ class Search:
         topics: Topics,
         shares: SharePartitions,
         timers: TimerPartitions,
-        dead_letter_topic: Callable[[str], str],
+        dead_letter_topics: Callable[[], AbstractSet[str]],
     ) -> None:
-        """`dead_letter_topic(group_id)`: the name of the group's, empty where it has none."""
+        """`dead_letter_topics()`: the names of those of all groups of the cluster."""
         self._store = store
         self._topics = topics
         self._shares = shares
         self._timers = timers
-        self._dead_letter_topic = dead_letter_topic
+        self._dead_letter_topics = dead_letter_topics
         self.running = asyncio.Semaphore(RUNNING_MAX)
         """Held by whatever reads on behalf of a search or a trace."""
 
@@ -153,7 +154,7 @@ class Search:
         deadline_s = loop.time() + bounds.time_ms / 1000
         page = Page()
         async with self.running:
-            for place in await self._places(topic, partition):
+            for place in self._places(topic, partition):
                 if place[:4] < start[:4]:
                     continue
                 begun = start if place[:4] == start[:4] else place
@@ -170,7 +171,21 @@ class Search:
         count = range(len(topic.partitions))
         return [number for number in count if self._topics.ownership.is_mine(topic, number)]
 
-    async def _places(self, topic: Topic, partition: int | None) -> list[Place]:
+    def topics(self, topic: Topic) -> list[Topic]:
+        """Those that a search of `topic` covers: itself, and all dead letter topics.
+
+        Of all groups: a group whose partitions of the topic are served by other brokers may have
+        dead letters here.
+        """
+        names = sorted(self._dead_letter_topics() - {"", topic.name})
+        found = (self._topics.by_name.get(name) for name in names)
+        return [topic, *(one for one in found if one is not None)]
+
+    def served_places(self, topic: Topic) -> set[tuple[str, int]]:
+        """(topic, partition) of what a search of `topic` covers on this broker."""
+        return {(one.name, number) for one in self.topics(topic) for number in self.served(one)}
+
+    def _places(self, topic: Topic, partition: int | None) -> list[Place]:
         if partition is not None:
             topic.check_partition(partition)
         numbers = [n for n in self.served(topic) if partition in {None, n}]
@@ -180,15 +195,8 @@ class Search:
         places = [Place(0, topic.name, number, kind) for number in numbers for kind in kinds]
         if partition is not None:
             return places
-        groups: dict[str, None] = {}
-        for number in numbers:
-            described = await self._shares.describe(topic, number)
-            groups.update((group.group_id, None) for group in described)
-        names = {self._dead_letter_topic(group_id) for group_id in groups} - {"", topic.name}
-        for name in sorted(names):
-            dead = self._topics.by_name.get(name)
-            if dead is not None:
-                places += [Place(1, name, number, 0) for number in self.served(dead)]
+        for dead in self.topics(topic)[1:]:
+            places += [Place(1, dead.name, number, 0) for number in self.served(dead)]
         return places
 
     async def _search(self, run: _Run, place: Place, origin: Topic) -> Place | None:

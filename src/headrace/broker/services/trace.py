@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.broker.services.search import DEAD, DELAYED, FIRST, HALF, LOG, Bounds, Found
 from headrace.broker.shares.delivery_history import read_history
@@ -95,7 +95,7 @@ class Tracer:
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + time_ms / 1000
-        place: Place | None = FIRST
+        served, place = self._search.served_places(topic), cast("Place | None", FIRST)
         while place is not None:
             bounds = Bounds(MESSAGES_MAX - len(trace.messages), STEP_MS)
             page = await self._search.page(topic, Condition(message_id), place, bounds)
@@ -107,6 +107,8 @@ class Tracer:
             ):
                 trace.is_complete = False
                 break
+        if served != self._search.served_places(topic):
+            trace.is_complete = False  # a partition that was lost or won meanwhile may be missing
         for number in self._search.served(topic):
             _pending, settled = await self._timers.list_halves(topic, number)
             trace.events += [
