@@ -78,10 +78,12 @@ def leave_the_ledgers_of_deleted_topics(patch: Patch) -> None:
 
 def move_the_start_of_a_log_in_memory_alone(patch: Patch) -> None:
     async def forgetful(
-        self: Any, log_start_offset: int, gone: set[Any], base_offsets: Any
+        self: Any, log_start_offset: int, gone: set[Any], base_offsets: Any, stored: Any
     ) -> None:
         if gone:
-            await trim(self, self.fact.log_start_offset, gone, base_offsets)
+            await trim(self, self.fact.log_start_offset, gone, base_offsets, stored)
+        else:
+            stored()
 
     trim = ledger_chain.LedgerChain.trim
     patch(ledger_chain.LedgerChain, "trim", forgetful)

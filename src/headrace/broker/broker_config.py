@@ -84,7 +84,7 @@ class BrokerConfig:
     offloads_at_once: int = 2
     """remote.log.manager.copier.thread.pool.size (Kafka: 10): each holds some 30 MiB."""
     orphan_grace_ms: int = 24 * 3600 * 1000
-    """An object that no partition names is deleted when it is this old."""
+    """An object is deleted when no partition has named it for this long."""
     balance_interval_ms: int = 30_000
     """How often a broker tells its load, and one of them looks at all; 0: never."""
     is_balancing: bool = True

@@ -430,7 +430,14 @@ class Cleaner:
             new.end_offset,
             new.max_timestamp_ms,
         )
+        ledgers = [segment.ledger for segment in group]
         is_swapped: bool | None = None
+
+        def swapped() -> None:
+            known = [one.ledger for one in log.segments]
+            if ledgers[0] in known:  # loaded again or not
+                at = known.index(ledgers[0])
+                log.segments[at : at + len(ledgers)] = [new]
 
         async def swap() -> None:
             nonlocal is_swapped
@@ -441,10 +448,7 @@ class Cleaner:
                 is_swapped = False  # the sweep may be about to take it for an orphan
                 logger.warning("%s: a compacted ledger took too long to write: dropped", log.name)
                 return
-            await log.upkeep.chain.replace([segment.ledger for segment in group], link)
-            at = log.segments.index(group[0])
-            log.segments[at : at + len(group)] = [new]
-            is_swapped = True
+            is_swapped = await log.upkeep.chain.replace(ledgers, link, swapped)
 
         # Another step may have failed before it began (None), or it failed: see the module.
         await log.upkeep.do(swap(), "swap of compacted ledgers")

@@ -4,7 +4,9 @@ Invariants: the stored PartitionFact changes by compare-and-set alone. A ledger 
 chain before its first append, with the lowest offset that it could begin at; its true base is the
 end of the one before, and is written down when that one is sealed. So a crash at any point leaves
 a chain from which every offset follows. Within one leader epoch one broker alone changes the fact;
-so a conflict means a newer owner, or a change of its own of which it never heard.
+so a conflict means a newer owner, or a change of its own whose answer was lost. Such a change
+counts where undoing it would name bytes that may have been deleted since; others are written over.
+A change in its epoch that is not its own, such as a repair's, is never written over.
 
 A chain is written together with its partition and deleted after its topic. So one that is missing
 was lost: to begin a new one would lose every record and give its offsets again. That is damage
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import ChainMissing, MetadataUnavailable, NotOwner, VersionConflict
@@ -81,6 +84,8 @@ class LedgerChain:
         self.fact = PartitionFact()
         self._is_retired = False
         self._lost: ChainMissing | None = None
+        self._in_doubt: dict[bytes, Callable[[], None] | None] = {}
+        """By the digest of their values: changes that may be stored, and what then follows."""
 
     def retire(self) -> None:
         """Change nothing any more: the tenure is over, and steps of it may still be under way."""
@@ -162,27 +167,57 @@ class LedgerChain:
             return fact
         raise MetadataUnavailable(f"{self._key} keeps changing: try again")
 
-    async def _store(self, fact: PartitionFact) -> None:
-        value = fact.encode()
+    async def _store(
+        self,
+        change: Callable[[PartitionFact], PartitionFact | None],
+        stored: Callable[[], None] | None = None,
+    ) -> bool:
+        """Store what `change` makes of the fact; False where that is None.
+
+        `stored` belongs to a change that must not be undone once it is stored. It is called when
+        that is known: before this returns, or, where this raises, in a later call.
+        """
         for _ in range(ATTEMPTS_MAX):
             if self._lost is not None:
                 raise self._lost
+            fact = change(self.fact)
+            if fact is None:
+                return False
             if self._is_retired:
                 raise self._not_owner(fact.leader_epoch)
+            value = fact.encode()
+            self._in_doubt[_digest(value)] = stored
             try:
                 self._version = await self._metadata.put(self._key, value, self._version)
             except VersionConflict:
-                entry = await self._metadata.get(self._key)
-                if entry is None:
-                    raise self.lost("was deleted while the partition was served") from None
-                if PartitionFact.decode(entry.value).leader_epoch != fact.leader_epoch:
-                    raise self._not_owner(fact.leader_epoch) from None
-                self._version = entry.version
-                if entry.value != value:
+                if not await self._catch_up(value, fact):
                     continue
             self.fact = fact
-            return
+            self._in_doubt.clear()  # the others expected a version that is over
+            if stored is not None:
+                stored()
+            return True
         raise MetadataUnavailable(f"{self._key} keeps changing: try again")
+
+    async def _catch_up(self, value: bytes, fact: PartitionFact) -> bool:
+        """After a conflict: take the stored version; whether `value` is what is stored."""
+        entry = await self._metadata.get(self._key)
+        if entry is None:
+            raise self.lost("was deleted while the partition was served") from None
+        found = PartitionFact.decode(entry.value)
+        if found.leader_epoch != fact.leader_epoch:
+            raise self._not_owner(fact.leader_epoch) from None
+        if entry.value != value:
+            digest = _digest(entry.value)
+            if digest not in self._in_doubt:
+                raise self.lost("was changed while the partition was served") from None
+            stored = self._in_doubt[digest]
+            self._in_doubt.clear()
+            if stored is not None:
+                self.fact = found
+                stored()
+        self._version = entry.version
+        return entry.value == value
 
     def _not_owner(self, leader_epoch: int) -> NotOwner:
         return NotOwner(
@@ -192,7 +227,7 @@ class LedgerChain:
     async def add(self, segment: Segment) -> None:
         """Append a new, empty ledger to the chain. Raises NotOwner, MetadataUnavailable."""
         link = LedgerLink(segment.ledger, segment.base_offset, segment.leader_epoch)
-        await self._store(replace(self.fact, ledgers=[*self.fact.ledgers, link]))
+        await self._store(lambda fact: replace(fact, ledgers=[*fact.ledgers, link]))
 
     async def add_companion(self, kind: CompanionKind) -> None:
         """Begin the chain of a log beside this one, then note that it is there.
@@ -206,14 +241,11 @@ class LedgerChain:
             await self._metadata.put(key, PartitionFact().encode(), ABSENT)
         except VersionConflict:  # begun before, and not noted
             log.debug("%s is there already", key)
-        companions = (self.fact.companions or 0) | 1 << kind
-        await self._store(replace(self.fact, companions=companions))
+        await self._store(lambda fact: replace(fact, companions=(fact.companions or 0) | 1 << kind))
 
     async def sealed(self, segment: Segment) -> None:
         """Write down where a sealed ledger ends, and so where the next one begins."""
-        fact = self._with_seal(segment)
-        if fact is not None:
-            await self._store(fact)
+        await self._store(lambda fact: _with_seal(fact, segment))
 
     def next_tenure(
         self, segment: Segment | None, leader_epoch: int, ahead: LedgerId
@@ -223,7 +255,7 @@ class LedgerChain:
         `segment` was sealed last, `ahead` was created by the next owner. None where a ledger before
         that may still grow: then the next owner has to look. Nothing is written here.
         """
-        fact = self.fact if segment is None else self._with_seal(segment)
+        fact = self.fact if segment is None else _with_seal(self.fact, segment)
         if fact is None or self._is_retired or self._lost is not None:
             return None
         end_offset = fact.end_offset_or_none
@@ -232,25 +264,6 @@ class LedgerChain:
         link = LedgerLink(ahead, end_offset, leader_epoch)
         fact = replace(fact, leader_epoch=leader_epoch, ledgers=[*fact.ledgers, link])
         return Operation(self._key, fact.encode(), self._version)
-
-    def _with_seal(self, segment: Segment) -> PartitionFact | None:
-        ledgers = list(self.fact.ledgers)
-        at = next((i for i, link in enumerate(ledgers) if link.ledger == segment.ledger), None)
-        if at is None:  # retention was faster
-            return None
-        ledgers[at] = replace(
-            ledgers[at],
-            base_offset=segment.base_offset,
-            first_timestamp_ms=segment.first_append_ms,
-            size_bytes=segment.end_position,
-            end_offset=segment.end_offset,
-            max_timestamp_ms=segment.max_timestamp_ms,
-        )
-        if at + 1 < len(ledgers):
-            # Later than the end where the tail was lost below the log's start.
-            base_offset = max(segment.end_offset, ledgers[at + 1].base_offset)
-            ledgers[at + 1] = replace(ledgers[at + 1], base_offset=base_offset)
-        return replace(self.fact, ledgers=ledgers)
 
     async def offloaded(self, ledger: LedgerId, now_ms: int) -> bool:
         """Write down that object storage holds a whole, verified copy; False if it is trimmed."""
@@ -261,49 +274,100 @@ class LedgerChain:
 
         return await self._change({ledger}, change)
 
-    async def local_deleted(self, ledgers: set[LedgerId], now_ms: int) -> bool:
+    async def local_deleted(self, ledgers: set[LedgerId], now_ms: int) -> None:
         """Write down that the copies in object storage are the only ones, before they are."""
-        return await self._change(ledgers, lambda link: replace(link, local_deleted_ms=now_ms))
+
+        def change(link: LedgerLink) -> LedgerLink:
+            return replace(link, local_deleted_ms=now_ms)
+
+        # Not to be undone: the sweep may delete the bytes. The caller asks again after a failure.
+        await self._change(ledgers, change, lambda: None)
 
     async def _change(
-        self, ledgers: set[LedgerId], change: Callable[[LedgerLink], LedgerLink]
+        self,
+        ledgers: set[LedgerId],
+        change: Callable[[LedgerLink], LedgerLink],
+        stored: Callable[[], None] | None = None,
     ) -> bool:
-        if all(link.ledger not in ledgers for link in self.fact.ledgers):
-            return False
-        links = [change(link) if link.ledger in ledgers else link for link in self.fact.ledgers]
-        await self._store(replace(self.fact, ledgers=links))
-        return True
+        def changed(fact: PartitionFact) -> PartitionFact | None:
+            if all(link.ledger not in ledgers for link in fact.ledgers):
+                return None
+            links = [change(link) if link.ledger in ledgers else link for link in fact.ledgers]
+            return replace(fact, ledgers=links)
 
-    async def replace(self, old: Sequence[LedgerId], link: LedgerLink) -> None:
+        return await self._store(changed, stored)
+
+    async def replace(
+        self, old: Sequence[LedgerId], link: LedgerLink, stored: Callable[[], None]
+    ) -> bool:
         """Put one ledger in the place of others, of which it holds what compaction has left.
 
-        Both begin and end at the same offsets. Where this raises, either may be what is stored, so
-        the bytes of neither may go.
+        Both begin and end at the same offsets. False where the chain does not name the others any
+        more. `stored` is called once it is known that the chain names the new ledger. Where this
+        raises, that may be so, so the bytes of neither may go; a later change finds out.
         """
-        links = self.fact.ledgers
-        at = next(i for i, one in enumerate(links) if one.ledger == old[0])
-        replaced = links[at : at + len(old)]
-        assert [one.ledger for one in replaced] == list(old), "ledgers that follow each other"
-        assert replaced[0].base_offset == link.base_offset, "no offset is lost before it"
-        assert replaced[-1].end_offset == link.end_offset, "no offset is lost after it"
-        ledgers = [*links[:at], link, *links[at + len(old) :]]
-        await self._store(replace(self.fact, ledgers=ledgers))
+
+        def changed(fact: PartitionFact) -> PartitionFact | None:
+            links = fact.ledgers
+            at = next((i for i, one in enumerate(links) if one.ledger == old[0]), len(links))
+            replaced = links[at : at + len(old)]
+            if [one.ledger for one in replaced] != list(old):
+                return None
+            assert replaced[0].base_offset == link.base_offset, "no offset is lost before it"
+            assert replaced[-1].end_offset == link.end_offset, "no offset is lost after it"
+            return replace(fact, ledgers=[*links[:at], link, *links[at + len(old) :]])
+
+        return await self._store(changed, stored)
 
     async def cleaned(self, offset: int) -> None:
         """Write down that one record of each key is left before `offset`."""
-        await self._store(replace(self.fact, cleaned_offset=offset))
+        await self._store(lambda fact: replace(fact, cleaned_offset=offset))
 
     async def trim(
-        self, log_start_offset: int, gone: set[LedgerId], base_offsets: Mapping[LedgerId, int]
+        self,
+        log_start_offset: int,
+        gone: set[LedgerId],
+        base_offsets: Mapping[LedgerId, int],
+        stored: Callable[[], None],
     ) -> None:
         """Move the log's start and take the ledgers in `gone` out of the chain.
 
         `base_offsets` holds where ledgers truly begin: where a seal failed, the ledger behind
-        it learns it here at the latest, before the end of the one before is forgotten.
+        it learns it here at the latest, before the end of the one before is forgotten. For
+        `stored` see `replace`.
         """
-        kept = [
-            replace(link, base_offset=base_offsets.get(LedgerId(link.ledger), link.base_offset))
-            for link in self.fact.ledgers
-            if link.ledger not in gone
-        ]
-        await self._store(replace(self.fact, log_start_offset=log_start_offset, ledgers=kept))
+
+        def changed(fact: PartitionFact) -> PartitionFact:
+            kept = [
+                replace(link, base_offset=base_offsets.get(LedgerId(link.ledger), link.base_offset))
+                for link in fact.ledgers
+                if link.ledger not in gone
+            ]
+            start = max(fact.log_start_offset, log_start_offset)
+            return replace(fact, log_start_offset=start, ledgers=kept)
+
+        await self._store(changed, stored)
+
+
+def _digest(value: bytes) -> bytes:
+    return blake2b(value, digest_size=16).digest()
+
+
+def _with_seal(fact: PartitionFact, segment: Segment) -> PartitionFact | None:
+    ledgers = list(fact.ledgers)
+    at = next((i for i, link in enumerate(ledgers) if link.ledger == segment.ledger), None)
+    if at is None:  # retention was faster
+        return None
+    ledgers[at] = replace(
+        ledgers[at],
+        base_offset=segment.base_offset,
+        first_timestamp_ms=segment.first_append_ms,
+        size_bytes=segment.end_position,
+        end_offset=segment.end_offset,
+        max_timestamp_ms=segment.max_timestamp_ms,
+    )
+    if at + 1 < len(ledgers):
+        # Later than the end where the tail was lost below the log's start.
+        base_offset = max(segment.end_offset, ledgers[at + 1].base_offset)
+        ledgers[at + 1] = replace(ledgers[at + 1], base_offset=base_offset)
+    return replace(fact, ledgers=ledgers)

@@ -413,14 +413,15 @@ class Upkeep:
         if log_start_offset <= target.log_start_offset:
             return
         gone = [segment for segment in target.closed if segment.end_offset <= log_start_offset]
-        await self._chain.trim(
-            log_start_offset,
-            {segment.ledger for segment in gone},
-            {segment.ledger: segment.base_offset for segment in target.segments},
-        )
-        target.log_start_offset = log_start_offset
-        target.visibility.trim(log_start_offset)
-        target.segments = [segment for segment in target.segments if segment not in gone]
+        ledgers = {segment.ledger for segment in gone}
+
+        def trimmed() -> None:
+            target.log_start_offset = log_start_offset
+            target.visibility.trim(log_start_offset)
+            target.segments = [one for one in target.segments if one.ledger not in ledgers]
+
+        bases = {segment.ledger: segment.base_offset for segment in target.segments}
+        await self._chain.trim(log_start_offset, ledgers, bases, trimmed)
         if self._environment.is_shared:
             discard(gone, self._environment.tier, self._store)
             return

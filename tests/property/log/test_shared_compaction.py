@@ -8,6 +8,7 @@ the ledgers without mixing compacted ledgers with those that they replaced.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -18,7 +19,7 @@ from headrace.broker.housekeeping import chain_repair
 from headrace.broker.housekeeping.chain_repair import ChainRepairer
 from headrace.broker.housekeeping.fact_audit import audit
 from headrace.broker.housekeeping.ledger_evidence import read_facts
-from headrace.errors import HeadraceError, StorageUnavailable
+from headrace.errors import ChainMissing, HeadraceError, MetadataUnavailable, StorageUnavailable
 from headrace.log.cleaner import Cleaner
 from headrace.log.environment import Environment
 from headrace.log.ledger_chain import LedgerChain
@@ -62,6 +63,8 @@ class Gate:
 
     def __init__(self) -> None:
         self.left = 0
+        self.is_after = False
+        """Whether the action comes after the step: what it raises hides that it was done."""
         self.action: Callable[[], Awaitable[None]] | None = None
 
     async def step(self) -> None:
@@ -82,8 +85,13 @@ class Gated:
             return found
 
         async def call(*args: object, **named: object):
-            await self._gate.step()
-            return await found(*args, **named)
+            is_after = self._gate.is_after
+            if not is_after:
+                await self._gate.step()
+            answer = await found(*args, **named)
+            if is_after:
+                await self._gate.step()
+            return answer
 
         return call
 
@@ -234,6 +242,23 @@ async def fault(world: World, owner: Owner, step: int) -> None:
         await tried(owner.work("y"))
 
 
+async def lost_answer(world: World, owner: Owner, step: int) -> None:
+    """The step is done, the owner does not learn of it, and what no chain names is deleted."""
+
+    async def hide() -> None:
+        raise MetadataUnavailable("the connection broke")
+
+    owner.gate.left, owner.gate.action, owner.gate.is_after = step, hide, True
+    await tried(owner.work("x"))
+    owner.gate.action = None
+    if owner.gate.left <= 0 and owner.log.failure is None:
+        await asyncio.sleep(0)  # the owner deletes a ledger that it has given up
+        await world.sweep()
+        await tried(owner.work("y"))
+        if owner.log.failure is None:
+            assert await owner.table() == world.model
+
+
 async def crash(world: World, owner: Owner, step: int) -> None:
     died = asyncio.Event()
 
@@ -286,7 +311,7 @@ def every_step(event, segment_bytes: int) -> int:
 
 
 @pytest.mark.parametrize("segment_bytes", SEGMENT_BYTES)
-@pytest.mark.parametrize("event", [fault, crash, pause])
+@pytest.mark.parametrize("event", [fault, lost_answer, crash, pause])
 def test_nothing_is_lost_or_comes_back_whichever_step_is_disturbed(event, segment_bytes):
     assert every_step(event, segment_bytes) > 20
 
@@ -346,11 +371,17 @@ def test_a_chain_whose_compacted_ledgers_lie_in_object_storage_is_completed(roun
 
 
 def _swap_without_epoch(monkeypatch):
-    async def store(self, fact):
+    async def store(self, change, stored=None):
+        fact = change(self.fact)
+        if fact is None:
+            return False
         entry = await self._metadata.get(self._key)
         version = ABSENT if entry is None else entry.version
         self._version = await self._metadata.put(self._key, fact.encode(), version)
         self.fact = fact
+        if stored is not None:
+            stored()
+        return True
 
     monkeypatch.setattr(LedgerChain, "_store", store)
 
@@ -390,6 +421,47 @@ def test_planted_bugs_are_found(monkeypatch, plant):
         except (AssertionError, HeadraceError):
             return
     pytest.fail("no step has found it")
+
+
+def test_a_repair_of_a_served_chain_is_not_written_over():
+    async def scenario() -> None:
+        world = World(250)
+        owner = await world.begin()
+        entry = await world.store.get(CHAIN)
+        fact = PartitionFact.decode(entry.value)
+        repaired = replace(fact, ledgers=fact.ledgers[1:], log_start_offset=4).encode()
+        await world.store.put(CHAIN, repaired, ANY)
+        with pytest.raises(ChainMissing):
+            await Cleaner(owner.log, owner.environment).run()
+        await owner.log.upkeep.roll_now()
+        assert (await world.store.get(CHAIN)).value == repaired
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_trim_whose_answer_was_lost_takes_place_with_the_next_change():
+    async def scenario() -> None:
+        world = World(250)
+        owner = await world.begin()
+
+        async def hide() -> None:
+            raise MetadataUnavailable("the connection broke")
+
+        owner.gate.left, owner.gate.action, owner.gate.is_after = 1, hide, True
+        with pytest.raises(MetadataUnavailable):
+            await owner.log.upkeep.trim(4)
+        assert owner.log.log_start_offset == 0
+        await owner.put("later", "1")
+        await owner.log.upkeep.roll_now()
+        assert owner.log.log_start_offset == 4
+        fact = PartitionFact.decode((await world.store.get(CHAIN)).value)
+        assert fact.log_start_offset == 4
+        named = {link.ledger for link in fact.ledgers}
+        assert {segment.ledger for segment in owner.log.segments} <= named
+        await world.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_ledger_that_took_too_long_to_write_is_not_swapped_in():

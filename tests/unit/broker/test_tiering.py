@@ -284,10 +284,11 @@ def test_the_sweep_takes_objects_that_no_chain_names_when_they_are_old_and_no_ot
             await b.node.tiering.round()
             kept = await b.objects()
             orphan = await leave_an_orphan(b)
-            b.node.tiering._config = BrokerConfig(orphan_grace_ms=2 * NOW_MS)
             assert await b.node.tiering.sweep() == 0, "it may be about to be named"
-            b.node.tiering._config = BrokerConfig()
+            b.clock.ms += DAY_MS - 1
+            assert await b.node.tiering.sweep() == 0, "it is old, and unnamed for less than a day"
             assert await b.objects() == {*kept, orphan}
+            b.clock.ms += 1
             assert await b.node.tiering.sweep() == 1
             assert await b.objects() == kept
 

@@ -9,7 +9,8 @@ that it is over.
 An object is an orphan when no chain names its ledger: a crash came between the copy and its note,
 or between a trim and the delete. Objects are listed first and chains read after that; a ledger
 enters its chain before its first byte and never comes back to one, so whatever a chain may still
-name is not taken for an orphan. A day's grace covers metadata that is read a little late.
+name is not taken for an orphan. It is deleted when sweeps have seen it unnamed for a day, however
+old it is: a change of the chain whose answer was lost is settled by then.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
-    from headrace.storage.ledger import LedgerStore
+    from headrace.storage.ledger import LedgerId, LedgerStore
     from headrace.storage.tier import Tier, TierCounters
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,8 @@ class Tiering:
         self._resting: dict[str, int] = {}
         """Partitions that met a failure of their own, and until when they rest."""
         self._sweep_at_ms = 0
+        self._unnamed_since_ms: dict[LedgerId, int] = {}
+        """Objects that no chain names, and when a sweep first saw that."""
 
     def figures(self) -> TieringFigures:
         """See TieringFigures."""
@@ -204,19 +207,24 @@ class Tiering:
     # --- the sweep -----------------------------------------------------------------------------
 
     async def sweep(self) -> int:
-        """Delete the objects of ledgers that no chain names; how many. Raises what storage and
-        metadata raise; then nothing was deleted."""
-        before_ms = self._clock.now_ms() - self._config.orphan_grace_ms
-        old = [
-            item.ledger async for item in self._tier.list_objects() if item.modified_ms <= before_ms
-        ]
+        """Delete the objects that no chain has named for the grace; how many. Raises what storage
+        and metadata raise; then nothing was deleted."""
+        now_ms = self._clock.now_ms()
+        objects = [item.ledger async for item in self._tier.list_objects()]
         named: set[int] = set()
-        if old:
+        if objects:
             for entry in await self._metadata.list(PARTITIONS):
                 named |= {link.ledger for link in PartitionFact.decode(entry.value).ledgers}
-        orphans = [ledger for ledger in old if ledger not in named]
+        self._unnamed_since_ms = {
+            ledger: self._unnamed_since_ms.get(ledger, now_ms)
+            for ledger in objects
+            if ledger not in named
+        }
+        before_ms = now_ms - self._config.orphan_grace_ms
+        orphans = [one for one, since_ms in self._unnamed_since_ms.items() if since_ms <= before_ms]
         for ledger in orphans:
             self._tier.discard(ledger)
+            del self._unnamed_since_ms[ledger]
         if orphans:
             log.info("%d objects that belong to no partition go", len(orphans))
         return len(orphans)

@@ -317,7 +317,7 @@ _TIERS = (
         "headrace.orphan.grace.ms",
         "orphan_grace_ms",
         Whole(60_000, INT64_MAX),
-        "An object that no partition names is deleted at this age.",
+        "An object is deleted when no partition has named it for this long.",
         **LIVE,
     ),
 )
