@@ -268,7 +268,14 @@ def test_a_silent_producer_is_asked_and_at_last_the_message_is_rolled_back(own_b
 
 
 def headrace(broker: Broker, *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "headrace.cli.main", *arguments, "--http", broker.http]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.cli.main",
+        *arguments,
+        "--http",
+        broker.http.split(",")[0],
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     return done.returncode, done.stdout + done.stderr
 
@@ -296,3 +303,35 @@ def test_the_command_line_lists_cancels_and_settles(own_broker):
     assert code == 3
     assert "there is no topic" in shown
     assert [value for value, *_ in consume(own_broker, 1)] == [b"order-18"]
+
+
+def test_the_command_line_sees_what_waits_on_every_worker(tmp_path):
+    broker = Broker(tmp_path, "--workers", "2")
+    broker.start()
+    try:
+        make_topic(broker, 6)
+        client = producer(broker)
+        for number in range(6):
+            later = {"headrace-delay": "3600000", "headrace-message-id": f"order-{number}"}
+            client.produce(TOPIC, b"v", partition=number, headers=later)
+            value, headers = half(f"half-{number}")
+            client.produce(TOPIC, value, partition=number, headers=headers)
+        assert client.flush(TIMEOUT_S) == 0
+        code, shown = headrace(broker, "delayed", "list", TOPIC, "--json")
+        assert [one["partition"] for one in json.loads(shown)] == [*range(6)], shown
+        receipts = [one["receipt"] for one in json.loads(shown)]
+        code, shown = headrace(broker, "delayed", "cancel", TOPIC, *receipts[:3])
+        assert code == 0, shown
+        names = [f"--message-id=order-{number}" for number in range(3, 6)]
+        code, shown = headrace(broker, "delayed", "cancel", TOPIC, *names)
+        assert code == 0, shown
+        assert json.loads(headrace(broker, "delayed", "list", TOPIC, "--json")[1]) == []
+        names = [f"half-{number}" for number in range(6)]
+        assert len(json.loads(headrace(broker, "half", "list", TOPIC, "--json")[1])) == 6
+        code, shown = headrace(broker, "half", "commit", TOPIC, *names)
+        assert code == 0, shown
+        code, shown = headrace(broker, "half", "list", TOPIC, "--settled", "--json")
+        assert {one["state"] for one in json.loads(shown)} == {"committed"}, shown
+        assert len(json.loads(shown)) == 6
+    finally:
+        broker.stop()

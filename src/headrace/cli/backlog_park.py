@@ -5,14 +5,14 @@ Invariants: over HTTP; every broker that serves a part of the topic is asked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace.cli.completion import complete_groups, complete_topics
-from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
+from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import iso_time, print_json, print_table, say
-from headrace.cli.web import HTTP, ask_each, path_of
+from headrace.cli.web import HTTP, ask_each, path_of, require_all
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
@@ -36,7 +36,7 @@ def park(session: Session, /, group: str, topic: str, keys: tuple[str, ...], htt
     """
     path = f"{path_of('queues', topic, group)}/park"
     answers = [*ask_each(http, session.timeout_s, "POST", path, {"keys": [*keys]})]
-    _require_all(answers, f"the keys are not parked on all of {topic}")
+    require_all(answers, f"the keys are not parked on all of {topic}")
     say(f"{len(keys):,} keys are parked: release them with `headrace backlog unpark`")
 
 
@@ -57,7 +57,7 @@ def parked(session: Session, /, group: str, topic: str, http: str, as_json: bool
         rows = [[one["key"], one["partition"], one["records"], iso_time(one["parked_ms"])]
                 for one in found]  # fmt: skip
         print_table(["key", "partition", "messages", "since"], rows)
-    _require_all(answers, "keys that are parked there are not listed")
+    require_all(answers, "keys that are parked there are not listed")
 
 
 @click.command()
@@ -72,24 +72,10 @@ def unpark(session: Session, /, group: str, topic: str, keys: tuple[str, ...], h
     answers = [*ask_each(http, session.timeout_s, "POST", path, {"keys": [*keys]})]
     released = len({key for answer in answers for key in answer["keys"]})
     say(f"{released:,} of {len({*keys}):,} keys were released")
-    _require_all(answers, f"keys may still be parked on a part of {topic}")
+    require_all(answers, f"keys may still be parked on a part of {topic}")
     if not released:
         raise CommandFailed(
             f"none of these keys is parked by {group} on {topic}",
             f"See which are: headrace backlog parked {group} {topic}",
             NOT_FOUND,
-        )
-
-
-def _require_all(answers: list[dict[str, Any]], effect: str) -> None:
-    """Raises CommandFailed where no broker that answered serves some partition."""
-    missed = set.intersection(
-        *({other["partition"] for other in answer["elsewhere"]} for answer in answers)
-    )
-    if missed:
-        numbers = ", ".join(map(str, sorted(missed)))
-        raise CommandFailed(
-            f"partitions {numbers} have no broker that could be asked: {effect}",
-            "Run the command again when they are served: headrace topic describe",
-            FAILED,
         )

@@ -1,15 +1,21 @@
-"""`headrace delayed`: records that are due later; list them, cancel some."""
+"""`headrace delayed`: records that are due later; list them, cancel some.
+
+Invariants: over HTTP; every broker that serves a part of the topic is asked.
+"""
 
 from __future__ import annotations
 
-from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
-from headrace.cli.http_api import HTTP, call, pages, path_of
 from headrace.cli.output import iso_time, print_json, print_table
+from headrace.cli.web import HTTP, ask_each, path_of, require_all
+
+if TYPE_CHECKING:
+    from headrace.cli.session import Session
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 TOPIC = click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
@@ -33,11 +39,23 @@ def delayed() -> None:
 @click.option("--partition", "-p", type=click.IntRange(min=0), help="Of this partition alone.")
 @HTTP
 @AS_JSON
-def list_(topic: str, count: int, partition: int | None, address: str, as_json: bool) -> None:
+@click.pass_obj
+def list_(
+    session: Session, /, topic: str, count: int, partition: int | None, http: str, as_json: bool
+) -> None:
     """List records by the time at which they are due, partition by partition."""
+    query = {"limit": min(count, AT_ONCE), "partition": partition}
+    found: list[dict[str, Any]] = []
+    answers = []
     path = path_of("topics", topic, "delayed")
-    limit = min(count, AT_ONCE)
-    found = list(islice(pages(address, path, "delayed", limit=limit, partition=partition), count))
+    for answer in ask_each(http, session.timeout_s, "GET", path, query=query):
+        answers.append(answer)
+        found += answer["delayed"]
+        if len(found) >= count:
+            break
+    else:
+        require_all(answers, "records that wait there are not listed")
+    found = sorted(found[:count], key=lambda one: (one["partition"], one["due_ms"]))
     if as_json:
         print_json(found)
         return
@@ -63,8 +81,15 @@ def list_(topic: str, count: int, partition: int | None, address: str, as_json: 
 )
 @HTTP
 @AS_JSON
+@click.pass_obj
 def cancel(
-    topic: str, receipts: tuple[str, ...], message_ids: tuple[str, ...], address: str, as_json: bool
+    session: Session,
+    /,
+    topic: str,
+    receipts: tuple[str, ...],
+    message_ids: tuple[str, ...],
+    http: str,
+    as_json: bool,
 ) -> None:
     """Cancel records, by the receipts that `list` shows or by message id."""
     if not receipts and not message_ids:
@@ -74,7 +99,9 @@ def cancel(
             USAGE,
         )
     body = {"receipts": [*receipts], "message_ids": [*message_ids]}
-    results = call(address, "POST", path_of("topics", topic, "delayed", "cancel"), body)["results"]
+    path = path_of("topics", topic, "delayed", "cancel")
+    answers = [*ask_each(http, session.timeout_s, "POST", path, body)]
+    results = [_merged(list(one)) for one in zip(*(a["results"] for a in answers), strict=True)]
     if as_json:
         print_json(results)
     else:
@@ -85,10 +112,19 @@ def cancel(
                 for one in results
             ],
         )
-    missed = sum(not one["cancelled"] for one in results)
+    require_all(answers, "records that wait there were not cancelled")
+    missed = [one for one in results if not one["cancelled"]]
     if missed:
+        is_refused = any("error" in one for one in missed)
+        why = "see the errors above" if is_refused else "they do not wait any more"
         raise CommandFailed(
-            f"{missed} of {len(results)} were not cancelled: they do not wait any more",
+            f"{len(missed)} of {len(results)} were not cancelled: {why}",
             "See what waits: headrace delayed list TOPIC",
             NOT_FOUND,
         )
+
+
+def _merged(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """What came of one record, of what each broker says: the one that serves it knows."""
+    best = max(results, key=lambda one: (one["cancelled"] > 0, "error" not in one))
+    return best | {"cancelled": sum(one["cancelled"] for one in results)}

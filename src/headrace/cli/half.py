@@ -1,16 +1,21 @@
-"""`headrace half`: transactional (half) messages; list them and their outcomes, settle some."""
+"""`headrace half`: transactional (half) messages; list them and their outcomes, settle some.
+
+Invariants: over HTTP; every broker that serves a part of the topic is asked.
+"""
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CONFLICT, CommandFailed
-from headrace.cli.http_api import HTTP, call, pages, path_of
 from headrace.cli.output import iso_time, print_json, print_table
+from headrace.cli.web import HTTP, ask_each, path_of, require_all
+
+if TYPE_CHECKING:
+    from headrace.cli.session import Session
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 TOPIC = click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
@@ -38,13 +43,23 @@ def half() -> None:
 @click.option("--count", "-n", type=click.IntRange(min=1), default=100, show_default=True)
 @HTTP
 @AS_JSON
-def list_(topic: str, is_settled: bool, count: int, address: str, as_json: bool) -> None:
+@click.pass_obj
+def list_(
+    session: Session, /, topic: str, is_settled: bool, count: int, http: str, as_json: bool
+) -> None:
     """List half messages that wait for their producer, or with --settled their outcomes."""
-    state = "settled" if is_settled else "pending"
+    query = {"limit": min(count, AT_ONCE), "state": "settled" if is_settled else "pending"}
+    found: list[dict[str, Any]] = []
+    answers = []
     path = path_of("topics", topic, "half")
-    found = list(
-        islice(pages(address, path, "half", limit=min(count, AT_ONCE), state=state), count)
-    )
+    for answer in ask_each(http, session.timeout_s, "GET", path, query=query):
+        answers.append(answer)
+        found += answer["half"]
+        if len(found) >= count:
+            break
+    else:
+        require_all(answers, "half messages of these are not listed")
+    found = sorted(found[:count], key=lambda one: one["partition"])
     if as_json:
         print_json(found)
     elif is_settled:
@@ -65,11 +80,10 @@ def _names(one: dict[str, Any]) -> list[Any]:
 @REASON
 @HTTP
 @AS_JSON
-def commit(
-    topic: str, message_ids: tuple[str, ...], reason: str, address: str, as_json: bool
-) -> None:
+@click.pass_obj
+def commit(session: Session, /, topic: str, message_ids: tuple[str, ...], **options: Any) -> None:
     """Deliver half messages."""
-    _settle("commit", topic, message_ids, reason, address, as_json=as_json)
+    _settle(session, "commit", topic, message_ids, options)
 
 
 @half.command()
@@ -78,24 +92,30 @@ def commit(
 @REASON
 @HTTP
 @AS_JSON
-def rollback(
-    topic: str, message_ids: tuple[str, ...], reason: str, address: str, as_json: bool
-) -> None:
+@click.pass_obj
+def rollback(session: Session, /, topic: str, message_ids: tuple[str, ...], **options: Any) -> None:
     """Drop half messages."""
-    _settle("rollback", topic, message_ids, reason, address, as_json=as_json)
+    _settle(session, "rollback", topic, message_ids, options)
 
 
 def _settle(
-    how: str, topic: str, message_ids: tuple[str, ...], reason: str, address: str, *, as_json: bool
+    session: Session, how: str, topic: str, message_ids: tuple[str, ...], options: dict[str, Any]
 ) -> None:
-    named = [{"message_id": message_id, "reason": reason} for message_id in message_ids]
+    named = [{"message_id": one, "reason": options["reason"]} for one in message_ids]
     path = path_of("topics", topic, "half", "settle")
-    results = call(address, "POST", path, {how: named})["results"]
-    if as_json:
+    asked = ask_each(options["http"], session.timeout_s, "POST", path, {how: named})
+    answers = [*asked]
+    # The broker that serves the partition of a message knows of it, the others do not.
+    results = [
+        max(of_one, key=lambda one: (one["ok"], one.get("outcome") != "unknown"))
+        for of_one in zip(*(answer["results"] for answer in answers), strict=True)
+    ]
+    if options["as_json"]:
         print_json(results)
     else:
         rows = [[one["message_id"], one.get("outcome"), one.get("error")] for one in results]
         print_table(["message id", "outcome", "error"], rows)
+    require_all(answers, "half messages of these were not settled")
     failed = sum(not one["ok"] for one in results)
     if failed:
         raise CommandFailed(

@@ -10,7 +10,7 @@ import http.client
 import json
 import time
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import click
 
@@ -27,13 +27,14 @@ MOVING_S: Final = 5.0
 """How long brokers may differ in who serves what, as after a move or for a group that is new."""
 PAUSE_S: Final = 0.1
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
-_EXIT_CODES: Final = {400: USAGE, 404: NOT_FOUND, 409: CONFLICT}
+_EXIT_CODES: Final = {400: USAGE, 404: NOT_FOUND, 409: CONFLICT, 503: UNREACHABLE}
 HTTP = click.option(
     "--http",
     metavar="HOST:PORT",
     default=DEFAULT_HTTP,
     show_default=True,
     envvar="HEADRACE_HTTP",
+    show_envvar=True,
     help="The HTTP address of a broker.",
 )
 
@@ -45,24 +46,46 @@ def ask_each(
     path: str,
     body: Any = None,
     *,
+    query: dict[str, Any] | None = None,
     wait_s: float = 0,
 ) -> Iterator[Any]:
-    """What each broker answers that serves a part of the topic, from the one at `address` on.
+    """What each broker answers that serves a part of the topic, from the one at `address` on;
+    page by page where its answers have pages.
 
     For answers that have the fields `broker` (the one that answered) and `elsewhere` (partitions
     that others serve). Raises CommandFailed where one cannot be asked.
     """
+    given = {name: value for name, value in (query or {}).items() if value is not None}
     asked: set[int] = set()
     left = {-1: address}
     while left:
-        web = Web(left.pop(next(iter(left))), timeout_s)
-        answer = web.ask(method, path, body, wait_s=wait_s)
-        asked.add(answer["broker"])
-        yield answer
+        web, page = Web(left.pop(next(iter(left))), timeout_s), dict(given)
+        while True:
+            parameters = f"?{urlencode(page)}" if page else ""
+            answer = web.ask(method, f"{path}{parameters}", body, wait_s=wait_s)
+            asked.add(answer["broker"])
+            yield answer
+            if "next_page_token" not in answer:
+                break
+            page["page_token"] = answer["next_page_token"]
         for other in answer["elsewhere"]:
             number = other.get("broker", {}).get("id", -1)
             if number >= 0 and number not in asked:
                 left[number] = other["broker"]["http"]
+
+
+def require_all(answers: list[dict[str, Any]], effect: str) -> None:
+    """Raises CommandFailed where no broker that answered serves some partition."""
+    missed = set.intersection(
+        *({other["partition"] for other in answer["elsewhere"]} for answer in answers)
+    )
+    if missed:
+        numbers = ", ".join(map(str, sorted(missed)))
+        raise CommandFailed(
+            f"partitions {numbers} have no broker that could be asked: {effect}",
+            "Run the command again when they are served: headrace topic describe",
+            FAILED,
+        )
 
 
 def place_of(topic: str, other: dict[str, Any]) -> tuple[str, int]:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 READY_TIMEOUT_S = 120.0
 _PROBE_TIMEOUT_S = 1.0
-# Below the range from which systems take the ports of outgoing connections, so that nobody gets
-# the port of a server that is down for a moment.
+# Below the range from which systems take the ports of outgoing connections, so that none of
+# them gets the port of a server that is down for a moment.
 _PORTS = range(18_000, 32_000)
 _ATTEMPTS_MAX = 200
 

@@ -1,7 +1,8 @@
 """Delayed records and half messages over HTTP: list, cancel, settle, and long-polled checks.
 
 Invariants: parses and encodes; what waits is in `broker/timers`. A broker answers for the
-partitions that it serves. Receipts and page tokens are opaque to clients.
+partitions that it serves and names the others with their brokers (`elsewhere`). Receipts and page
+tokens are opaque to clients.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.coordination.timers.commands import SettleCommand
 from headrace.coordination.timers.schedule import Entry
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED
-from headrace.errors import HeadraceError, NotOwner, RequestInvalid, Retriable
+from headrace.errors import HeadraceError, RequestInvalid, Retriable
 from headrace.http.operations import (
     GROUP,
     LIMIT_DEFAULT,
@@ -28,6 +29,7 @@ from headrace.http.operations import (
     text,
 )
 from headrace.http.problems import Contradiction
+from headrace.http.search import partitions_elsewhere
 from headrace.records.attributes import MESSAGE_ID, find_header
 
 if TYPE_CHECKING:
@@ -91,10 +93,15 @@ class DelayedOperations:
         if "partition" in call.query:
             topic.check_partition(call.query["partition"])
             return [call.query["partition"]]
-        mine = [n for n, _ in topic.logs if self._node.ownership.is_mine(topic, n)]
-        if not mine:
-            raise NotOwner(f"no partition of {topic.name} is served by this broker")
-        return mine
+        return [n for n, _ in topic.logs if self._node.ownership.is_mine(topic, n)]
+
+    def _answer(self, topic: Topic, *, is_whole: bool = True) -> Json:
+        """The fields of every answer for a topic; `is_whole`: all its partitions are meant."""
+        return {
+            "topic": topic.name,
+            "broker": self._node.config.broker_id,
+            "elsewhere": partitions_elsewhere(self._node, topic) if is_whole else [],
+        }
 
     # --- delayed records ---------------------------------------------------------------------
 
@@ -110,7 +117,8 @@ class DelayedOperations:
             found += await self._node.timers.list_delayed(
                 topic, number, start, limit + 1 - len(found)
             )
-        answer: Json = {"topic": topic.name, "delayed": [_shown(one) for one in found[:limit]]}
+        answer = self._answer(topic, is_whole="partition" not in call.query)
+        answer["delayed"] = [_shown(one) for one in found[:limit]]
         if len(found) > limit:
             last = found[limit - 1]
             answer["next_page_token"] = _token(last.partition, last.due_ms, last.offset)
@@ -133,7 +141,7 @@ class DelayedOperations:
             for number in self._numbers(call, topic):
                 count += await timers.cancel_by_id(topic, number, message_id)
             results.append({"message_id": message_id, "cancelled": count})
-        return {"topic": topic.name, "results": results}
+        return self._answer(topic) | {"results": results}
 
     # --- half messages -----------------------------------------------------------------------
 
@@ -152,7 +160,8 @@ class DelayedOperations:
             )
             found += [(number, at, json) for at, json in sorted(shown, key=lambda one: one[0])]
         rest = [one for one in found if one[:2] > after]
-        answer: Json = {"topic": topic.name, "half": [json for *_, json in rest[:limit]]}
+        answer = self._answer(topic, is_whole="partition" not in call.query)
+        answer["half"] = [json for *_, json in rest[:limit]]
         if len(rest) > limit:
             answer["next_page_token"] = _token(*rest[limit - 1][:2])
         return answer
@@ -164,7 +173,7 @@ class DelayedOperations:
             for name in ("commit", "rollback")
             for one in call.body.get(name, ())
         ]
-        return {"topic": topic.name, "results": results}
+        return self._answer(topic) | {"results": results}
 
     async def _settle_one(self, call: Call, topic: Topic, one: Json, *, is_commit: bool) -> Json:
         reference: Json = {name: one[name] for name in ("receipt", "message_id") if name in one}
@@ -189,6 +198,7 @@ class DelayedOperations:
         return {
             **reference,
             "ok": False,
+            "outcome": "unknown",
             "error": "there is no such half message: it was settled long ago, or another broker"
             " serves its partition",
             "retriable": False,

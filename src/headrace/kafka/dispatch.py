@@ -3,9 +3,9 @@
 Invariants: the one place that knows all handlers. Produce and Fetch are called at once, in
 the turn in which they arrived; every other API runs in a task of its own. Whatever a handler
 raises is answered with an error where the API has a place for one, else the connection is closed;
-nobody else notices. Whether this broker may still answer as an owner is asked where a request comes
-in (`gate`), so that what is asked after it was frozen is refused by the API's own error, and once
-more where its answer leaves (`connection`).
+other connections go on. Whether this broker may still answer as an owner is asked where a request
+comes in (`gate`), so that what is asked after it was frozen is refused by the API's own error, and
+once more where its answer leaves (`connection`).
 """
 
 from __future__ import annotations

@@ -192,10 +192,10 @@ class SqliteFile:
         self.has_journal = True
 
     def empty_journal(self) -> None:
-        """Bring what is committed into the file itself (7 ms here, so not behind every commit).
+        """Bring what is committed into the file itself (7 ms here, so not after every commit).
 
-        A journal that is damaged ends for SQLite where the damage begins: what was committed
-        behind it would be undone in silence. So it holds nothing while there are no writes.
+        A journal that is damaged ends for SQLite where the damage begins: later commits in it
+        would be undone without an error. So it holds nothing while there are no writes.
         """
         self.has_journal = False
         try:

@@ -41,8 +41,8 @@ CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
 """The first timestamp is a delete horizon (KIP-534): see `records.rewriting`."""
 NAMED: Final = 0x4000
-"""The broker's own mark, which it takes from no client: records carry named sequences, so whoever
-rebuilds a partition's state from its batches opens this one (`log.named_sequences`)."""
+"""Set by brokers, refused from clients: records carry named sequences, so that this batch has to be
+opened when a partition's state is rebuilt from its batches (`log.named_sequences`)."""
 
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1

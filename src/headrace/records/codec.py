@@ -84,7 +84,7 @@ def decode_batch(
     except IndexError:
         raise BatchCorrupt("the batch ends within a record", offset=header.base_offset) from None
     if at != len(payload):
-        raise BatchCorrupt(f"{len(payload) - at} bytes lie behind the batch's last record")
+        raise BatchCorrupt(f"{len(payload) - at} bytes follow the batch's last record")
     return records
 
 

@@ -91,7 +91,7 @@ def _decode_keys_and_values(
             patience = 0 if alike else _ALIKE_MIN
         before = size
     if at != len(data):
-        raise BatchCorrupt(f"{len(data) - at} bytes lie behind the batch's last record")
+        raise BatchCorrupt(f"{len(data) - at} bytes follow the batch's last record")
     return found
 
 

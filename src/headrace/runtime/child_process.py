@@ -1,4 +1,4 @@
-"""A process that is started for one piece of work, and ends with whoever started it.
+"""A process that is started for one piece of work, and ends with its caller.
 
 Invariants: no shell: arguments are passed as they are. A caller that is cancelled asks the process
 to end (SIGTERM), and kills it where it does not. What it prints to stderr is kept up to a bound.

@@ -80,8 +80,7 @@ class Settings:
     kafka_listener: str = PLAINTEXT
     """The name of the first one."""
     is_open_to_network: bool = False
-    """Whether somebody has said that listeners may be reached from other machines, although nobody
-    has to say who they are."""
+    """Whether the user lets other machines reach listeners without authentication."""
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -127,7 +126,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raises RequestInvalid where a port would be open to other machines and nobody said so."""
+    """Raises RequestInvalid where other machines could reach a port without consent."""
     names = {KAFKA: "Kafka", HTTP: "HTTP"}
     for endpoint in settings.endpoints:
         if not is_loopback(endpoint.host) and not settings.is_open_to_network:

@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordination.placement.rendezvous import NOBODY, place
+from headrace.coordination.placement.rendezvous import NO_BROKER, place
 
 TOPICS = st.integers(0, 2**128 - 1).map(lambda number: UUID(int=number))
 BROKERS = st.lists(st.integers(0, 50), min_size=1, max_size=8, unique=True)
@@ -40,7 +40,7 @@ def test_a_pin_wins_while_its_broker_lives(topic, count, brokers, pins):
 
 
 def test_nobody_serves_where_nobody_lives():
-    assert place(UUID(int=1), 3, [], {}) == [NOBODY] * 3
+    assert place(UUID(int=1), 3, [], {}) == [NO_BROKER] * 3
 
 
 def test_topics_of_one_partition_spread_over_the_brokers():

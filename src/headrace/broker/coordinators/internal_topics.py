@@ -150,8 +150,8 @@ class InternalPartition:
         partition = self._partition
         await partition.wait_loaded()
         if partition.upkeep.to_resume is not None and partition.ready is not None:
-            # An append is in doubt. If it turns out to be stored, whoever reads this log next
-            # finds it: it belongs to the state here as well.
+            # An append is in doubt. If it turns out to be stored, the next reader of this
+            # log finds it: it belongs to the state here as well.
             partition.upkeep.require_active()
             await partition.ready.wait()
 

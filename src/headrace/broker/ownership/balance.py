@@ -21,7 +21,7 @@ from uuid import UUID
 
 from headrace.broker.ownership.load_meter import LoadMeter
 from headrace.coordination.placement.load import BrokerLoad, choose_move, overloaded
-from headrace.coordination.placement.rendezvous import NOBODY, one_of
+from headrace.coordination.placement.rendezvous import NO_BROKER, one_of
 from headrace.errors import HeadraceError, VersionConflict
 from headrace.metadata.load_facts import (
     LOADS,
@@ -74,7 +74,7 @@ class Balance:
         self._told: dict[int, tuple[int, int]] = {}
         """Broker -> the version of the load that it told last, and for how many looks already."""
         self._members: object = None
-        self._source = NOBODY
+        self._source = NO_BROKER
         self._streak = 0
 
     async def run(self) -> None:
@@ -105,7 +105,7 @@ class Balance:
         return await self._decide()
 
     def _begin_anew(self) -> None:
-        self._source, self._streak = NOBODY, 0
+        self._source, self._streak = NO_BROKER, 0
 
     async def _decide(self) -> Move | None:
         loads = await self._read_loads()

@@ -1,10 +1,11 @@
-"""Partitions that a broker was given, of topics that were gone before it heard of them.
+"""Partitions that a broker was given, of topics that were deleted before it heard of them.
 
 Invariants: a topic's first owners are written together with it, so one that is deleted at
-once may have owners who never knew it, and who would stand in the metadata for ever: whoever
-deletes it waits for them, and where there is no sweep nothing else removes them. The metadata store
-is asked before one is given up: the news of a topic may be on their way, and the owners of one with
-thousands of partitions are written ahead of it. A partition that is given up too early is claimed.
+once may have owners who never knew it, and who would stand in the metadata for ever: the broker
+that deletes it waits for them, and where there is no sweep nothing else removes them. The metadata
+store is asked before one is given up: the news of a topic may be on their way, and the owners of
+one with thousands of partitions are written ahead of it. A partition that is given up too early is
+claimed.
 """
 
 from __future__ import annotations

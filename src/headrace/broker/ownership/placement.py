@@ -32,7 +32,7 @@ class Placement:
         """A broker that is to own nothing, since it is about to leave."""
 
     def target(self, topic: Topic, number: int) -> int:
-        """The broker that should serve a partition, or NOBODY."""
+        """The broker that should serve a partition, or NO_BROKER."""
         if self._slots:
             owner = self._view.owners.get((topic.id, number))
             if owner is not None:
@@ -44,7 +44,7 @@ class Placement:
         return self.by_count(topic, number)
 
     def by_count(self, topic: Topic, number: int) -> int:
-        """The broker that should serve a partition if load were not looked at, or NOBODY."""
+        """The broker that should serve a partition if load were not looked at, or NO_BROKER."""
         count = len(topic.partitions)
         stamp = (self._view.members_version, count, self.without)
         known = self._placed.get(topic.id)

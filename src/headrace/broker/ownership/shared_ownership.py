@@ -31,7 +31,7 @@ from headrace.broker.ownership.peers import Peers
 from headrace.broker.ownership.placement import Placement
 from headrace.broker.session_guard import SessionGuard
 from headrace.broker.topics.ownership import NO_LEADER, Leader
-from headrace.coordination.placement.rendezvous import NOBODY
+from headrace.coordination.placement.rendezvous import NO_BROKER
 from headrace.errors import ChainMissing, HeadraceError, NotOwner
 from headrace.log.fencing import EPOCH_OF_DELETED
 from headrace.metadata.facts import OwnerFact, PartitionFact, owner_key, partition_key
@@ -333,7 +333,7 @@ class SharedOwnership:
                     self._do(key, self._claim(topic, number))
                 else:  # a coordinator over it must not go on from memory
                     self._resigned(topic, number)
-            elif target not in {self._me, NOBODY} and is_moving:
+            elif target not in {self._me, NO_BROKER} and is_moving:
                 self._do(key, self._hand_over(topic, number, target))
             return
         if mine is not None:

@@ -4,9 +4,9 @@ deleted.
 Invariants: over what is left of the topic; `Topics` has forgotten it. Brokers hear of a
 deletion one after another. One that has not yet heard could take records for the next topic of that
 name, acknowledge them, and lose them a moment later; and it could show the old ones. So a topic is
-marked first, and its name is free when that is over: over shared storage the logs are taken from
-whoever serves them, for writers, and whoever serves them is waited for, for readers' sake; where
-each worker has ledgers of its own, there is only the waiting. Any broker may finish what another
+marked first, and its name is free when that is over: over shared storage their
+logs are fenced, which stops writers, and their owners are waited for, so that reads end; where each
+worker has ledgers of its own, there is only the waiting. Any broker may finish what another
 has begun, and so does a request that needs the name.
 """
 

@@ -173,7 +173,7 @@ def _stay(
     member_id = command.member_id or command.fresh_id
     known = consumer.members.get(member_id)
     before = _enter(draft, command, config) if is_joining else _find(draft, command)
-    stored = _updated(before or _nobody(consumer.group_id, member_id), command)
+    stored = _updated(before or _unknown_member(consumer.group_id, member_id), command)
     if known is None or known.stored != stored:
         draft.put_member(stored)
     if before is None or _subscription(stored) != _subscription(before):
@@ -283,7 +283,7 @@ def _enter(
     return None
 
 
-def _nobody(group_id: str, member_id: str) -> ConsumerMemberStored:
+def _unknown_member(group_id: str, member_id: str) -> ConsumerMemberStored:
     """A member of which nothing is known yet."""
     return ConsumerMemberStored(group_id, member_id, None, None, "", "", (), None, 0, None)
 

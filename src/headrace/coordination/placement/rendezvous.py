@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-NOBODY = -1
+NO_BROKER = -1
 
 
 def rank(topic_id: UUID, partition: int, broker: int) -> bytes:
@@ -31,31 +31,31 @@ def rank(topic_id: UUID, partition: int, broker: int) -> bytes:
 
 
 def one_of(duty: UUID, brokers: Sequence[int]) -> int:
-    """The broker with a duty that only one may have; NOBODY where there are no brokers."""
+    """The broker with a duty that only one may have; NO_BROKER where there are no brokers."""
     return place(duty, 1, brokers, {})[0]
 
 
 def place(
     topic_id: UUID, partition_count: int, brokers: Sequence[int], pins: Mapping[int, int]
 ) -> list[int]:
-    """The broker for each partition of one topic; NOBODY for all where there are no brokers.
+    """The broker for each partition of one topic; NO_BROKER for all where there are no brokers.
 
     `pins` (partition -> broker) win while their broker is among `brokers`.
     """
     candidates = sorted(set(brokers))
     if not candidates:
-        return [NOBODY] * partition_count
+        return [NO_BROKER] * partition_count
     if len(candidates) == 1:
         return candidates * partition_count
     share = -(-partition_count // len(candidates))
     load = dict.fromkeys(candidates, 0)
-    placed = [NOBODY] * partition_count
+    placed = [NO_BROKER] * partition_count
     for partition, broker in pins.items():
         if broker in load and 0 <= partition < partition_count:
             placed[partition] = broker
             load[broker] += 1
     for partition in range(partition_count):
-        if placed[partition] != NOBODY:
+        if placed[partition] != NO_BROKER:
             continue
         open_brokers = [broker for broker in candidates if load[broker] < share]
         best = max(open_brokers or candidates, key=lambda broker: rank(topic_id, partition, broker))

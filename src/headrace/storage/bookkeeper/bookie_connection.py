@@ -224,8 +224,8 @@ class BookieConnection:
             raise
 
     def _connect_failed(self) -> None:
-        """One that was made at the very moment in which its time was over is closed by the loop,
-        which tells nobody: left in its place, it would never be given up."""
+        """A connection that was made in the moment of its time-out is closed by the loop without
+        a call of ours: left in its place, it would be taken for an open one for ever."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()

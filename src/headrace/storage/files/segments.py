@@ -51,8 +51,8 @@ class Segments:
         self.dirty: dict[int, Ledger] = {}
         """Written since the last checkpoint began."""
         self.unsynced_folders: dict[str, None] = {self._folder: None}
-        """Folders that got a new name since the last checkpoint began; what a process that was
-        killed has made in the first of them is there, and made by nobody again."""
+        """Folders that got a new name since the last checkpoint began; files that a
+        killed process has made in the first of them exist, and are not made again."""
         self.unsynced_footers: dict[int, None] = {}
         self.forgotten: list[int] = []
         """Deleted ledgers whose files are still there."""
