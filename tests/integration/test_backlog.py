@@ -123,3 +123,30 @@ def test_what_is_not_there_is_said(headrace, broker, name):
     assert "no topic" in headrace("queue", "receive", f"{name}-none", "g", code=3)
     said = headrace("queue", "watch", name, "g", "--http", "127.0.0.1:1", code=4)
     assert "--http" in said
+
+
+def test_the_group_commands_know_share_groups(queue, headrace):
+    _, group = queue
+    listed = json.loads(headrace("group", "list", "--lag", "--json"))
+    (mine,) = [row for row in listed if row["group"] == group]
+    assert (mine["type"], mine["state"], mine["lag"]) == ("share", "Empty", 4)
+    (described,) = json.loads(headrace("group", "describe", group, "--json"))
+    assert (described["state"], described["lag"], described["members"]) == ("Empty", 4, [])
+    assert sum(part["lag"] for part in described["partitions"]) == 4
+    moved = json.loads(headrace("group", "reset", group, "--shift-by", "1", "--json"))
+    steps = [(one["after"] - one["before"], one["delta"]) for one in moved["partitions"]]
+    assert (1, 1) in steps
+    assert {*steps} <= {(1, 1), (0, 0)}
+    headrace("group", "delete", group)
+    headrace("group", "describe", group, code=3)
+    assert all(row["group"] != group for row in json.loads(headrace("group", "list", "--json")))
+
+
+def test_an_empty_list_says_that_the_topic_reads_no_attributes(broker, headrace, name):
+    create_topic(broker.kafka, name, 1)
+    user = User(broker.kafka)
+    user.env["HEADRACE_HTTP"] = broker.http
+    for command in ("delayed", "half"):
+        listed = user.types(command, "list", name)
+        assert listed.code == 0
+        assert "headrace.message.attributes=true" in listed.err

@@ -18,39 +18,23 @@ from headrace.cli.backlog_probe import probe
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import no_group
-from headrace.cli.group_reset import Move, commit_moves, refuse_active
-from headrace.cli.lag import ages_s, committed_offsets, first_unread, group_lag
-from headrace.cli.output import Cell, print_json, print_table, say
+from headrace.cli.group_listing import list_groups, type_of
+from headrace.cli.group_reset import AS_JSON, DRY_RUN, NUMBERS, TOPICS, move_group, reset
+from headrace.cli.lag import first_unread, lag_of, progress
+from headrace.cli.output import print_json, print_table, say
 from headrace.cli.positions import (
-    POSITION_WORDS,
     Bounds,
     Partition,
     Position,
-    PositionType,
     log_bounds,
-    resolve,
 )
-from headrace.cli.share_offsets import SHARE, groups_by_type, move_share_group, share_starts
 from headrace.cli.transfer import messages_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace.cli.session import Session
 
 LATEST: Final = Position("latest")
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 GROUP = click.argument("group", shell_complete=complete_groups)
-TOPICS = click.option(
-    "--topic",
-    "-t",
-    "topics",
-    multiple=True,
-    shell_complete=complete_topics,
-    help="Default: every topic in which the group has progress.",
-)
-NUMBERS = click.option("--partition", "-p", "numbers", type=click.IntRange(min=0), multiple=True)
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 
 
 class Lag(NamedTuple):
@@ -81,7 +65,7 @@ def backlog() -> None:
     """
 
 
-for command in (move, park, parked, unpark, probe):
+for command in (reset, move, park, parked, unpark, probe):
     backlog.add_command(command)
 
 
@@ -95,7 +79,7 @@ def list_(session: Session, /, groups: tuple[str, ...], is_all: bool, as_json: b
 
     Seconds are the age of the first record that is not read. Without GROUPS: all.
     """
-    types = groups_by_type(session)
+    types = {one.group: one.type for one in list_groups(session)}
     for group in groups:
         if group not in types:
             raise no_group(group)
@@ -112,24 +96,9 @@ def list_(session: Session, /, groups: tuple[str, ...], is_all: bool, as_json: b
 
 
 def _lags(session: Session, group: str, kind: str) -> list[Lag]:
-    if kind != SHARE:
-        return [
-            Lag(group, kind, one.topic, one.partition, one.committed, one.lag, one.lag_s)
-            for one in group_lag(session, group, {})
-        ]
-    starts = share_starts(session, group)
-    ages = ages_s(session, {p: start.offset for p, start in starts.items() if start.lag != 0})
     return [
-        Lag(
-            group,
-            kind,
-            partition.topic,
-            partition.number,
-            start.offset,
-            start.lag if start.lag >= 0 else None,
-            ages.get(partition) if start.lag else 0.0,
-        )
-        for partition, start in starts.items()
+        Lag(group, kind, one.topic, one.partition, one.committed, one.lag, one.lag_s)
+        for one in lag_of(session, group, kind)
     ]
 
 
@@ -202,32 +171,13 @@ def _all_of(session: Session, topic: str) -> list[Partition]:
 
 def _progress(session: Session, group: str) -> dict[Partition, int]:
     """Where a group of any type stands. Raises CommandFailed where there is none."""
-    kind = groups_by_type(session).get(group)
+    kind = type_of(session, group)
     if kind is None:
         raise no_group(group)
-    if kind == SHARE:
-        return {p: start.offset for p, start in share_starts(session, group).items()}
-    return committed_offsets(session, group)
+    return progress(session, group, kind)
 
 
-# --- reset and skip --------------------------------------------------------------------------
-
-
-@backlog.command()
-@GROUP
-@TOPICS
-@NUMBERS
-@click.option("--to", "target", type=PositionType(), metavar="POSITION", required=True,
-              help=f"{POSITION_WORDS}; times to the millisecond.")  # fmt: skip
-@DRY_RUN
-@AS_JSON
-@click.pass_obj
-def reset(session: Session, /, group: str, target: Position, **options: Any) -> None:
-    """Move a group of either kind to a position. Its consumers must be stopped.
-
-    Of a share group, what is in flight is forgotten, and delivered again if it lies after POSITION.
-    """
-    _reset(session, group, target, options)
+# --- skip --------------------------------------------------------------------------
 
 
 @backlog.command()
@@ -242,49 +192,4 @@ def skip(session: Session, /, group: str, **options: Any) -> None:
 
     The records stay in the topic: `headrace backlog reset` goes back to them.
     """
-    _reset(session, group, LATEST, options)
-
-
-def _reset(session: Session, group: str, target: Position, options: dict[str, Any]) -> None:
-    kind = groups_by_type(session).get(group)
-    if kind not in {None, SHARE}:
-        refuse_active(session, group)
-    before = _progress(session, group)
-    wanted = _wanted(session, before, options["topics"], options["numbers"])
-    bounds = log_bounds(session, wanted)
-    after = resolve(session, target, bounds)
-    moves = [
-        Move(p, before.get(p), after[p], after[p] - first_unread(before.get(p), b))
-        for p, b in sorted(bounds.items())
-    ]
-    if not options["dry_run"] and kind == SHARE:
-        move_share_group(session, group, after)
-    elif not options["dry_run"]:
-        commit_moves(session, group, moves)
-    _show_moves(group, moves, options)
-
-
-def _wanted(
-    session: Session,
-    before: dict[Partition, int],
-    topics: Sequence[str],
-    numbers: Sequence[int],
-) -> list[Partition]:
-    found = [p for topic in topics for p in _all_of(session, topic)] if topics else sorted(before)
-    return [p for p in found if not numbers or p.number in numbers]
-
-
-def _show_moves(group: str, moves: list[Move], options: dict[str, Any]) -> None:
-    if options["as_json"]:
-        documents = [one.document() for one in moves]
-        print_json({"group": group, "dry_run": options["dry_run"], "partitions": documents})
-        return
-    rows: list[list[Cell]] = [
-        [one.partition.topic, one.partition.number, one.before, one.after, one.delta]
-        for one in moves
-    ]
-    print_table(["topic", "partition", "before", "after", "delta"], rows)
-    again = -sum(one.delta for one in moves if one.delta < 0)
-    skipped = sum(one.delta for one in moves if one.delta > 0)
-    note = " (dry run: nothing was changed)" if options["dry_run"] else ""
-    say(f"{group}: {again:,} records to be read again, {skipped:,} skipped{note}")
+    move_group(session, group, LATEST, None, options)

@@ -18,12 +18,13 @@ import click
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import FAILED, USAGE, CommandFailed, from_kafka, no_group
+from headrace.cli.group_listing import SHARE, type_of
 from headrace.cli.group_reset import refuse_active
 from headrace.cli.lag import committed_offsets, first_unread
 from headrace.cli.output import print_json
 from headrace.cli.positions import Bounds, Partition, log_bounds
 from headrace.cli.progress import counting
-from headrace.cli.share_offsets import SHARE, groups_by_type, share_starts
+from headrace.cli.share_offsets import share_starts
 from headrace.cli.transfer import (
     TransactionalMove,
     begin_transactions,
@@ -61,7 +62,7 @@ def move(session: Session, /, group: str, topic: str, **options: Any) -> None:
     target = options["target"]
     if target == topic:
         raise CommandFailed("the two topics are the same", "Name another one with --to", USAGE)
-    kind = groups_by_type(session).get(group)
+    kind = type_of(session, group)
     if kind is None:
         raise no_group(group)
     session.partitions_of(target)

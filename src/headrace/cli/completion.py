@@ -57,13 +57,11 @@ def complete_groups(
 ) -> list[CompletionItem]:
     """The groups of the broker that begin with what is typed."""
     from headrace.cli.failures import CommandFailed
+    from headrace.cli.group_listing import list_groups
     from headrace.cli.session import Session
 
-    session = Session(_bootstrap(ctx), TIMEOUT_S)
     try:
-        future = session.admin().list_consumer_groups(request_timeout=TIMEOUT_S)
-        groups = session.answer(future, "list groups").valid
+        names = [one.group for one in list_groups(Session(_bootstrap(ctx), TIMEOUT_S))]
     except CommandFailed:
         return []
-    names = sorted(group.group_id for group in groups)
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -12,7 +12,7 @@ import click
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import iso_time, print_json, print_table
-from headrace.cli.web import HTTP, ask_each, path_of, require_all
+from headrace.cli.web import HTTP, ask_each, path_of, require_all, warn_of_unread_attributes
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
@@ -55,6 +55,8 @@ def list_(
             break
     else:
         require_all(answers, "records that wait there are not listed")
+    if not found:
+        warn_of_unread_attributes(answers)
     found = sorted(found[:count], key=lambda one: (one["partition"], one["due_ms"]))
     if as_json:
         print_json(found)

@@ -12,25 +12,27 @@ import click
 
 from headrace.cli.completion import complete_groups
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_group
-from headrace.cli.group_reset import reset
+from headrace.cli.group_listing import SHARE, list_groups
+from headrace.cli.group_reset import AS_JSON, reset
 from headrace.cli.lag import (
     PartitionLag,
     describe_groups,
     group_lag,
+    lag_of,
     members_by_partition,
+    share_group_lag,
     state_of,
 )
 from headrace.cli.output import Cell, print_json, print_table
+from headrace.cli.share_offsets import share_group
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
 
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 @click.group()
 def group() -> None:
-    """List, describe, reset and delete consumer groups.
+    """List, describe, reset and delete groups of every type.
 
     \b
     Examples:
@@ -45,33 +47,18 @@ def group() -> None:
 group.add_command(reset)
 
 
-def _listing(session: Session) -> list[dict[str, Any]]:
-    future = session.admin().list_consumer_groups(request_timeout=session.timeout_s)
-    answer = session.answer(future, "list groups")
-    return [
-        {
-            "group": found.group_id,
-            "state": "".join(w.capitalize() for w in found.state.name.lower().split("_")),
-            "type": found.type.name.lower() if found.type else None,
-        }
-        for found in sorted(answer.valid, key=lambda found: found.group_id)
-    ]
-
-
 @group.command("list")
 @click.option("--lag", is_flag=True, help="Also how far each is behind (asks for each).")
 @AS_JSON
 @click.pass_obj
 def list_(session: Session, /, lag: bool, as_json: bool) -> None:
     """List the groups of the cluster."""
-    rows = _listing(session)
+    rows: list[dict[str, Any]] = [one._asdict() for one in list_groups(session)]
     columns = ["group", "state", "type"]
     if lag:
         columns += ["lag", "lag_s"]
         for row in rows:
-            lags = group_lag(session, row["group"], {})
-            row["lag"] = sum(p.lag for p in lags)
-            row["lag_s"] = max((p.lag_s for p in lags if p.lag_s is not None), default=0.0)
+            row.update(_total(lag_of(session, row["group"], row["type"])))
     if as_json:
         print_json(rows)
         return
@@ -92,30 +79,68 @@ def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None
     Lag is counted in messages, and in seconds: the age of the first unread record, 0 when the
     group has read everything.
     """
-    described = describe_groups(session, names)
+    types = {one.group: one.type for one in list_groups(session)}
     documents = []
     for name in names:
-        description = described[name]
-        lags = group_lag(session, name, members_by_partition(description))
-        state = state_of(description)
-        if state == "Dead" and not lags:
-            raise no_group(name)
-        documents.append(
-            {
-                "group": name,
-                "state": state,
-                "protocol": description.partition_assignor or None,
-                "coordinator": description.coordinator.id if description.coordinator else None,
-                "lag": sum(p.lag for p in lags),
-                "lag_s": max((p.lag_s for p in lags if p.lag_s is not None), default=0.0),
-                "members": _members(description),
-                "partitions": [p.document() for p in lags],
-            }
-        )
+        if types.get(name) == SHARE:
+            document, lags = _describe_share_group(session, name)
+        else:
+            document, lags = _describe_consumer_group(session, name)
+        documents.append(document | _total(lags) | {"partitions": [p.document() for p in lags]})
         if not as_json:
             _show(documents[-1], lags)
     if as_json:
         print_json(documents)
+
+
+def _describe_consumer_group(
+    session: Session, name: str
+) -> tuple[dict[str, Any], list[PartitionLag]]:
+    """Also of a group whose type is not known, such as one of a topic that was deleted."""
+    described = describe_groups(session, [name])[name]
+    lags = group_lag(session, name, members_by_partition(described))
+    state = state_of(described)
+    if state == "Dead" and not lags:
+        raise no_group(name)
+    return {
+        "group": name,
+        "state": state,
+        "protocol": described.partition_assignor or None,
+        "coordinator": described.coordinator.id if described.coordinator else None,
+        "members": _members(described),
+    }, lags
+
+
+def _describe_share_group(session: Session, name: str) -> tuple[dict[str, Any], list[PartitionLag]]:
+    described = share_group(session, name)
+    members = [
+        {
+            "member_id": member.member_id,
+            "client_id": member.client_id,
+            "host": member.client_host,
+            "instance_id": None,
+            "partitions": [
+                {"topic": topic.topic_name, "partition": number}
+                for topic in member.assignment.topic_partitions
+                for number in topic.partitions
+            ],
+        }
+        for member in described.members
+    ]
+    return {
+        "group": name,
+        "state": described.group_state,
+        "protocol": described.assignor_name or None,
+        "coordinator": None,
+        "members": members,
+    }, share_group_lag(session, name)
+
+
+def _total(lags: list[PartitionLag]) -> dict[str, Any]:
+    return {
+        "lag": sum(one.lag or 0 for one in lags),
+        "lag_s": max((one.lag_s for one in lags if one.lag_s is not None), default=0.0),
+    }
 
 
 def _members(description: Any) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """`headrace group reset`: put a group somewhere else in its topics.
 
 Invariants: shows what it does in a table, before and after, with the records that will be
-read again or skipped. Refuses a group that is active.
+read again or skipped. A group that is active is refused: a share group by its coordinator.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from headrace.cli.client import kafka
-from headrace.cli.completion import complete_groups
+from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
-from headrace.cli.lag import committed_offsets, describe_groups, first_unread, state_of
+from headrace.cli.group_listing import SHARE, type_of
+from headrace.cli.lag import describe_groups, first_unread, progress, state_of
 from headrace.cli.output import print_json, print_table
 from headrace.cli.positions import (
     POSITION_WORDS,
@@ -24,10 +25,22 @@ from headrace.cli.positions import (
     log_bounds,
     resolve,
 )
+from headrace.cli.share_offsets import move_share_group
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
 
+TOPICS = click.option(
+    "--topic",
+    "-t",
+    "topics",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Default: every topic in which the group has progress.",
+)
+NUMBERS = click.option("--partition", "-p", "numbers", type=click.IntRange(min=0), multiple=True)
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _QUIET_STATES = {"Empty", "Dead", "Unknown"}
 
 
@@ -52,21 +65,17 @@ class Move(NamedTuple):
 
 @click.command()
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
-@click.option(
-    "--topic",
-    "-t",
-    "topics",
-    multiple=True,
-    help="Default: every topic in which the group has progress.",
-)
-@click.option("--partition", "-p", "numbers", type=click.IntRange(min=0), multiple=True)
+@TOPICS
+@NUMBERS
 @click.option("--to", "target", type=PositionType(), metavar="POSITION", help=POSITION_WORDS)
 @click.option("--shift-by", type=int, metavar="N", help="So many records on, or back (below 0).")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@DRY_RUN
+@AS_JSON
 @click.pass_obj
 def reset(session: Session, /, name: str, **options: Any) -> None:
-    """Move the progress of GROUP. Its consumers must be stopped.
+    """Move the progress of GROUP, of any type. Its consumers must be stopped.
+
+    Of a share group, what is in flight is forgotten, and delivered again if it lies after POSITION.
 
     \b
     Examples:
@@ -79,13 +88,31 @@ def reset(session: Session, /, name: str, **options: Any) -> None:
     target, shift = options["target"], options["shift_by"]
     if (target is None) == (shift is None):
         raise click.UsageError("Say where to: either --to POSITION or --shift-by N.")
-    refuse_active(session, name)
-    committed = committed_offsets(session, name)
-    partitions = _partitions(session, name, committed, options)
-    bounds = log_bounds(session, partitions)
-    moves = _moves(session, committed, bounds, target, shift)
+    move_group(session, name, target, shift, options)
+
+
+def move_group(
+    session: Session,
+    name: str,
+    target: Position | None,
+    shift: int | None,
+    options: dict[str, Any],
+) -> None:
+    """Move a group of any type, to `target` or by `shift`, and print what was done.
+
+    `options`: topics, numbers, dry_run, as_json. Raises CommandFailed.
+    """
+    kind = type_of(session, name)
+    if kind != SHARE:
+        refuse_active(session, name)
+    before = progress(session, name, kind)
+    bounds = log_bounds(session, _partitions(session, name, before, options))
+    moves = _moves(session, before, bounds, target, shift)
     if not options["dry_run"]:
-        commit_moves(session, name, moves)
+        if kind == SHARE:
+            move_share_group(session, name, {move.partition: move.after for move in moves})
+        else:
+            commit_moves(session, name, moves)
     if options["as_json"]:
         print_json(
             {

@@ -1,7 +1,8 @@
-"""How far consumer groups are behind: in messages, and in seconds.
+"""How far groups are behind: in messages, and in seconds.
 
 Invariants: reads only. Lag in seconds is the age of the first unread record; to know it,
-that one record of each lagging partition is fetched, all partitions at once.
+that one record of each lagging partition is fetched, all partitions at once. A consumer group
+stands at its committed offset, a share group at its first record that is not finished.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.cli.client import kafka
 from headrace.cli.failures import NOT_FOUND, CommandFailed, no_group
+from headrace.cli.group_listing import SHARE
 from headrace.cli.positions import Bounds, Partition, log_bounds
+from headrace.cli.share_offsets import share_starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,14 +27,15 @@ PEEK_TIMEOUT_S = 5.0  # the first unread records come in one fetch; a stuck brok
 
 @dataclass(slots=True)
 class PartitionLag:
-    """One partition of a group. `committed` is None where the group has no progress."""
+    """One partition of a group. `committed` is None where the group has no progress, `lag` where
+    the owner of the partition does not know it."""
 
     topic: str
     partition: int
     committed: int | None
     earliest: int
     latest: int
-    lag: int
+    lag: int | None
     lag_s: float | None
     member: str | None = None
 
@@ -77,6 +81,13 @@ def committed_offsets(session: Session, group: str) -> dict[Partition, int]:
     }
 
 
+def progress(session: Session, group: str, kind: str | None) -> dict[Partition, int]:
+    """Where a group of this type stands."""
+    if kind == SHARE:
+        return {p: start.offset for p, start in share_starts(session, group).items()}
+    return committed_offsets(session, group)
+
+
 def members_by_partition(description: Any) -> dict[Partition, str]:
     """Which member holds which partition."""
     return {
@@ -113,6 +124,30 @@ def group_lag(session: Session, group: str, members: dict[Partition, str]) -> li
             )
         )
     return rows
+
+
+def share_group_lag(session: Session, group: str) -> list[PartitionLag]:
+    """The lag of each partition on which the share group has begun, in order."""
+    starts = share_starts(session, group)
+    bounds = log_bounds(session, [*starts])
+    ages = ages_s(session, {p: start.offset for p, start in starts.items() if start.lag != 0})
+    return [
+        PartitionLag(
+            topic=p.topic,
+            partition=p.number,
+            committed=start.offset,
+            earliest=bounds[p].earliest,
+            latest=bounds[p].latest,
+            lag=start.lag if start.lag >= 0 else None,
+            lag_s=ages.get(p) if start.lag else 0.0,
+        )
+        for p, start in starts.items()
+    ]
+
+
+def lag_of(session: Session, group: str, kind: str | None) -> list[PartitionLag]:
+    """The lag of a group of this type, without its members."""
+    return share_group_lag(session, group) if kind == SHARE else group_lag(session, group, {})
 
 
 def first_unread(committed: int | None, bounds: Bounds) -> int:

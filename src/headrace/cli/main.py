@@ -26,7 +26,7 @@ COMMANDS = {
     "topic": ("headrace.cli.topic", "Create, list, describe, alter and delete topics."),
     "produce": ("headrace.cli.produce", "Write records: lines, JSON, files."),
     "consume": ("headrace.cli.consume", "Read records: from, to, follow, in many formats."),
-    "group": ("headrace.cli.group", "List, describe, reset and delete consumer groups."),
+    "group": ("headrace.cli.group", "List, describe, reset and delete groups."),
     "queue": ("headrace.cli.queue", "Receive and settle messages of share groups; watch one."),
     "backlog": (
         "headrace.cli.backlog",

@@ -81,6 +81,11 @@ def receive(session: Session, /, topic: str, group: str, **options: Any) -> None
         columns = ["receipt", "partition", "offset", "deliveries", "key", "value"]
         print_table(columns, [[message[column] for column in columns] for message in messages])
         say(f"{len(messages):,} messages")
+        if not messages:
+            say(
+                "What was sent before the group's first receive is not delivered: to begin there,"
+                f" headrace backlog reset {group} --topic {topic} --to earliest"
+            )
     sys.stdout.flush()
     if options["ack"] and messages:
         body = {"ack": [message["receipt"] for message in messages]}

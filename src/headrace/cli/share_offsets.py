@@ -1,4 +1,4 @@
-"""Share groups as administrators see them: which there are, where they stand, moving them.
+"""Share groups as administrators see them: their members, where they stand, moving them.
 
 Invariants: asks a group's coordinator in Kafka's protocol, since the client library has no calls
 for it. A group with members is refused by the coordinator.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.cli.broker_calls import ask_broker, brokers, group_coordinator
+from headrace.cli.broker_calls import ask_broker, group_coordinator
 from headrace.cli.failures import CONFLICT, FAILED, CommandFailed, no_group
 from headrace.cli.positions import Partition
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from headrace.cli.session import Session
 
 # do not change: protocol. (key, version)
-LIST_GROUPS = 16, 5
+DESCRIBE_SHARE_GROUP = 77, 1
 DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS = (90, 1), (91, 0)
 NONE, NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND = 0, 68, 69
-SHARE = "share"
 
 
 class ShareStart(NamedTuple):
@@ -31,21 +30,15 @@ class ShareStart(NamedTuple):
     lag: int
 
 
-def groups_by_type(session: Session) -> dict[str, str]:
-    """The type (`share`, `consumer`, `classic`) of each group of the cluster."""
-    session.check_reachable()
-    found: dict[str, str] = {}
-    everything: dict[str, Any] = {"states_filter": (), "types_filter": ()}
-    for number, address in brokers(session):
-        answer = ask_broker(session, address, LIST_GROUPS, everything)
-        if int(answer.error_code) != NONE:
-            raise CommandFailed(
-                f"broker {number} cannot list its groups now (code {int(answer.error_code)})",
-                "It may still be loading them: try again",
-                FAILED,
-            )
-        found.update((one.group_id, one.group_type.lower()) for one in answer.groups)
-    return dict(sorted(found.items()))
+def share_group(session: Session, group: str) -> Any:
+    """The group with its members, as ShareGroupDescribe answers. Raises CommandFailed."""
+    address = group_coordinator(session, group)
+    body = {"group_ids": (group,), "include_authorized_operations": False}
+    (answer,) = ask_broker(session, address, DESCRIBE_SHARE_GROUP, body).groups
+    if int(answer.error_code) == GROUP_ID_NOT_FOUND:
+        raise no_group(group)
+    _check(answer, f"members of group {group!r}")
+    return answer
 
 
 def share_starts(session: Session, group: str) -> dict[Partition, ShareStart]:

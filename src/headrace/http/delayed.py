@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.topics.topic_config import log_config
 from headrace.coordination.timers.commands import SettleCommand
 from headrace.coordination.timers.schedule import Entry
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED
@@ -99,6 +100,7 @@ class DelayedOperations:
         """The fields of every answer for a topic; `is_whole`: all its partitions are meant."""
         return {
             "topic": topic.name,
+            "reads_attributes": log_config(topic.fact.configs).has_attributes,
             "broker": self._node.config.broker_id,
             "elsewhere": partitions_elsewhere(self._node, topic) if is_whole else [],
         }
