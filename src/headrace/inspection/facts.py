@@ -140,7 +140,8 @@ class Facts:
             self.findings.append(unreadable("metadata-fact", METADATA, cause, step))
             return
         if isinstance(fact, TopicFact):
-            self.topics[fact.id] = fact
+            if not fact.is_ended:
+                self.topics[fact.id] = fact
         elif isinstance(fact, PartitionFact) and key is not None:
             self._partitions[key] = fact
         elif isinstance(fact, OwnerFact) and key is not None:

@@ -165,12 +165,21 @@ class TopicFact(StoredFact):
     chain_count: int | None = None
     """The chains of so many partitions, from 0 on, were written before the topic named them: where
     one of these is missing, it was lost. None: made by a version that did not write them ahead."""
+    ended_ms: int | None = None
+    """When its deletion was complete, so that its name is free. The fact is kept for a time, since
+    the version of a key begins again when it is deleted: a broker that has not heard of the
+    deletion would take a later topic of this name, at the same version, for this one."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_deleted(self) -> bool:
-        """Whether its name alone is left, which no other topic may have yet."""
+        """Whether the topic was deleted: its name alone is left, until that is free."""
         return self.deleted_ms is not None
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether its deletion is complete: as if there were no fact, but for the key's version."""
+        return self.ended_ms is not None
 
     def has_chain(self, partition: int) -> bool:
         """Whether the chain of a partition was written: then it must be there."""
@@ -190,6 +199,7 @@ class TopicFact(StoredFact):
             reader.integer("created_ms", 0),
             reader.integer_or_none("deleted_ms", 0),
             reader.integer_or_none("chain_count", 0),
+            reader.integer_or_none("ended_ms", 0),
             reader.rest(),
         )
 

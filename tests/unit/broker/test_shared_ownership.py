@@ -16,6 +16,7 @@ from headrace.broker.node import Node
 from headrace.broker.ownership import hand_over, next_owner, orphaned_ownerships
 from headrace.broker.topics import deletion
 from headrace.broker.topics.ownership import NO_LEADER
+from headrace.broker.topics.topic import Topic
 from headrace.coordination.groups.commands import (
     CommitCommand,
     FetchOffsetsCommand,
@@ -55,7 +56,6 @@ from headrace.storage.memory import MemoryLedgerStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.broker.topics.topic import Topic
     from headrace.metadata.store import Operation
     from headrace.storage.ledger import LedgerId, LedgerInfo
 
@@ -575,7 +575,9 @@ def test_a_deletion_that_was_cut_short_is_finished_by_the_next_start(slots) -> N
         two = await cluster.start(2, slots=slots)
         assert "t" not in two.topics.by_name
         await until(lambda: "t" not in two.topics.deletions)
-        assert await two.metadata.get(topic_key("t")) is None
+        entry = await two.metadata.get(topic_key("t"))
+        assert entry is not None
+        assert TopicFact.decode(entry.value).is_ended
 
     run(scenario)
 
@@ -1129,5 +1131,60 @@ def test_a_fact_that_cannot_be_read_does_not_make_its_ledgers_orphans() -> None:
             with pytest.raises(HeadraceError):
                 await node.sweep.sweep()
         assert ledger in await node.store.all_ledgers()
+
+    run(scenario)
+
+
+def test_a_broker_that_has_not_heard_of_a_deletion_cannot_change_the_next_topic_of_that_name(
+    monkeypatch,
+) -> None:
+    """Over its key alone: both facts had the same versions if the key were deleted between them."""
+
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.create("t", 1)
+        await until(lambda: cluster.agree("t", {1, 2}))
+        old = two.topics.get("t")
+        deaf_to_topics(two)
+        monkeypatch.setattr(deletion, "HEARD_WAIT_S", 0.05)
+        await one.topics.delete(one.topics.get("t"))
+        made = await one.topics.create("t", 1)
+        for change in (
+            lambda: two.topics.change_configs(old, lambda _: {"retention.ms": "1"}),
+            lambda: two.topics.add_partitions(old, 2),
+            lambda: two.topics.delete(old),
+        ):
+            with pytest.raises(HeadraceError):
+                await change()
+        await one.topics.change_configs(one.topics.get("t"), lambda _: {"retention.ms": "5000"})
+        # As a broker that has begun to finish the first deletion, and was held up.
+        marked = Topic(replace(old.fact, deleted_ms=1), 1, [])
+        two.topics.deletions.marked(marked)
+        await two.topics.deletions.finish("t", two.ownership)
+        entry = await one.metadata.get(topic_key("t"))
+        assert entry is not None
+        fact = TopicFact.decode(entry.value)
+        assert (fact.id, fact.partition_count, fact.is_deleted) == (made.id, 1, False)
+        assert fact.configs == {"retention.ms": "5000"}
+
+    run(scenario)
+
+
+def test_the_fact_of_a_topic_that_ended_is_forgotten_after_a_time(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        for _ in range(3):  # by either broker, which knows of the other's deletion or not
+            await one.topics.create("t", 1)
+            await until(lambda: "t" in two.topics.by_name)
+            await two.topics.delete(two.topics.get("t"))
+        assert await one.metadata.get(topic_key("t")) is not None
+        await one.topics.finish_deletions()
+        assert await one.metadata.get(topic_key("t")) is not None
+        monkeypatch.setattr(deletion, "FREE_KEPT_MS", -1)
+        await until(lambda: "t" not in one.topics.by_name)
+        await one.topics.finish_deletions()
+        assert await one.metadata.get(topic_key("t")) is None
+        await two.topics.create("t", 1)
+        await until(lambda: cluster.agree("t", {1, 2}))
 
     run(scenario)

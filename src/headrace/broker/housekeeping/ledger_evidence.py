@@ -80,9 +80,14 @@ class SharedLedgers(ReadsLedgers, Protocol):
         ...
 
 
+async def _read_topics(metadata: MetadataStore) -> list[TopicFact]:
+    facts = [TopicFact.decode(entry.value) for entry in await metadata.list(TOPICS)]
+    return [fact for fact in facts if not fact.is_ended]
+
+
 async def read_facts(metadata: MetadataStore) -> Facts:
     """The facts as they are stored. Raises MetadataUnavailable, DataCorrupt, FormatUnsupported."""
-    before = [TopicFact.decode(entry.value) for entry in await metadata.list(TOPICS)]
+    before = await _read_topics(metadata)
     chains = {
         partition_of_key(entry.key): PartitionFact.decode(entry.value)
         for entry in await metadata.list(PARTITIONS)
@@ -93,7 +98,7 @@ async def read_facts(metadata: MetadataStore) -> Facts:
     }
     # Before and after: a topic that is made meanwhile may have chains that were not read, and one
     # whose chains were read is not deleted.
-    topics = [TopicFact.decode(entry.value) for entry in await metadata.list(TOPICS)]
+    topics = await _read_topics(metadata)
     counts = {topic.id: topic.partition_count for topic in before}
     return Facts({topic.id: topic for topic in topics}, chains, owners, counts)
 

@@ -4,22 +4,24 @@ deleted.
 Invariants: over what is left of the topic; `Topics` has forgotten it. Brokers hear of a
 deletion one after another. One that has not yet heard could take records for the next topic of that
 name, acknowledge them, and lose them a moment later; and it could show the old ones. So a topic is
-marked first, and its name is free when that is over: over shared storage their
-logs are fenced, which stops writers, and their owners are waited for, so that reads end; where each
-worker has ledgers of its own, there is only the waiting. Any broker may finish what another
-has begun, and so does a request that needs the name.
+marked first, and its name is free when that is over: over shared storage their logs are fenced,
+which stops writers, and their owners are waited for, so that reads end; where each worker has
+ledgers of its own, there is only the waiting. Any broker may finish what another has begun, and so
+does a request that needs the name. The key keeps a fact that says so, and with it its version: a
+broker that is late with this topic must not change the next one of this name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, StorageUnavailable, VersionConflict
 from headrace.log.fencing import shut_out
 from headrace.metadata.facts import topic_key
-from headrace.metadata.store import ANY, Operation
+from headrace.metadata.store import ABSENT, ANY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +38,8 @@ END_WAIT_S = 13.0
 HEARD_WAIT_S = 3.0
 PARTITIONS_AT_ONCE = 64
 TRIES_MAX = 60
+FREE_KEPT_MS = 600_000
+"""Longer than a broker that may write hears nothing of a change: its session would be over."""
 RETRY_S = 1.0
 
 
@@ -61,11 +65,13 @@ class _Ending:
 
 
 class Deletions:
-    """Topics that are marked as deleted, as this broker sees them."""
+    """Topics that are marked as deleted, and names that became free, as this broker sees them."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._marked: dict[str, Topic] = {}
+        self._free: dict[str, tuple[int, int]] = {}
+        """Names whose last topic has ended: (version of the fact that is left, when it ended)."""
         self._endings: dict[UUID, _Ending] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -79,9 +85,31 @@ class Deletions:
         """The store has taken the mark, by this broker or another."""
         self._marked[topic.name] = topic
 
-    def ended(self, name: str) -> None:
-        """The fact is gone, or of another topic."""
+    def ended(self, name: str, free: tuple[int, int] | None = None) -> None:
+        """The name is free, or another topic's. `free`: (version, time) of a fact that is left."""
         self._marked.pop(name, None)
+        if free is None:
+            self._free.pop(name, None)
+        else:
+            self._free[name] = free
+
+    def version_of_free(self, name: str) -> int:
+        """The version that the key of this name has while no topic has the name."""
+        return self._free[name][0] if name in self._free else ABSENT
+
+    async def forget_old(self) -> None:
+        """Delete the facts of topics that ended so long ago that every broker knows."""
+        before_ms = self._environment.clock.now_ms() - FREE_KEPT_MS
+        for name, (version, ended_ms) in list(self._free.items()):
+            if ended_ms >= before_ms:
+                continue
+            try:
+                await self._environment.metadata.delete(topic_key(name), version)
+            except VersionConflict:  # another topic has the name
+                continue
+            except HeadraceError as error:
+                log.info("the fact of the deleted topic %s stays for now: %s", name, error)
+                return
 
     async def finish(self, name: str, ownership: Ownership) -> None:
         """On return no broker takes records for a marked topic of this name, which is free.
@@ -126,15 +154,19 @@ class Deletions:
                     ending.why = "a worker has not answered"
                     return False
                 log.warning("a broker may still show records of the deleted topic %s", topic.name)
-            gone = Operation(topic_key(topic.name), None, topic.version)
-            await self._environment.metadata.multi([gone])
+            now_ms = self._environment.clock.now_ms()
+            ended = replace(topic.fact, configs={}, ended_ms=now_ms)
+            key = topic_key(topic.name)
+            version = await self._environment.metadata.put(key, ended.encode(), topic.version)
+            free = version, now_ms
         except VersionConflict:
             log.debug("another broker has finished the deletion of topic %s", topic.name)
+            free = None
         except HeadraceError as error:
             ending.why = error
             return False
         if self._marked.get(topic.name) is topic:
-            self.ended(topic.name)
+            self.ended(topic.name, free)
         return True
 
     async def _shut_out_all(self, ending: _Ending) -> None:

@@ -121,6 +121,8 @@ class Topics:
             known, gone = None, known
         if entry is None or fact is None:
             self.deletions.ended(name)
+        elif fact.ended_ms is not None:
+            self.deletions.ended(name, (entry.version, fact.ended_ms))
         elif fact.is_deleted:
             self.deletions.marked(Topic(fact, entry.version, []))
         elif known is None:
@@ -299,6 +301,7 @@ class Topics:
                 topic=name,
             )
         async with self._changing:
+            await self.refresh(name)  # what is left of a topic that had the name has a version
             self._checks.check_new(
                 name, partition_count, replication_factor, overrides, self.by_name
             )
@@ -317,16 +320,24 @@ class Topics:
                 *self.ownership.first_owners(fact),
                 *_first_chains(fact, range(partition_count)),
             ]
-            born = Operation(topic_key(name), fact.encode(), ABSENT)
-            try:
-                version = await self._put_with(born, parts)
-            except VersionConflict as error:
-                await self.refresh(name)  # a rival was faster
-                raise TopicExists(f"topic {name!r} is there already") from error
+            version = await self._put_new(fact, parts)
+            self.deletions.ended(name)
             topic = self.by_name.get(name) or self._add(fact, version)
             log.info("created topic %s with %d partitions", name, partition_count)
         await self.ownership.wait_served(topic)
         return fact
+
+    async def _put_new(self, fact: TopicFact, parts: Sequence[Operation]) -> int:
+        """Store a new topic; its version. Raises TopicExists, MetadataUnavailable."""
+        name = fact.name
+        expected = self.deletions.version_of_free(name)
+        try:
+            return await self._put_with(Operation(topic_key(name), fact.encode(), expected), parts)
+        except VersionConflict as error:
+            await self.refresh(name)
+            if name in self.by_name or name in self.deletions:  # a rival was faster
+                raise TopicExists(f"topic {name!r} is there already") from error
+            raise MetadataUnavailable(f"another topic {name!r} came and went: try again") from error
 
     async def ensure_internal(self, name: str) -> Topic:
         """The internal topic, made now if it is not there yet."""
@@ -380,6 +391,7 @@ class Topics:
         else:  # the sweep of orphans deletes ledgers when they can no longer be written to
             self.ownership.topics_changed()
             await self.deletions.finish(topic.name, self.ownership)
+            self._environment.tasks.spawn(self.deletions.forget_old(), "facts of ended topics")
 
     async def _clear_alone(self, topic: Topic, numbers: range) -> None:
         keys = [partition_key(topic.id, number) for number in numbers]
@@ -390,8 +402,9 @@ class Topics:
             await self.clear([companion], [entry.key])
 
     async def finish_deletions(self) -> None:
-        """Finish what brokers that are gone have begun to delete."""
+        """Finish deletions that other brokers left, and forget what ended long ago."""
         await self.deletions.finish_all(self.ownership)
+        await self.deletions.forget_old()
 
     async def clear(self, partitions: Sequence[PartitionLog], keys: Sequence[str]) -> None:
         """Delete the ledgers of partitions whose topic is gone, then what says which these are."""
