@@ -360,6 +360,8 @@ class BrokerFact(StoredFact):
     """Which moves by load it follows (`load_facts`); None: none, and then no broker may."""
     warm_version: int | None = None
     """How it gets ready for partitions that it is announced for; None: it does not."""
+    is_leaving: int | None = None
+    """1 while it stops: it hands over what it owns, and is to be given nothing."""
     endpoints: list[Endpoint] | None = None
     """All its addresses; None: `kafka_host` and `http_host` alone, of an earlier version."""
     unknown: dict[str, Any] = field(default_factory=dict)
@@ -380,6 +382,7 @@ class BrokerFact(StoredFact):
             reader.text_or_none("incarnation"),
             reader.integer_or_none("moves_version", 1),
             reader.integer_or_none("warm_version", 1),
+            reader.integer_or_none("is_leaving", 0),
             None if endpoints is None else [Endpoint.read(item) for item in endpoints],
             reader.rest(),
         )

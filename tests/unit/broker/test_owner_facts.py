@@ -9,17 +9,15 @@ from uuid import UUID
 import pytest
 
 from headrace.broker.ownership.cluster_view import ClusterView
-from headrace.broker.ownership.owner_facts import BUNDLE_MAX, OwnerFacts
+from headrace.broker.ownership.owner_facts import BUNDLE_BYTES_MAX, BUNDLE_MAX, OwnerFacts
 from headrace.errors import MetadataUnavailable
-from headrace.metadata.facts import OwnerFact, owner_key
+from headrace.metadata.facts import OwnerFact, owner_key, partition_key
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
-from headrace.metadata.store import ABSENT
+from headrace.metadata.store import ABSENT, Operation
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-
-    from headrace.metadata.store import Operation
 
 TOPIC = UUID(int=1)
 
@@ -30,10 +28,12 @@ class Counting(MemoryMetadataStore):
     def __init__(self, shared: MemoryMetadata) -> None:
         super().__init__(shared)
         self.sizes: list[int] = []
+        self.sizes_bytes: list[int] = []
         self.is_away = False
 
     async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
         self.sizes.append(len(operations))
+        self.sizes_bytes.append(sum(len(one.value or b"") for one in operations))
         if self.is_away:
             raise MetadataUnavailable("no answer", is_in_doubt=True)
         return await super().multi(operations)
@@ -62,6 +62,27 @@ def test_a_thousand_owners_cost_a_few_transactions() -> None:
         assert sum(store.sizes) == 1_000
         assert len(store.sizes) == -(-1_000 // BUNDLE_MAX)
         assert len(view.owners) == 1_000
+
+    run(scenario)
+
+
+def test_no_transaction_of_long_chains_is_larger_than_zookeeper_takes() -> None:
+    async def scenario(facts: OwnerFacts, store: Counting, view: ClusterView) -> None:
+        large = BUNDLE_BYTES_MAX + 1  # travels alone
+        sizes = [100_000] * 20 + [large] + [100] * 50
+        writes = [
+            facts.write(
+                (TOPIC, number),
+                fact(),
+                None,
+                Operation(partition_key(TOPIC, number), bytes(n), ABSENT),
+            )
+            for number, n in enumerate(sizes)
+        ]
+        assert all(await asyncio.gather(*writes))
+        assert len(view.owners) == len(sizes)
+        assert sum(size > BUNDLE_BYTES_MAX for size in store.sizes_bytes) == 1
+        assert store.sizes == [4] * 10 + [2, 100]
 
     run(scenario)
 

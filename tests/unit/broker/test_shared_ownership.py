@@ -13,7 +13,13 @@ import pytest
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
-from headrace.broker.ownership import hand_over, next_owner, orphaned_ownerships
+from headrace.broker.ownership import (
+    hand_over,
+    next_owner,
+    orphaned_ownerships,
+    shared_ownership,
+)
+from headrace.broker.ownership.membership import Membership
 from headrace.broker.topics import deletion
 from headrace.broker.topics.ownership import NO_LEADER
 from headrace.broker.topics.topic import Topic
@@ -261,6 +267,51 @@ def test_a_broker_that_stops_hands_over_without_an_error_that_a_retry_does_not_m
             moved = epochs[number].broker == 1
             assert leader.leader_epoch == epochs[number].leader_epoch + moved
             assert await cluster.append("t", number, b"b") == 1
+
+    run(scenario)
+
+
+def test_what_a_stopping_broker_hands_over_is_not_given_back_while_it_lives(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.create("t", 4)
+        for number in range(4):
+            await cluster.append("t", number, b"a")
+        may_leave, leave = asyncio.Event(), Membership.leave
+
+        async def late(membership: Membership) -> None:
+            await may_leave.wait()
+            await leave(membership)
+
+        monkeypatch.setattr(Membership, "leave", late)
+        stopping = asyncio.create_task(one.leave())
+        topic = two.topics.get("t")
+        await until(lambda: all(two.ownership.is_mine(topic, number) for number in range(4)))
+        await asyncio.sleep(3 * one.config.rebalance_delay_ms / 1000)
+        two.ownership.topics_changed()  # all partitions are looked at
+        await asyncio.sleep(0)
+        assert 1 in two.ownership.view.brokers
+        assert not two.ownership._busy
+        assert cluster.owners("t", two) == [2] * 4
+        may_leave.set()
+        await stopping
+
+    run(scenario)
+
+
+def test_a_move_of_what_is_in_use_is_done_while_other_partitions_cannot_be_read(
+    monkeypatch,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        monkeypatch.setattr(shared_ownership, "LOADS_AT_ONCE", 1)
+        owner, other, topic = await two_brokers(cluster)
+        async with other.ownership._loads:  # as of a partition whose bookies are away
+            loaded = asyncio.Event()
+            other.ownership._loaded = lambda *_: loaded.set()
+            await pin(owner, topic, other.config.broker_id)
+            await asyncio.wait_for(loaded.wait(), 5)
+            seen = other.topics.get("t").partitions[0]
+            await until(lambda: seen.active is not None)
 
     run(scenario)
 
@@ -1013,6 +1064,13 @@ def test_what_was_announced_and_is_not_handed_over_sends_clients_back(monkeypatc
         await until(lambda: seen.partitions[0].failure is None)
         with pytest.raises(NotOwner):
             await append_at(other, seen, 0, b"b")
+        key = (topic.id, 0)
+
+        def is_withdrawn() -> bool:
+            fact = owner.ownership.view.owners[key].fact
+            return fact.is_ready is None and fact.ledger_ahead is None
+
+        await until(is_withdrawn)
         may_go.set()
         await until(lambda: other.ownership.is_mine(seen, 0))
 

@@ -142,7 +142,8 @@ class HandOvers:
     async def _move(self, topic: Topic, number: int, served: PartitionLog, target: int) -> bool:
         """Settle and seal, then name the next owner; it serves as soon as it sees that."""
         key = (topic.id, number)
-        if self._served.get(key) is not served:
+        broker = self._view.brokers.get(target)
+        if self._served.get(key) is not served or broker is None or broker.is_leaving:
             return False
         gone = NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
         known = self._view.owners.get(key)

@@ -36,6 +36,7 @@ class Membership:
         self._key = broker_key(fact.id)
         self._metadata = metadata
         self._join_timeout_ms = join_timeout_ms
+        self._version = ABSENT
 
     async def join(self) -> None:
         """Become one of the living. Raises BrokerIdInUse, MetadataUnavailable."""
@@ -45,7 +46,7 @@ class Membership:
         while True:
             try:
                 # ABSENT: the former life of this broker must have ended for all to see.
-                await self._metadata.put(self._key, self._fact.encode(), ABSENT, ephemeral=True)
+                await self._register(ABSENT)
                 return
             except VersionConflict:
                 if loop.time() >= next_line:
@@ -78,12 +79,25 @@ class Membership:
     async def restore(self) -> bool:
         """Put the key back: another broker has held this one for dead. False: not yet."""
         try:
-            await self._metadata.put(self._key, self._fact.encode(), ABSENT, ephemeral=True)
+            await self._register(ABSENT)
         except (VersionConflict, MetadataUnavailable) as error:
             log.info("the cluster does not know this broker at the moment: %s", error)
             return False
         log.warning("this broker was held for dead, and tells the cluster that it is not")
         return True
+
+    async def _register(self, version: int) -> None:
+        value = self._fact.encode()
+        self._version = await self._metadata.put(self._key, value, version, ephemeral=True)
+
+    async def announce_leave(self) -> None:
+        """Say that this broker stops, before it hands over: else those who get its partitions would
+        give them back, since it lives."""
+        self._fact.is_leaving = 1
+        try:
+            await self._register(self._version)
+        except (VersionConflict, MetadataUnavailable) as error:
+            log.info("the cluster does not know that this broker stops: %s", error)
 
     async def leave(self) -> None:
         """Leave the cluster: now, or when the session ends if the store cannot be reached."""

@@ -93,7 +93,29 @@ class NextOwner:
 
     def _expire(self, key: PartitionKey, waiting: PartitionLog) -> None:
         if self._is_waiting(key, waiting):
+            self._tasks.spawn(self._withdraw(key, waiting), f"withdraw from {waiting.name}")
+
+    async def _withdraw(self, key: PartitionKey, waiting: PartitionLog) -> None:
+        """Wait no longer, and say so first: the former owner would name this broker together with
+        a ledger that it has given up. If it is faster, this broker's turn has come."""
+        owner = self._view.owners.get(key)
+        if (
+            owner is not None
+            and owner.fact.successor == self._me
+            and owner.fact.leader_epoch + 1 == waiting.leader_epoch
+        ):
+            fact = replace(owner.fact, successor=None, is_ready=None, ledger_ahead=None)
+            try:
+                if not await self._facts.write(key, fact, owner) and self._is_mine(key):
+                    return
+            except HeadraceError as error:
+                log.info("%s: still announced for this broker: %s", waiting.name, error)
+        if self._is_waiting(key, waiting):
             self.drop(key, "it was not handed over in time")
+
+    def _is_mine(self, key: PartitionKey) -> bool:
+        owner = self._view.owners.get(key)
+        return owner is not None and owner.fact.broker == self._me
 
     def take(self, key: PartitionKey, leader_epoch: int) -> PartitionLog | None:
         """The log that waits for its turn under this epoch, which it has now; or None."""

@@ -27,21 +27,32 @@ if TYPE_CHECKING:
 
 BUNDLE_MAX = 128
 """Owners in one transaction: some 20 KB, which a server applies in a millisecond or two."""
+BUNDLE_BYTES_MAX = 256 << 10
+"""Of one transaction, unless one owner and its chain have more: a ZooKeeper refuses a request of
+1 MiB (`jute.maxbuffer`), and the chain of a partition with thousands of ledgers has hundreds of
+KiB."""
+_OPERATION_BYTES = 64
+"""Of a request, besides key and value; ample."""
 
 
 class _Write(NamedTuple):
     key: PartitionKey
     fact: OwnerFact
-    known: Owner | None
+    owner: Operation
     chain: Operation | None
     is_written: asyncio.Future[bool]
 
     @property
     def operations(self) -> list[Operation]:
         """That of the owner first."""
-        version = ABSENT if self.known is None else self.known.version
-        owner = Operation(owner_key(*self.key), self.fact.encode(), version)
-        return [owner] if self.chain is None else [owner, self.chain]
+        return [self.owner] if self.chain is None else [self.owner, self.chain]
+
+    @property
+    def size_bytes(self) -> int:
+        """What it adds to a request, about."""
+        return sum(
+            len(one.key) + len(one.value or b"") + _OPERATION_BYTES for one in self.operations
+        )
 
 
 class OwnerFacts:
@@ -69,13 +80,14 @@ class OwnerFacts:
         is_written: asyncio.Future[bool] = loop.create_future()
         if not self._asked:
             loop.call_soon(self._send)
-        self._asked.append(_Write(key, fact, known, chain, is_written))
+        version = ABSENT if known is None else known.version
+        owner = Operation(owner_key(*key), fact.encode(), version)
+        self._asked.append(_Write(key, fact, owner, chain, is_written))
         return await is_written
 
     def _send(self) -> None:
         asked, self._asked = self._asked, []
-        for first in range(0, len(asked), BUNDLE_MAX):
-            bundle = asked[first : first + BUNDLE_MAX]
+        for bundle in _bundles(asked):
             self._tasks.spawn(self._write_bundle(bundle), "write owners")
 
     async def _write_bundle(self, bundle: Sequence[_Write]) -> None:
@@ -113,6 +125,20 @@ class OwnerFacts:
                 _fail(one, error)
         except HeadraceError as error:
             _fail(one, error)
+
+
+def _bundles(asked: Sequence[_Write]) -> list[list[_Write]]:
+    """Cut into what one transaction may hold."""
+    bundles: list[list[_Write]] = []
+    room = 0
+    for one in asked:
+        size = one.size_bytes
+        if not bundles or size > room or len(bundles[-1]) == BUNDLE_MAX:
+            bundles.append([])
+            room = BUNDLE_BYTES_MAX
+        bundles[-1].append(one)
+        room -= size
+    return bundles
 
 
 def _tell(one: _Write, *, result: bool) -> None:

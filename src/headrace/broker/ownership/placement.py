@@ -68,7 +68,11 @@ class Placement:
         return operations
 
     def _may_own(self, broker: int) -> bool:
-        return broker not in self._view.draining and broker != self.without
+        view = self._view
+        if broker in view.draining or broker == self.without:
+            return False
+        fact = view.brokers.get(broker)
+        return fact is None or not fact.is_leaving
 
     def forget_all_but(self, topics: Container[UUID]) -> None:
         """Forget what was computed for topics that are gone."""

@@ -199,6 +199,8 @@ class SharedOwnership:
             return
         try:
             async with asyncio.timeout(self._config.hand_over_timeout_ms / 1000) as self._leaving:
+                if self._membership is not None and self._guard.is_up:
+                    await self._membership.announce_leave()
                 while self._busy and self._guard.is_up:  # one change of a partition at a time
                     self._idle.clear()
                     await self._idle.wait()
@@ -390,18 +392,20 @@ class SharedOwnership:
         self, topic: Topic, number: int, served: PartitionLog, *, is_in_use: bool
     ) -> None:
         """Read the log at once: the first client should not have to wait for it, nor for the
-        first ledger of a partition that is in use."""
-        async with self._loads:
-            try:
+        first ledger of a partition that is in use. What is in use is read without a slot."""
+        try:
+            if is_in_use:
                 await served.wait_loaded()
-                if self.is_mine(topic, number) and served.high_watermark > served.log_start_offset:
-                    self._loaded(topic, number)
-                if is_in_use:
-                    served.upkeep.require_active()
-            except NotOwner as error:  # no fault, and one for each partition of a lost session
-                log.debug("%s is not read any more: %s", served.name, error)
-            except HeadraceError as error:
-                log.warning("%s cannot be read yet: %s", served.name, error)
+                served.upkeep.require_active()
+            else:
+                async with self._loads:
+                    await served.wait_loaded()
+            if self.is_mine(topic, number) and served.high_watermark > served.log_start_offset:
+                self._loaded(topic, number)
+        except NotOwner as error:  # no fault, and one for each partition of a lost session
+            log.debug("%s is not read any more: %s", served.name, error)
+        except HeadraceError as error:
+            log.warning("%s cannot be read yet: %s", served.name, error)
 
     def _begin(self, topic: Topic, number: int, leader_epoch: int) -> None:
         key = (topic.id, number)
