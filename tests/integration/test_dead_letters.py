@@ -6,7 +6,7 @@ import http.client
 import json
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from tests.integration.broker import wait_until
 from tests.integration.test_cli import User
 from tests.integration.test_http_queues import Queue
@@ -46,6 +46,12 @@ def letters(broker, name):
     while len(copies) < 4:
         copies += reader.receive(max=10, wait_ms=20_000)
     return queue, topic
+
+
+def send(broker, topic, value):
+    producer = Producer({"bootstrap.servers": broker.kafka})
+    producer.produce(topic, value, partition=0)
+    assert producer.flush(20) == 0
 
 
 def values(broker, topic):
@@ -105,7 +111,7 @@ def test_of_two_redrives_at_once_one_stops_and_each_dead_letter_comes_back_once(
     monkeypatch.setattr(dead, "_assigned", overtaken)
     options = dict.fromkeys(("target", "group", "reason", "rate", "lines"))
     with pytest.raises(CommandFailed, match="another redrive of this topic has taken over"):
-        dead._redrive(Session(broker.kafka), topic, options)
+        dead._redrive(Session(broker.kafka), topic, options, dead._Outcome())
     back = [value for value, headers in values(broker, queue.topic) if headers]
     assert sorted(back) == ["1", "2", "3", "4"]
 
@@ -168,4 +174,18 @@ def test_a_redrive_over_http_is_the_same_and_goes_on_where_another_one_stopped(l
     plain = ask(broker, "POST", "/v1/redrives", {"topic": queue.topic})[1]
     failed = ended(broker, plain)
     assert (failed["state"], failed["error"]["retriable"]) == ("failed", False)
-    assert "does not say where it comes from" in failed["error"]["detail"]
+    assert "says where it comes from: nothing was sent" in failed["error"]["detail"]
+
+
+def test_a_dead_letter_without_an_origin_is_named_and_the_others_are_sent(letters, broker):
+    queue, topic = letters
+    send(broker, topic, "stray")
+    ran = User(broker.kafka).types("dead", "redrive", topic, "--json")
+    assert ran.code == 1
+    assert "1 records of" in ran.err
+    done = json.loads(ran.out)
+    assert (done["sent"], done["kept"], done["failed_count"]) == ({queue.topic: 4}, 1, 1)
+    assert "does not say where it comes from" in done["failed"][0]["error"]
+    assert sum(value == "stray" for value, _ in values(broker, topic)) == 2, "it is kept at the end"
+    ran = User(broker.kafka).types("dead", "redrive", topic, "--to", queue.topic, "--json")
+    assert (ran.code, json.loads(ran.out)["sent"]) == (0, {queue.topic: 1})

@@ -166,27 +166,19 @@ def _move_share(
     producer = session.producer({"acks": "all", "enable.idempotence": True,
                                  "partitioner": PARTITIONER})  # fmt: skip
     moved, throttle = 0, _Throttle(options["rate"])
-    ends = {p.number: b.latest for p, b in bounds.items()}
+    # A partition that was added since has no end and is not asked: its records are newer.
+    ends = [{"partition": p.number, "offset": b.latest} for p, b in bounds.items()]
+    asked = {"max": RECEIVED_MAX, "wait_ms": WAIT_MS, "lock_ms": LOCK_MS, "ends": ends}
     with counting(f"move {topic}", left) as show_done:
         while True:
-            asked = {"max": RECEIVED_MAX, "wait_ms": WAIT_MS, "lock_ms": LOCK_MS}
             found = web.ask("POST", f"{path}/receive", asked, wait_s=WAIT_MS / 1000)["messages"]
-            # A partition that was added since has no end: its records are newer.
-            wanted = [one for one in found if one["offset"] < ends.get(one["partition"], 0)]
-            _copy(session, producer, wanted, options["target"])
-            settled = {
-                "ack": [one["receipt"] for one in wanted],
-                "nack": [
-                    {"receipt": one["receipt"], "delay_ms": 0} for one in found if one not in wanted
-                ],
-            }
-            if found:
-                web.ask("POST", f"{path}/settle", settled)
-            if not wanted:
+            if not found:
                 return moved
-            moved += len(wanted)
-            show_done(len(wanted))
-            throttle.wait(len(wanted))
+            _copy(session, producer, found, options["target"])
+            web.ask("POST", f"{path}/settle", {"ack": [one["receipt"] for one in found]})
+            moved += len(found)
+            show_done(len(found))
+            throttle.wait(len(found))
 
 
 def _copy(session: Session, producer: Client, messages: list[dict[str, Any]], target: str) -> None:

@@ -3,8 +3,9 @@
 Invariants: a redrive moves records in transactions, together with its own progress, so each record
 is sent once however often the command is stopped and started again. It ends at the dead letter
 topic's end as it was when it began, so what fails again in the meantime is left for the next one.
-Records that a filter leaves out are appended to the dead letter topic again, in the same
-transaction. The order of a partition is kept, and so is that of each key.
+Records that a filter leaves out, or that do not say where they come from, are appended to the dead
+letter topic again, in the same transaction. The order of a partition is kept, and so is that of
+each key.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ REDRIVES: Final = "headrace-redrives"
 """Header that counts how often a record was sent back."""
 NAMED_SEQUENCE: Final = ("headrace-producer", "headrace-sequence")
 """They made the copy; the transaction of a redrive takes their place."""
+FAILED_SHOWN_MAX: Final = 100
+NO_ORIGIN: Final = "it does not say where it comes from: it was kept; redrive it with --to TOPIC"
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 TOPIC = click.argument("topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics)
 
@@ -204,32 +207,71 @@ def _group_of(topic: str) -> str:
 def redrive(session: Session, /, topic: str, **options: Any) -> None:
     """Send dead letters back, each once, in order. Can be stopped and started again.
 
-    Records that --group or --reason leave out stay in the dead letter topic, at its end.
+    Records that --group or --reason leave out stay in the dead letter topic, at its end. So do
+    those that do not say where they come from: each is listed, and the command fails at its end.
     """
-    sent: Counter[str] = Counter()
-    kept = 0
+    outcome = _Outcome()
     if options["dry_run"]:
         for message in _scan(session, topic):
-            target = _target(message, options)
-            sent[target or ""] += 1
-        kept = sent.pop("", 0)
+            outcome.add([message], [_target(message, options)])
     else:
-        sent, kept = _redrive(session, topic, options)
-    total = sum(sent.values())
-    result = {"dry_run": options["dry_run"], "sent": dict(sent), "kept": kept}
+        _redrive(session, topic, options, outcome)
+    result = {"dry_run": options["dry_run"], "sent": dict(outcome.sent), "kept": outcome.kept}
+    if outcome.failed_count:
+        result |= {"failed": outcome.failed, "failed_count": outcome.failed_count}
+    would = "would be" if options["dry_run"] else "were"
     if options["lines"]:
         click.echo(json.dumps(result))
-        return
-    if options["as_json"]:
+    elif options["as_json"]:
         print_json(result)
-        return
-    if sent:
-        print_table(["topic", "records"], sorted(sent.items()))
-    would = "would be" if options["dry_run"] else "were"
-    click.echo(f"{total:,} dead letters {would} sent back, {kept:,} kept")
+    else:
+        if outcome.sent:
+            print_table(["topic", "records"], sorted(outcome.sent.items()))
+        if outcome.failed:
+            print_table(["dead letter", "error"], [[*one.values()] for one in outcome.failed])
+        total = sum(outcome.sent.values())
+        click.echo(f"{total:,} dead letters {would} sent back, {outcome.kept:,} kept")
+    if outcome.failed_count:
+        raise CommandFailed(
+            f"{outcome.failed_count:,} records of {topic} do not say where they come from: they"
+            f" {would} kept, the others {would} sent",
+            "Redrive these with a topic: --to TOPIC",
+        )
 
 
-def _redrive(session: Session, topic: str, options: dict[str, Any]) -> tuple[Counter[str], int]:
+class _Outcome:
+    """What became of the dead letters of one redrive."""
+
+    def __init__(self) -> None:
+        self.sent: Counter[str] = Counter()
+        self.kept = 0
+        """Those without an origin among them."""
+        self.failed: list[dict[str, str]] = []
+        self.failed_count = 0
+
+    def add(self, bundle: list[Message], targets: list[str | None]) -> None:
+        """Count what was sent where."""
+        for message, target in zip(bundle, targets, strict=True):
+            if target:
+                self.sent[target] += 1
+                continue
+            self.kept += 1
+            if target is not None:
+                self.failed_count += 1
+                if len(self.failed) < FAILED_SHOWN_MAX:
+                    place = f"{message.topic()}-{message.partition()}:{message.offset()}"
+                    self.failed.append({"record": place, "error": NO_ORIGIN})
+
+    def check(self, topic: str, targets: list[str | None]) -> None:
+        """Raises CommandFailed where nothing says that `topic` holds dead letters at all."""
+        if targets and not any(target != "" for target in targets) and not self.sent:
+            raise CommandFailed(
+                f"no record at the beginning of {topic} says where it comes from: nothing was sent",
+                "Name a topic of dead letters, or where they go: --to TOPIC",
+            )
+
+
+def _redrive(session: Session, topic: str, options: dict[str, Any], outcome: _Outcome) -> None:
     session.partitions_of(topic)
     producer = session.producer(
         {
@@ -243,45 +285,42 @@ def _redrive(session: Session, topic: str, options: dict[str, Any]) -> tuple[Cou
     sending = TransactionalMove(
         session, consumer, producer, "redrive of this topic", "send dead letters back"
     )
-    sent: Counter[str] = Counter()
-    kept = 0
     try:
         if not ends:
-            return sent, kept
+            return
         starts = {p.partition: p.offset for p in consumer.assignment()}
         done = 0
         left = sum(ends[number] - max(start, 0) for number, start in starts.items())
         with counting(f"redrive {topic}", left) as show_done:
             for bundle in messages_until(consumer, ends):
                 begun_s = time.monotonic()
-                targets = _send(sending, producer, bundle, options)
-                sent.update(target for target in targets if target is not None)
-                kept += targets.count(None)
+                targets = [_target(message, options) for message in bundle]
+                outcome.check(topic, targets)
+                _send(sending, producer, bundle, targets)
+                outcome.add(bundle, targets)
                 show_done(len(bundle))
                 done += len(bundle)
                 if options["lines"]:
-                    click.echo(json.dumps({"done": done, "total": left, "kept": kept}))
+                    click.echo(json.dumps({"done": done, "total": left, "kept": outcome.kept}))
                 if options["rate"]:
                     rest_s = len(bundle) / options["rate"] - (time.monotonic() - begun_s)
                     time.sleep(max(rest_s, 0.0))
     finally:
         consumer.close()
-    return sent, kept
 
 
 def _send(
     sending: TransactionalMove,
     producer: Client,
     bundle: list[Message],
-    options: dict[str, Any],
-) -> list[str | None]:
-    """Send one bundle and its progress in one transaction; where each record went."""
-    targets: list[str | None] = []
+    targets: list[str | None],
+) -> None:
+    """Send one bundle and its progress in one transaction; `targets`: where each record goes."""
+    left = iter(targets)
 
     def copy(message: Message) -> None:
-        target = _target(message, options)
-        targets.append(target)
-        if target is None:
+        target = next(left)
+        if not target:
             headers = [item for item in _all(message) if item[0] not in NAMED_SEQUENCE]
             produce_copy(producer, message.topic(), message, message.partition(), headers)
         else:
@@ -290,23 +329,16 @@ def _send(
             produce_copy(producer, target, message, number, _stripped(message))
 
     sending.send(bundle, copy)
-    return targets
 
 
 def _target(message: Message, options: dict[str, Any]) -> str | None:
-    """Where a dead letter goes; None: it is kept. Raises CommandFailed where it does not say."""
+    """Where a dead letter goes; None: it is kept; empty: it does not say where it comes from."""
     letter = Letter.of(message)
     if options["group"] is not None and letter.group != options["group"]:
         return None
     if options["reason"] is not None and options["reason"] not in letter.message:
         return None
     target: str = options["target"] or letter.topic
-    if not target:
-        raise CommandFailed(
-            f"the record at {message.topic()}-{message.partition()}:{message.offset()} does not say"
-            " where it comes from; nothing after it was sent",
-            "Name a topic: --to TOPIC",
-        )
     return target
 
 

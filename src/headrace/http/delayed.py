@@ -8,12 +8,13 @@ tokens are opaque to clients.
 from __future__ import annotations
 
 import base64
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.topics.topic_config import log_config
 from headrace.coordination.timers.commands import SettleCommand
 from headrace.coordination.timers.schedule import Entry
-from headrace.coordination.timers.state_records import COMMITTED, EXPIRED
+from headrace.coordination.timers.state_records import COMMITTED, EXPIRED, Settled
 from headrace.errors import HeadraceError, RequestInvalid, Retriable
 from headrace.http.operations import (
     GROUP,
@@ -40,13 +41,14 @@ if TYPE_CHECKING:
     from headrace.broker.timers.timer_partitions import Delayed, HalfShown
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.timers.commands import Half
-    from headrace.coordination.timers.state_records import Settled
     from headrace.http.schemas import Schema
     from headrace.records.bodies import Body
 
 CHECKS_MAX: Final = 1_000
 WAIT_MS_MAX: Final = 60_000
 ITEMS_MAX: Final = 1_000
+PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of the keys of one page; the last one may go beyond."""
 REASON: Final = "reason"
 _RECEIPT: Final = text(200, 1)
 _MESSAGE_ID: Final = text(255, 1)
@@ -111,19 +113,27 @@ class DelayedOperations:
         topic = self._node.topics.get(call.path["topic"])
         limit = call.query.get("limit", LIMIT_DEFAULT)
         first, *after = _parse(call.query.get("page_token", ""), 3) or (-1, -1, -1)
-        found: list[Delayed] = []
+        found: list[Json] = []
+        bytes_left, token, is_more = PAGE_BYTES_MAX, "", False
         for number in self._numbers(call, topic):
-            if number < first or len(found) > limit:
+            if number < first or is_more:
                 continue
-            start = Entry(*after) if number == first else Entry(-1, -1)
-            found += await self._node.timers.list_delayed(
-                topic, number, start, limit + 1 - len(found)
-            )
+            entry = Entry(*after) if number == first else Entry(-1, -1)
+            while some := await self._node.timers.list_delayed(topic, number, entry, limit + 1):
+                for one in some:
+                    is_more = len(found) >= limit or bytes_left <= 0
+                    if is_more:
+                        break
+                    found.append(_shown(one))
+                    bytes_left -= len(one.body.key or b"")
+                    token = _token(number, one.due_ms, one.offset)
+                if is_more:
+                    break
+                entry = Entry(some[-1].due_ms, some[-1].offset)
         answer = self._answer(topic, is_whole="partition" not in call.query)
-        answer["delayed"] = [_shown(one) for one in found[:limit]]
-        if len(found) > limit:
-            last = found[limit - 1]
-            answer["next_page_token"] = _token(last.partition, last.due_ms, last.offset)
+        answer["delayed"] = found
+        if is_more:
+            answer["next_page_token"] = token
         return answer
 
     async def _cancel(self, call: Call) -> Json:
@@ -152,16 +162,14 @@ class DelayedOperations:
         limit = call.query.get("limit", LIMIT_DEFAULT)
         is_settled = call.query.get("state") == "settled"
         after = tuple(_parse(call.query.get("page_token", ""), 2) or (-1, -1))
-        found: list[tuple[int, int, Json]] = []
+        rest: list[tuple[int, int, Json]] = []
         for number in self._numbers(call, topic):
             pending, outcomes = await self._node.timers.list_halves(topic, number)
-            shown = (
-                [(one.number, _outcome(number, one)) for one in outcomes]
-                if is_settled
-                else [(one.number, _half(number, one)) for one in pending]
-            )
-            found += [(number, at, json) for at, json in sorted(shown, key=lambda one: one[0])]
-        rest = [one for one in found if one[:2] > after]
+            # There may be a million of them: only those of the page are written out.
+            listed: list[Settled] | list[Half] = outcomes if is_settled else pending
+            wanted = (one for one in listed if (number, one.number) > after)
+            shown = nsmallest(limit + 1 - len(rest), wanted, key=lambda one: one.number)
+            rest += [(number, one.number, _shown_half(number, one)) for one in shown]
         answer = self._answer(topic, is_whole="partition" not in call.query)
         answer["half"] = [json for *_, json in rest[:limit]]
         if len(rest) > limit:
@@ -279,6 +287,10 @@ def _half(partition: int, half: Half) -> Json:
         "checks": half.checks,
         "next_check_ms": half.next_check_ms,
     }
+
+
+def _shown_half(partition: int, one: Half | Settled) -> Json:
+    return _outcome(partition, one) if isinstance(one, Settled) else _half(partition, one)
 
 
 def _verb(settled: Settled) -> str:

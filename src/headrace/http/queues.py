@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from headrace.broker.services.batch_search import Wanted, record_bytes, wanted_records
 from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.shares.commands import (
@@ -22,6 +24,7 @@ from headrace.coordination.shares.commands import (
     REJECT,
     RELEASE,
     RENEW,
+    UNDELIVERED,
     Acquired,
     Settlement,
 )
@@ -36,14 +39,24 @@ from headrace.errors import (
     RequestInvalid,
     UnsupportedForMessageFormat,
 )
-from headrace.http.operations import GROUP, TOPIC, Call, Json, Operation, integer
+from headrace.http.operations import (
+    GROUP,
+    INT64_MAX,
+    PARTITION,
+    TOPIC,
+    Call,
+    Json,
+    Operation,
+    fields,
+    integer,
+    listing,
+)
 from headrace.http.problems import Contradiction, status_of
 from headrace.http.records import shown
 from headrace.records.batch import read_header
-from headrace.records.codec import decode_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.broker.node import Node
     from headrace.broker.shares.share_partitions import Pause, Received
@@ -59,6 +72,7 @@ WAIT_MS_MAX: Final = 60_000
 LOCK_MS_MAX: Final = 12 * 3_600_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 SETTLEMENTS_MAX: Final = 10_000
+ENDS_MAX: Final = 10_000
 REASON_LENGTH_MAX: Final = 1_000
 RECEIPT_LENGTH_MAX: Final = 200
 RETRY_S: Final = 1.0
@@ -92,6 +106,10 @@ _RECEIVE: Final[Schema] = {
         "max": integer(1, RECORDS_MAX),
         "wait_ms": integer(0, WAIT_MS_MAX),
         "lock_ms": integer(-1, LOCK_MS_MAX),
+        "ends": listing(
+            fields(["partition", "offset"], partition=PARTITION, offset=integer(0, INT64_MAX)),
+            ENDS_MAX,
+        ),
     },
 }
 _SETTLE: Final[Schema] = {
@@ -170,14 +188,24 @@ class Queues:
         lock_ms = int(call.body.get("lock_ms", -1))
         member = self._node.randomness.uuid().hex[:16]
         asked = ReceiveRequest(group_id, f"http-{member}", records_max, BYTES_MAX, True, lock_ms)
-        messages = await self._receive_all(topic, asked, member, wait_ms / 1000)
+        ends = call.body.get("ends")
+        if ends is not None:
+            ends = {int(one["partition"]): int(one["offset"]) for one in ends}
+        messages = await self._receive_all(topic, asked, member, wait_ms / 1000, ends)
         return {"topic": topic.name, "group": group_id, "messages": messages}
 
     async def _receive_all(
-        self, topic: Topic, asked: ReceiveRequest, member: str, wait_s: float
+        self,
+        topic: Topic,
+        asked: ReceiveRequest,
+        member: str,
+        wait_s: float,
+        ends: dict[int, int] | None,
     ) -> list[Json]:
         """Messages of the partitions that this broker serves, beginning with any of them.
 
+        `ends`: partition -> the offset from which on it has nothing for this request; a partition
+        that is not among them has nothing at all. None: no bound.
         Raises what a partition said only where there are no messages at all: what was acquired from
         others must reach the client, or it would lose a delivery.
         """
@@ -186,7 +214,7 @@ class Queues:
         settled_rounds = 0
         await self._begin(topic, asked.group_id)
         while True:
-            found = await self._receive_once(topic, asked, member)
+            found = await self._receive_once(topic, asked, member, ends)
             left_s = deadline - loop.time()
             if found.messages:
                 return found.messages
@@ -210,7 +238,9 @@ class Queues:
             except HeadraceError as error:  # the receive itself reports it, unless others have some
                 log.info("%s-%d: %s cannot begin yet: %s", topic.name, number, group_id, error)
 
-    async def _receive_once(self, topic: Topic, asked: ReceiveRequest, member: str) -> _Round:
+    async def _receive_once(
+        self, topic: Topic, asked: ReceiveRequest, member: str, ends: dict[int, int] | None
+    ) -> _Round:
         """Ask each partition that this broker serves for what is left of the limits."""
         found = _Round()
         bytes_left = asked.bytes_max
@@ -218,9 +248,11 @@ class Queues:
             records_left = asked.records_max - len(found.messages)
             if records_left <= 0 or bytes_left <= 0:
                 break
-            part = ReceiveRequest(
-                asked.group_id, asked.member_id, records_left, bytes_left, True, asked.lock_ms
-            )
+            if ends is not None and number not in ends:
+                continue
+            part = replace(asked, records_max=records_left, bytes_max=bytes_left)
+            if ends is not None:
+                part.end = ends[number]
             try:
                 received = await self._node.shares.receive(topic, number, part)
             except HeadraceError as error:
@@ -230,11 +262,12 @@ class Queues:
             if received.pause is not None:
                 found.waiting.append((number, received.pause))
                 continue
-            bytes_left -= sum(map(len, received.batches))
-            messages, settlements = _messages(received, number, member)
-            found.messages += messages
-            if settlements:
-                await self._finish(topic, number, asked, settlements)
+            deliveries = _Deliveries(number, member, bytes_left)
+            await deliveries.add(received)
+            bytes_left = deliveries.bytes_left
+            found.messages += deliveries.messages
+            if deliveries.settlements:
+                await self._finish(topic, number, asked, deliveries.settlements)
                 found.has_settled = True
         return found
 
@@ -405,30 +438,76 @@ def _settlements(body: Json) -> list[tuple[str, Receipt, Settlement]]:
 # --- answers ---------------------------------------------------------------------------------
 
 
-def _messages(
-    received: Received, partition: int, member: str
-) -> tuple[list[Json], list[Settlement]]:
-    """(the messages, how to settle what is none: gaps, and records that cannot be decoded)."""
-    messages: list[Json] = []
-    settlements: list[Settlement] = []
-    for batch, held in _by_batch(received):
-        try:
-            records = decode_range(batch, held[0].first, held[-1].last) if held else []
-        except (BatchCorrupt, DataCorrupt, RecordInvalid, UnsupportedForMessageFormat) as error:
-            log.warning("records of partition %d are rejected, %s: %s", partition, held, error)
-            settlements += [Settlement(r.first, r.last, REJECT, reason=UNDECODABLE) for r in held]
-            continue
+class _Deliveries:
+    """The messages of one partition, and how to settle the rest of what was acquired.
+
+    The rest: offsets without a message, records that cannot be decoded, and what would make the
+    response larger than `bytes_left`, which is given back without counting as a delivery.
+    """
+
+    def __init__(self, partition: int, member: str, bytes_left: int) -> None:
+        self._partition = partition
+        self._member = member
+        self.bytes_left = bytes_left
+        self.messages: list[Json] = []
+        self.settlements: list[Settlement] = []
+
+    async def add(self, received: Received) -> None:
+        """Take what was acquired."""
+        for batch, held in _by_batch(received):
+            if not held:
+                continue
+            if self.bytes_left <= 0:
+                self._give_back(held, held[0].first)
+                continue
+            first, last = held[0].first, held[-1].last
+            count = sum(one.last - one.first + 1 for one in held)
+            matches = None if len(held) == 1 else _lies_in(held)
+            wanted = Wanted(first, last, count, self.bytes_left, matches)
+            try:
+                records = await wanted_records(batch, wanted)
+            except (BatchCorrupt, DataCorrupt, RecordInvalid, UnsupportedForMessageFormat) as error:
+                log.warning(
+                    "records of partition %d are rejected, %s: %s", self._partition, held, error
+                )
+                self.settlements += [
+                    Settlement(r.first, r.last, REJECT, reason=UNDECODABLE) for r in held
+                ]
+                continue
+            self.bytes_left -= sum(map(record_bytes, records))
+            if self.bytes_left <= 0:
+                last = records[-1].offset
+            self._add_records(held, records, last)
+            self._give_back(held, last + 1)
+
+    def _add_records(self, held: list[Acquired], records: list[Record], upto: int) -> None:
         offsets = [record.offset for record in records]
-        for first, last, deliveries in held:
-            reached = first
+        for first, range_last, deliveries in held:
+            reached, last = first, min(range_last, upto)
             for record in records[bisect_left(offsets, first) : bisect_right(offsets, last)]:
                 if record.offset > reached:
-                    settlements.append(Settlement(reached, record.offset - 1, GAP))
-                messages.append(_message(record, partition, member, deliveries))
+                    self.settlements.append(Settlement(reached, record.offset - 1, GAP))
+                self.messages.append(_message(record, self._partition, self._member, deliveries))
                 reached = record.offset + 1
             if reached <= last:
-                settlements.append(Settlement(reached, last, GAP))
-    return messages, settlements
+                self.settlements.append(Settlement(reached, last, GAP))
+
+    def _give_back(self, held: list[Acquired], first: int) -> None:
+        self.settlements += [
+            Settlement(max(one.first, first), one.last, UNDELIVERED)
+            for one in held
+            if one.last >= first
+        ]
+
+
+def _lies_in(held: list[Acquired]) -> Callable[[Record], bool]:
+    firsts = [one.first for one in held]
+
+    def lies_in(record: Record) -> bool:
+        at = bisect_right(firsts, record.offset) - 1
+        return at >= 0 and record.offset <= held[at].last
+
+    return lies_in
 
 
 def _by_batch(received: Received) -> Iterator[tuple[bytes, list[Acquired]]]:

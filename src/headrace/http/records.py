@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from starlette.responses import JSONResponse, StreamingResponse
 
+from headrace.broker.services.batch_search import Wanted, record_bytes, wanted_records
 from headrace.broker.shares.share_reads import BatchesRead
 from headrace.errors import (
     BatchCorrupt,
@@ -46,13 +47,14 @@ from headrace.http.problems import Contradiction, details
 from headrace.log.reading import check_offset, fetch, offset_of_time
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.records.batch import check_batch
-from headrace.records.codec import Record, encode_batch, iterate_records
+from headrace.records.codec import Record, encode_batch
 from headrace.records.partitioner import partition_of_key
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
 
     from headrace.broker.node import Node
     from headrace.broker.services.appends import Placed
@@ -65,8 +67,7 @@ HEADERS_MAX: Final = 100
 TEXT_LENGTH_MAX: Final = 4 * 1024 * 1024
 READ_BYTES: Final = 1024 * 1024
 READ_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of batches that one request reads; at least one is read."""
-DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of the records that one request reads; the last one may go beyond."""
 WAIT_MS_MAX: Final = 60_000
 FOLLOWERS_MAX: Final = 64
 KEEP_ALIVE_S: Final = 15.0
@@ -250,12 +251,17 @@ class RecordOperations:
             data = await fetch(log, self._node.store, offset, READ_BYTES, isolation)
             if not data.data:
                 break
-            bytes_left -= len(data.data)
             read = BatchesRead()
             reached = read.add(bytes(data.data), offset, OFFSET_LAST, data.aborted or ())
-            wanted = _decoded(log, read, offset)[: records_max - len(records)]
-            records += wanted
-            offset = wanted[-1].offset + 1 if len(records) == records_max else reached
+            bytes_left -= len(data.data) - read.size  # what holds no records for clients
+            for batch in read.batches:
+                wanted = Wanted(offset, OFFSET_LAST, records_max - len(records), bytes_left)
+                found = await _decoded(log, batch, wanted)
+                records += found
+                bytes_left -= sum(map(record_bytes, found))
+                if len(records) >= records_max or bytes_left <= 0:
+                    return _Read(records, records[-1].offset + 1)
+            offset = reached
         return _Read(records, offset)
 
     # --- follow ------------------------------------------------------------------------------
@@ -272,20 +278,25 @@ class RecordOperations:
             raise NotOwner(f"this broker serves no partition of {topic.name}: ask another one")
         if self._followers >= FOLLOWERS_MAX:
             raise StorageUnavailable(f"{FOLLOWERS_MAX} clients follow topics already: try later")
+        self._followers += 1  # before anything is waited for: requests come in bursts
         offsets: dict[PartitionLog, int] = {}
-        for log in logs:
-            await self._node.partition_ready(log)
-            is_latest = call.query.get("from", "latest") == "latest"
-            end = log.visibility.bound(isolation).offset
-            offsets[log] = end if is_latest else log.log_start_offset
-        events = self._events(logs, offsets, isolation)
-        headers = {"cache-control": "no-store"}
-        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+        try:
+            for log in logs:
+                await self._node.partition_ready(log)
+                is_latest = call.query.get("from", "latest") == "latest"
+                end = log.visibility.bound(isolation).offset
+                offsets[log] = end if is_latest else log.log_start_offset
+        except BaseException:
+            self._end_following()
+            raise
+        return _Following(self._events(logs, offsets, isolation), self._end_following)
+
+    def _end_following(self) -> None:
+        self._followers -= 1
 
     async def _events(
         self, logs: dict[PartitionLog, int], offsets: dict[PartitionLog, int], isolation: int
     ) -> AsyncIterator[bytes]:
-        self._followers += 1
         try:
             yield b": follows\n\n"
             while True:
@@ -300,8 +311,21 @@ class RecordOperations:
                     yield b": still there\n\n"
         except HeadraceError as error:  # the head of the response was sent: say it in the stream
             yield _event("problem", details(error))
+
+
+class _Following(StreamingResponse):
+    """A stream of events, whose end is reported even where it is never begun."""
+
+    def __init__(self, events: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
+        headers = {"cache-control": "no-store"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
         finally:
-            self._followers -= 1
+            self._ended()
 
 
 async def _wait(
@@ -344,19 +368,14 @@ def _event(name: str, data: Json) -> bytes:
     return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
-def _decoded(log: PartitionLog, read: BatchesRead, offset: int) -> list[Record]:
+async def _decoded(log: PartitionLog, batch: bytes, wanted: Wanted) -> list[Record]:
     """Raises DataCorrupt, naming the place."""
     try:
-        return [
-            record
-            for batch in read.batches
-            for record in iterate_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
-            if record.offset >= offset
-        ]
+        return await wanted_records(batch, wanted)
     except (BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat) as error:
         raise DataCorrupt(
-            f"{log.name}: a batch from offset {offset} on cannot be decoded ({error}): read from"
-            " a later offset"
+            f"{log.name}: a batch from offset {wanted.first} on cannot be decoded ({error}):"
+            " read from a later offset"
         ) from error
 
 

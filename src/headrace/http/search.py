@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.services.batch_search import record_bytes
 from headrace.broker.services.search import DEAD, FIRST, LOG, Bounds, Place, Search
 from headrace.http.background import TaskOperations, decode_token, encode_token
 from headrace.http.operations import (
@@ -134,7 +135,7 @@ class SearchOperations:
                     if len(task.results) >= body.get("max", 1_000) or task.is_full:
                         task.progress["is_cut"] = True
                         return
-                    task.add(shown_message(one), len(one.record.value or b"") + 500)
+                    task.add(shown_message(one), record_bytes(one.record) + 500)
                 _note(task.progress, page)
             # A partition that moved here or away meanwhile may have been missed. Where a single one
             # is searched, each page raises NotOwner once it has moved.

@@ -49,6 +49,9 @@ Headers = list[tuple[str, bytes | None]]
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 """What one batch may unfold to unless told otherwise: 64 times Kafka's `max.message.bytes`."""
 
+DECODED_AT_ONCE = 1_000
+"""Records of a batch that are objects in memory at a time, where only some of them are wanted."""
+
 _VARINT_BITS_MAX = 32  # sizes, counts and offset deltas
 _VARLONG_BITS_MAX = 64  # timestamp deltas
 _INT64_MAX = (1 << 63) - 1
@@ -92,20 +95,27 @@ def decode_range(data: Buffer, first: int, last: int) -> list[Record]:
     """The records of a batch with offsets in [first, last]; the others are passed over, and what
     is wrong with them may not be found. Raises as decode_batch does."""
     payload, header = checked_payload(data, 0, DECOMPRESSED_BYTES_MAX)
-    base, count, skipped, at = header.base_offset, header.record_count, 0, 0
+    base, count, skipped = header.base_offset, header.record_count, 0
     if count == header.last_offset_delta + 1:  # no gaps: an offset says which record it is
         skipped = min(max(first - base, 0), count)
         count = max(min(last - base + 1, count) - skipped, 0)
     try:
-        for _ in range(skipped):
-            length, at = read_varint(payload, at)
-            if length < 0:
-                raise BatchCorrupt(f"a record of {length} bytes")
-            at += length
+        at = _skip(payload, skipped)
         records, _end = _decode_records(payload, header, at, skipped - 1, count)
     except IndexError:
         raise BatchCorrupt("the batch ends within a record", offset=base) from None
     return [record for record in records if first <= record.offset <= last]
+
+
+def _skip(payload: bytes, count: int) -> int:
+    """Where the record after the first `count` begins. Raises BatchCorrupt, IndexError."""
+    at = 0
+    for _ in range(count):
+        length, at = read_varint(payload, at)
+        if length < 0:
+            raise BatchCorrupt(f"a record of {length} bytes")
+        at += length
+    return at
 
 
 def checked_payload(
@@ -139,6 +149,33 @@ def iterate_records(
     for start, header in iterate_headers(data, position):
         if header.magic != MAGIC or not header.attributes & CONTROL:
             yield from decode_batch(data, start, decompressed_bytes_max=decompressed_bytes_max)
+
+
+def iterate_payload(
+    payload: bytes, header: BatchHeader, first: int = 0, last: int = _INT64_MAX
+) -> Iterator[list[Record]]:
+    """The records of a decompressed batch in order, DECODED_AT_ONCE at a time.
+
+    For batches that clients made: some kilobytes may hold millions of records. Those before offset
+    `first` and after `last` may be left out. Raises BatchCorrupt.
+    """
+    at, delta, left = 0, -1, header.record_count
+    try:
+        if left == header.last_offset_delta + 1:  # no gaps: an offset says which record it is
+            skipped = min(max(first - header.base_offset, 0), left)
+            at, delta = _skip(payload, skipped), skipped - 1
+            left = max(min(last - header.base_offset + 1, left) - skipped, 0)
+        while left > 0:
+            count = min(left, DECODED_AT_ONCE)
+            records, at = _decode_records(payload, header, at, delta, count)
+            delta = records[-1].offset - header.base_offset
+            left -= count
+            yield records
+    except IndexError:
+        base = header.base_offset
+        raise BatchCorrupt("the batch ends within a record", offset=base) from None
+    if at != len(payload) and last >= header.last_offset:
+        raise BatchCorrupt(f"{len(payload) - at} bytes follow the batch's last record")
 
 
 def payload_of(

@@ -54,8 +54,3 @@ class Condition:
             if key != wanted and wanted not in (find_header(headers, KEYS) or b"").split():
                 return False
         return all((name, value.encode()) in headers for name, value in self.headers)
-
-
-def holds_all(payload: bytes, needles: list[bytes]) -> bool:
-    """Whether all `needles` occur in the decompressed bytes of a batch."""
-    return all(needle in payload for needle in needles)

@@ -11,6 +11,7 @@ from tests.unit.kafka.face_rig import broker
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
 from headrace.broker.timers import timer_space
+from headrace.broker.timers.timer_partitions import LISTED_BYTES_MAX
 from headrace.coordination.timers.schedule import Entry
 from headrace.log.reading import read
 from headrace.metadata.memory import MemoryMetadata
@@ -169,5 +170,22 @@ def test_space_of_what_was_delivered_is_freed_and_what_waits_is_kept(monkeypatch
             assert again == shown
             assert await node.timers.cancel(topic, 0, shown.due_ms, shown.number)
             assert not await node.timers.list_delayed(topic, 0, Entry(-1, -1), 10)
+
+    asyncio.run(scenario())
+
+
+def test_listings_are_bounded_by_bytes_and_complete():
+    async def scenario() -> None:
+        async with alone() as node:
+            topic, soon_ms = node.topics.get("t"), node.clock.now_ms() + YEAR_MS
+            for n in range(24):  # they lie in another order than that of their times
+                value = b"%02d" % n + bytes(900_000)
+                await add(node, [value], soon_ms + (n * 7) % 24)
+            after, seen = Entry(-1, -1), []
+            while some := await node.timers.list_delayed(topic, 0, after, 500):
+                assert sum(len(one.body.value) for one in some) <= LISTED_BYTES_MAX + 900_002
+                seen += [int(one.body.value[:2]) for one in some]
+                after = Entry(some[-1].due_ms, some[-1].offset)
+            assert seen == sorted(range(24), key=lambda n: (n * 7) % 24)
 
     asyncio.run(scenario())

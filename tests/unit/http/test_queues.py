@@ -20,6 +20,7 @@ from headrace.http.queues import Queues
 from headrace.metadata.facts import CompanionKind
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch, retain_records
+from headrace.records.compression import GZIP
 
 GROUP = "workers"
 
@@ -267,3 +268,50 @@ def test_what_cannot_be_decoded_keeps_its_place_in_partition_order():
     for is_serial, keys in ((True, {0}), (False, {-1, -2, -3})):
         rows = rows_of(broken_batch(3), 0, row_reader(ShareConfig(is_serial=is_serial)))
         assert {row.key_hash for row in rows} == keys
+
+
+@on_the_web
+async def test_what_would_make_a_response_too_large_is_given_back_without_a_delivery(web):
+    """A batch of some kilobytes may unfold to a thousand times that."""
+    await web.ask("POST", "/v1/topics", {"name": "jobs"})
+    config = {"share.auto.offset.reset": "earliest"}
+    await web.ask("PATCH", f"/v1/groups/{GROUP}/config", {"set": config})
+    value = bytes(3 * 1024 * 1024)
+    records = [Record(0, 1, None, value) for _ in range(16)]
+    log, data = web.node.topics.get("jobs").require_log(0), encode_batch(records, codec=GZIP)
+    await log.wait_loaded()
+    while (appended := log.append(data, read_header(data))) is None:
+        await log.ready.wait()
+    await appended.completion.wait()
+    seen = []
+    for _ in range(10):
+        _, got = await web.ask("POST", f"/v1/queues/jobs/{GROUP}/receive", {"max": 1_000})
+        if not got["messages"]:
+            break
+        assert len(got["messages"]) <= 6, "16 MiB, and the one that goes beyond"
+        assert {one["deliveries"] for one in got["messages"]} == {1}
+        seen += [one["offset"] for one in got["messages"]]
+        receipts = [one["receipt"] for one in got["messages"]]
+        _, settled = await web.ask("POST", f"/v1/queues/jobs/{GROUP}/settle", {"ack": receipts})
+        assert all(one["ok"] for one in settled["results"])
+    assert seen == list(range(16))
+    _, read = await web.ask("GET", "/v1/topics/jobs/records?max=1000")
+    assert (len(read["records"]), read["next_offset"]) == (3, 3), "8 MiB in one response"
+
+
+@on_the_web
+async def test_a_receive_up_to_an_end_uses_up_no_deliveries_of_later_records(web):
+    await web.ask("POST", "/v1/topics", {"name": "jobs", "partitions": 2})
+    config = {"share.auto.offset.reset": "earliest"}
+    await web.ask("PATCH", f"/v1/groups/{GROUP}/config", {"set": config})
+    records = [{"value": f"{p}.{n}", "partition": p} for p in range(2) for n in range(6)]
+    await web.ask("POST", "/v1/topics/jobs/records", {"records": records})
+    path = f"/v1/queues/jobs/{GROUP}"
+    ends = {"max": 100, "ends": [{"partition": 0, "offset": 4}]}
+    _, got = await web.ask("POST", f"{path}/receive", ends)
+    assert [one["value"] for one in got["messages"]] == ["0.0", "0.1", "0.2", "0.3"]
+    _, got = await web.ask("POST", f"{path}/receive", {**ends, "wait_ms": 50})
+    assert got["messages"] == []
+    _, got = await web.ask("POST", f"{path}/receive", {"max": 100})
+    assert {one["deliveries"] for one in got["messages"]} == {1}
+    assert len(got["messages"]) == 8

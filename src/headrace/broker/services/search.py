@@ -4,16 +4,19 @@ Invariants: reads, never changes. Covers the partitions that this broker serves;
 broker for its own (docs/decisions). One call ends at its limit of messages or of time, and says
 where the next one goes on; it holds no more than one page. Work is done in slices of one read, the
 loop has its turn after each, and at most RUNNING_MAX searches are in progress at a time.
-How it works: a batch is decompressed and its bytes are searched for the texts that a match must
-hold; only batches that hold them are decoded. There is no index: see docs/QUEUES.md for figures.
+How it works: a batch is decompressed once (in a thread, if it is large) and its bytes are searched
+for the texts that a match must hold; only batches that hold them are decoded. There is no index:
+see docs/QUEUES.md for figures.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.broker.services.batch_search import Wanted, record_bytes, wanted_records
 from headrace.broker.shares.dead_letters import H_TOPIC
 from headrace.broker.shares.share_reads import BatchesRead
 from headrace.coordination.timers.schedule import Entry
@@ -27,11 +30,11 @@ from headrace.log.reading import fetch, offset_of_time
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.batch import read_header
 from headrace.records.bodies import decode_body
-from headrace.records.codec import Record, decode_batch, payload_of
-from headrace.records.matching import TIME_MAX, Condition, holds_all
+from headrace.records.codec import Record
+from headrace.records.matching import TIME_MAX, Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
     from headrace.broker.shares.share_partitions import SharePartitions
@@ -45,7 +48,6 @@ if TYPE_CHECKING:
 
 READ_BYTES: Final = 256 * 1024
 """Of one slice: about a millisecond."""
-DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 RUNNING_MAX: Final = 4
 FOUND_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of the values of one page; the last one may go beyond."""
@@ -228,13 +230,10 @@ class Search:
             read = BatchesRead()
             reached = read.add(bytes(data.data), offset, OFFSET_LAST, data.aborted or ())
             run.page.size_bytes += len(data.data)
+            within = _Within(offset, end, origin.name if place.rank else "")
             for batch in read.batches:
                 await asyncio.sleep(0)
-                for record in run.matching(batch, offset):
-                    if record.offset >= end:
-                        break
-                    if place.rank and not _is_from(record, origin.name):
-                        continue
+                for record in await run.matching(batch, within):
                     state = DEAD if place.rank else LOG
                     run.add(Found(state, topic.name, place.partition, record, -1, ()))
                     if run.is_full:
@@ -260,24 +259,23 @@ class Search:
     # --- companions --------------------------------------------------------------------------
 
     async def _search_delayed(self, run: _Run, place: Place, topic: Topic) -> Place | None:
-        condition, number = run.condition, place.partition
-        if condition.message_id:
-            for one in await self._timers.find_by_id(topic, number, condition.message_id):
-                run.add_stored(DELAYED, place, one.timestamp_ms, one.due_ms, one.body, one.number)
-            return None
+        wanted, number = run.condition.message_id, place.partition
         after = Entry(place.at, place.then)
         while True:
             if run.is_over:
                 return place._replace(at=after.due_ms, then=after.offset)
-            shown = await self._timers.list_delayed(topic, number, after, DELAYED_AT_ONCE)
+            if wanted:
+                shown = await self._timers.find_by_id(topic, number, wanted, after)
+            else:
+                shown = await self._timers.list_delayed(topic, number, after, DELAYED_AT_ONCE)
+            if not shown:
+                return None
             for one in shown:
                 after = Entry(one.due_ms, one.offset)
                 run.page.records += 1
                 run.add_stored(DELAYED, place, one.timestamp_ms, one.due_ms, one.body, one.number)
                 if run.is_full:
                     return place._replace(at=after.due_ms, then=after.offset)
-            if len(shown) < DELAYED_AT_ONCE:
-                return None
             await asyncio.sleep(0)
 
     async def _search_halves(self, run: _Run, place: Place, topic: Topic) -> Place | None:
@@ -288,11 +286,14 @@ class Search:
              and (not wanted or half.message_id == wanted)),
             key=lambda half: half.number,
         )  # fmt: skip
-        for first in range(0, len(rest), DELAYED_AT_ONCE):
-            some = rest[first : first + DELAYED_AT_ONCE]
+        while rest:
             if run.is_over:
-                return place._replace(at=some[0].number - 1)
-            for half, timer in await self._timers.half_bodies(topic, place.partition, some):
+                return place._replace(at=rest[0].number - 1)
+            some = rest[:DELAYED_AT_ONCE]
+            shown = await self._timers.half_bodies(topic, place.partition, some)
+            upto = shown[-1][0].number if shown else some[-1].number
+            rest = rest[bisect_right(rest, upto, key=lambda half: half.number) :]
+            for half, timer in shown:
                 run.page.records += 1
                 body = decode_body(timer.body)
                 run.add_stored(HALF, place, half.received_ms, timer.due_ms or -1, body, half.number)
@@ -315,6 +316,15 @@ class Search:
             states = await self._shares.states(topic, number, offsets)
             for index, groups in zip(indexes, states, strict=True):
                 page.found[index] = page.found[index]._replace(groups=groups)
+
+
+class _Within(NamedTuple):
+    """Which records of a log count."""
+
+    first: int
+    end: int
+    origin: str
+    """The topic that dead letters come from; empty: any."""
 
 
 class _Run:
@@ -363,34 +373,29 @@ class _Run:
     def add(self, found: Found) -> None:
         """Take a message."""
         self.page.found.append(found)
-        record = found.record
-        self._bytes_left -= len(record.value or b"") + len(record.key or b"")
-        self._bytes_left -= sum(len(name) + len(value or b"") for name, value in record.headers)
+        self._bytes_left -= record_bytes(found.record)
 
-    def matching(self, batch: bytes, offset: int) -> Iterator[Record]:
-        """The records of a batch that match, from `offset` on."""
+    async def matching(self, batch: bytes, within: _Within) -> list[Record]:
+        """The records of a batch that match, until the page is full."""
         page, condition = self.page, self.condition
         header = read_header(batch)
         page.records += header.record_count
         page.up_to_ms = header.max_timestamp_ms
         if header.max_timestamp_ms < condition.since_ms:
-            return
+            return []
+        origin = (H_TOPIC, within.origin.encode())
+
+        def matches(record: Record) -> bool:
+            return (
+                condition.matches_time(record.timestamp_ms)
+                and condition.matches(record.key, record.headers)
+                and (not within.origin or origin in record.headers)
+            )
+
+        left = self._count_max - len(page.found), self._bytes_left
         try:
-            payload = payload_of(batch, header, DECOMPRESSED_BYTES_MAX)
-            if not holds_all(payload, self._needles):
-                return
-            records = decode_batch(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+            wanted = Wanted(within.first, within.end - 1, *left, matches, self._needles)
+            return await wanted_records(batch, wanted)
         except (BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat):
             page.unreadable += 1
-            return
-        for record in records:
-            if (
-                record.offset >= offset
-                and condition.matches_time(record.timestamp_ms)
-                and condition.matches(record.key, record.headers)
-            ):
-                yield record
-
-
-def _is_from(record: Record, topic: str) -> bool:
-    return (H_TOPIC, topic.encode()) in record.headers
+            return []

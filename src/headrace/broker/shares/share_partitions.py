@@ -104,6 +104,8 @@ class ReceiveRequest:
     bytes_max: int
     is_strict: bool = False
     lock_ms: int = -1
+    end: int = OFFSET_MAX
+    """Records from this offset on are not acquired."""
 
 
 class Pause(NamedTuple):
@@ -193,7 +195,7 @@ class SharePartitions:
         pause = Pause(isolation, 0, hosted.settled)
         for _ in range(ROUNDS_MAX):
             end, settled = hosted.data.visibility.bound(isolation).offset, hosted.settled
-            command = PeekCommand(group_id, end, request.records_max)
+            command = PeekCommand(group_id, min(end, request.end), request.records_max)
             peeked = cast("PeekReply", await hosted.shard.submit(command))
             _check(peeked.error)
             pause = Pause(isolation, end, settled, peeked.wait_ms)
@@ -218,10 +220,11 @@ class SharePartitions:
     async def _acquire(
         hosted: Hosted, request: ReceiveRequest, within: Sequence[tuple[int, int]]
     ) -> AcquireReply:
+        last = request.end - 1
         command = AcquireCommand(
             request.group_id,
             request.member_id,
-            within,
+            [(low, min(high, last)) for low, high in within if low <= last],
             request.records_max,
             request.is_strict,
             request.lock_ms,

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CACHE_BYTES: Final = 16 * 1024 * 1024
 """Of one partition."""
 READ_BYTES: Final = 256 * 1024
+LEADING_COUNT: Final = 16
+"""Records that are read at first where only bytes bound their number; then twice as many."""
 OVERHEAD_BYTES: Final = 200
 """Of an entry in memory, besides its body."""
 
@@ -90,6 +92,28 @@ class TimerBodies:
                     f"{self._companion.name} holds no delayed record at offset {missing[0]}",
                     offset=missing[0],
                 )
+        return found
+
+    async def leading(self, offsets: Sequence[int], bytes_max: int) -> list[StoredTimer]:
+        """The records at the first of these offsets that take up to `bytes_max`; at least one.
+
+        Raises DataCorrupt, and what reading raises.
+        """
+        found: list[StoredTimer] = []
+        count = LEADING_COUNT
+        while len(found) < len(offsets) and bytes_max > 0:
+            some = offsets[len(found) : len(found) + count]
+            held = {offset: self._cached[offset] for offset in some if offset in self._cached}
+            wanted = sorted(offset for offset in some if offset not in held)
+            if wanted:
+                held |= await self._read(wanted, bytes_max)
+            for offset in some:
+                if offset not in held or bytes_max <= 0:
+                    # They do not lie in this order, and what comes first did not fit.
+                    return found or [*(await self.get([offset])).values()]
+                found.append(held[offset])
+                bytes_max -= len(held[offset].body) + OVERHEAD_BYTES
+            count *= 2
         return found
 
     async def _read(self, wanted: Sequence[int], bytes_max: int = 2**62) -> dict[int, StoredTimer]:

@@ -51,7 +51,7 @@ from headrace.records.bodies import Body, decode_body, encode_body
 from headrace.runtime.completion import Completion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from uuid import UUID
 
     from headrace.broker.coordinators.delays import DelayedBatch, DelayedRecord
@@ -69,6 +69,11 @@ SPACE_LOOKS: Final = 10
 """Looks between two of them at the space."""
 SOON_MS: Final = 60_000
 """A record that is due within this time stays in memory, where there is room."""
+LISTED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of one listing; the last record may go beyond."""
+SHOWN_AT_ONCE: Final = 500
+POLLED_AT_ONCE: Final = 16
+"""Half messages that are given to a poll at a time, since their sizes are not known before."""
 SCAN_PARTS: Final = 20
 """Parts of a schedule that are searched before others have their turn: 10 ms."""
 
@@ -83,6 +88,10 @@ class Delayed(NamedTuple):
     number: int
     timestamp_ms: int
     body: Body
+
+    def has_id(self, message_id: str) -> bool:
+        """Whether it carries this message id."""
+        return find_header(self.body.headers, MESSAGE_ID) == message_id.encode()
 
 
 class HalfShown(NamedTuple):
@@ -300,7 +309,10 @@ class TimerPartitions:
     async def list_delayed(
         self, topic: Topic, number: int, after: Entry, count_max: int
     ) -> list[Delayed]:
-        """Records that wait, by due time, after `after`; without those that are due right now."""
+        """Records that wait, by due time, after `after`; without those that are due right now.
+
+        No more than take LISTED_BYTES_MAX; none: there are no more.
+        """
         hosted = await self._hosted_or_none(topic, number)
         state = None if hosted is None else hosted.state
         if hosted is None or state is None:
@@ -310,14 +322,25 @@ class TimerPartitions:
 
     @staticmethod
     async def _shown(hosted: HostedTimers, entries: list[Entry]) -> list[Delayed]:
-        found = await hosted.bodies.get([entry.offset for entry in entries])
-        shown = []
-        for due_ms, offset in entries:
-            _, timestamp_ms, _, number, body = found[offset]
-            shown.append(
-                Delayed(hosted.number, due_ms, offset, number, timestamp_ms, decode_body(body))
+        """The first of these, up to LISTED_BYTES_MAX."""
+        offsets = [entry.offset for entry in entries]
+        found = await hosted.bodies.leading(offsets, LISTED_BYTES_MAX)
+        return [
+            Delayed(hosted.number, due_ms, offset, number, timestamp_ms, decode_body(body))
+            for (due_ms, offset), (_, timestamp_ms, _, number, body) in zip(
+                entries, found, strict=False
             )
-        return shown
+        ]
+
+    async def _each(self, hosted: HostedTimers, entries: list[Entry]) -> AsyncIterator[Delayed]:
+        """All of these that still wait, a bounded part in memory at a time."""
+        state = hosted.state
+        while entries and state is not None:
+            entries = [entry for entry in entries if state.schedule.has(*entry)]
+            shown = await self._shown(hosted, entries[:SHOWN_AT_ONCE])
+            for one in shown:
+                yield one
+            entries = entries[len(shown) :]
 
     async def cancel(self, topic: Topic, number: int, due_ms: int, timer_number: int) -> bool:
         """Do not deliver the record with this due time and number; False if it does not wait."""
@@ -332,8 +355,11 @@ class TimerPartitions:
                 if entry.due_ms != due_ms:
                     break
                 same.append(entry)
-            shown = await self._shown(hosted, same)
-            entries = [Entry(due_ms, one.offset) for one in shown if one.number == timer_number]
+            entries = [
+                Entry(due_ms, one.offset)
+                async for one in self._each(hosted, same)
+                if one.number == timer_number
+            ]
         return await self._cancel(hosted, entries) > 0
 
     async def cancel_by_id(self, topic: Topic, number: int, message_id: str) -> int:
@@ -341,15 +367,33 @@ class TimerPartitions:
         hosted = await self._hosted_or_none(topic, number)
         if hosted is None:
             return 0
-        found = await self._find_by_id(hosted, message_id)
-        return await self._cancel(hosted, [Entry(one.due_ms, one.offset) for one in found])
+        candidates = await self._tagged(hosted, message_id)
+        found = [
+            Entry(one.due_ms, one.offset)
+            async for one in self._each(hosted, candidates)
+            if one.has_id(message_id)
+        ]
+        return await self._cancel(hosted, found)
 
-    async def find_by_id(self, topic: Topic, number: int, message_id: str) -> list[Delayed]:
-        """The waiting records that carry this message id."""
+    async def find_by_id(
+        self, topic: Topic, number: int, message_id: str, after: Entry
+    ) -> list[Delayed]:
+        """The first waiting records after `after` that carry this message id; see list_delayed."""
         hosted = await self._hosted_or_none(topic, number)
-        return [] if hosted is None else await self._find_by_id(hosted, message_id)
+        if hosted is None:
+            return []
+        candidates = [one for one in await self._tagged(hosted, message_id) if one > after]
+        found, bytes_left = list[Delayed](), LISTED_BYTES_MAX
+        async for one in self._each(hosted, candidates):
+            if one.has_id(message_id):
+                found.append(one)
+                bytes_left -= len(one.body.value or b"") + len(one.body.key or b"")
+                if bytes_left <= 0 or len(found) >= SHOWN_AT_ONCE:
+                    break
+        return found
 
-    async def _find_by_id(self, hosted: HostedTimers, message_id: str) -> list[Delayed]:
+    async def _tagged(self, hosted: HostedTimers, message_id: str) -> list[Entry]:
+        """Waiting records that may carry this message id, by due time."""
         state = hosted.state
         if state is None:
             return []
@@ -358,10 +402,7 @@ class TimerPartitions:
             candidates += state.schedule.tagged(bucket, part, tag)
             if at % SCAN_PARTS == SCAN_PARTS - 1:
                 await asyncio.sleep(0)
-        candidates = [entry for entry in candidates if state.schedule.has(*entry)]
-        wanted = message_id.encode()
-        shown = await self._shown(hosted, candidates)
-        return [one for one in shown if find_header(one.body.headers, MESSAGE_ID) == wanted]
+        return sorted(entry for entry in candidates if state.schedule.has(*entry))
 
     @staticmethod
     async def _cancel(hosted: HostedTimers, entries: list[Entry]) -> int:
@@ -397,14 +438,17 @@ class TimerPartitions:
     async def half_bodies(
         self, topic: Topic, number: int, halves: Sequence[Half]
     ) -> list[tuple[Half, StoredTimer]]:
-        """The records of pending half messages, without those that were settled meanwhile."""
+        """The first of these half messages that are still pending, up to LISTED_BYTES_MAX.
+
+        None: all were settled meanwhile.
+        """
         hosted = await self._hosted_or_none(topic, number)
         state = None if hosted is None else hosted.state
         if hosted is None or state is None:
             return []
         pending = [half for half in halves if half.number in state.halves.by_number]
-        found = await hosted.bodies.get([half.offset for half in pending])
-        return [(half, found[half.offset]) for half in pending]
+        found = await hosted.bodies.leading([half.offset for half in pending], LISTED_BYTES_MAX)
+        return list(zip(pending, found, strict=False))
 
     async def settle(self, topic: Topic, number: int, command: SettleCommand) -> Settled | None:
         """Commit or roll back a half message; its outcome, None where it is not of this partition.
@@ -447,12 +491,15 @@ class TimerPartitions:
 
     async def _poll(self, group: str, count_max: int) -> list[HalfShown]:
         shown: list[HalfShown] = []
+        bytes_left = LISTED_BYTES_MAX
         for hosted in list(self._hosted.values()):
-            if hosted.state is None or len(shown) >= count_max:
-                continue
-            reply = await hosted.ask(PollCommand(group, count_max - len(shown)))
-            if reply.halves:
+            while hosted.state is not None and len(shown) < count_max and bytes_left > 0:
+                count = min(count_max - len(shown), POLLED_AT_ONCE)
+                reply = await hosted.ask(PollCommand(group, count))
+                if not reply.halves:
+                    break
                 found = await hosted.bodies.get([half.offset for half in reply.halves])
+                bytes_left -= sum(len(one.body) for one in found.values())
                 shown += [
                     HalfShown(
                         hosted.topic.name,

@@ -21,6 +21,9 @@ RELEASE: Final = 2
 REJECT: Final = 3
 RENEW: Final = 4
 """Kafka's types of acknowledgement. Do not change: on the wire."""
+UNDELIVERED: Final = 128
+"""Not of Kafka: the record did not reach a consumer, so the delivery does not count. Outside of
+the int8 of Kafka's types, so that no Kafka client can send it."""
 
 FAILED_BY_CONSUMER: Final = "rejected by the consumer"
 FAILED_BY_COUNT: Final = "delivery count limit reached"

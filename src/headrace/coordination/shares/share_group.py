@@ -19,6 +19,7 @@ from headrace.coordination.shares.commands import (
     REJECT,
     RELEASE,
     RENEW,
+    UNDELIVERED,
     AcquireCommand,
     DeadLetter,
     ParkedKey,
@@ -342,7 +343,8 @@ class ShareGroup:
     def _check(self, settlement: Settlement, member_id: str, now_ms: int) -> HeadraceError | None:
         first, last, kind, delay_ms, _reason = settlement
         window = self.window
-        if first > last or first < 0 or not GAP <= kind <= RENEW or delay_ms > DELAY_MS_MAX:
+        is_known = GAP <= kind <= RENEW or kind == UNDELIVERED
+        if first > last or first < 0 or not is_known or delay_ms > DELAY_MS_MAX:
             return RequestInvalid(f"a settlement of {first} to {last} of type {kind} cannot be")
         if kind == RENEW and not self.config.can_renew:
             return RecordStateInvalid(
@@ -375,6 +377,8 @@ class ShareGroup:
             return StoredRun(first, last, ACKNOWLEDGED, run.count)
         if settlement.kind == GAP:
             return StoredRun(first, last, ARCHIVED, run.count)
+        if settlement.kind == UNDELIVERED:
+            return StoredRun(first, last, AVAILABLE, run.count - 1)
         if settlement.kind == REJECT:
             reason = settlement.reason or FAILED_BY_CONSUMER
             return self.given_up(first, last, run.count, now_ms, reason, letters)

@@ -1,0 +1,78 @@
+"""The records of one batch that are wanted, within bounds; large batches are read in a thread.
+
+Invariants: pure but for the thread; a batch is decompressed once, and what is kept of it is bounded
+by count and bytes, whatever it unfolds to. Batches come from clients: a small one may unfold to
+DECOMPRESSED_BYTES_MAX.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.services.admission import INLINE_BYTES_MAX
+from headrace.errors import BatchCorrupt
+from headrace.records.batch import COMPRESSION_MASK, read_header
+from headrace.records.codec import checked_payload, iterate_payload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.records.codec import Record
+
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+OFFSET_LAST: Final = 2**63 - 1
+OVERHEAD_BYTES: Final = 200
+"""Of a record in memory, besides its bytes."""
+
+
+class Wanted(NamedTuple):
+    """What to keep of a batch; the last record may go beyond `bytes_max`."""
+
+    first: int
+    """The first offset."""
+    last: int
+    """The last offset."""
+    count_max: int
+    bytes_max: int
+    matches: Callable[[Record], bool] | None = None
+    """None: all."""
+    needles: Sequence[bytes] = ()
+    """Texts that the batch must hold, else nothing of it matches."""
+
+
+async def wanted_records(batch: bytes, wanted: Wanted) -> list[Record]:
+    """The records of one batch that are wanted, from the first on, up to the bounds.
+
+    Raises BatchCorrupt, UnsupportedForMessageFormat.
+    """
+    if len(batch) <= INLINE_BYTES_MAX:
+        try:
+            return _kept(batch, wanted, INLINE_BYTES_MAX)
+        except BatchCorrupt:
+            if not read_header(batch).attributes & COMPRESSION_MASK:
+                raise
+            # Perhaps it is too large only for here.
+    return await asyncio.to_thread(_kept, batch, wanted, DECOMPRESSED_BYTES_MAX)
+
+
+def record_bytes(record: Record) -> int:
+    """What a record takes in memory, about."""
+    size = OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in record.headers)
+
+
+def _kept(batch: bytes, wanted: Wanted, decompressed_bytes_max: int) -> list[Record]:
+    payload, header = checked_payload(batch, 0, decompressed_bytes_max)
+    kept: list[Record] = []
+    if not all(needle in payload for needle in wanted.needles):
+        return kept
+    first, last, count_max, bytes_left, matches, _needles = wanted
+    for records in iterate_payload(payload, header, first, last):
+        for record in records:
+            if first <= record.offset <= last and (matches is None or matches(record)):
+                kept.append(record)
+                bytes_left -= record_bytes(record)
+                if len(kept) >= count_max or bytes_left <= 0:
+                    return kept
+    return kept
