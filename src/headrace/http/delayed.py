@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.broker.node import Node
-    from headrace.broker.timers.timer_partitions import Delayed, HalfShown
+    from headrace.broker.timers.listing import Delayed
+    from headrace.broker.timers.timer_partitions import HalfShown
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.timers.commands import Half
     from headrace.http.schemas import Schema

@@ -11,7 +11,7 @@ from tests.unit.kafka.face_rig import broker
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
 from headrace.broker.timers import timer_space
-from headrace.broker.timers.timer_partitions import LISTED_BYTES_MAX
+from headrace.broker.timers.listing import LISTED_BYTES_MAX
 from headrace.coordination.timers.schedule import Entry
 from headrace.log.reading import read
 from headrace.metadata.memory import MemoryMetadata

@@ -12,10 +12,11 @@ import asyncio
 import logging
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
-from zlib import crc32
 
+from headrace.broker.timers import listing
 from headrace.broker.timers.deliveries import DeliveryFigures
 from headrace.broker.timers.hosted_timers import HostedTimers, translated
+from headrace.broker.timers.listing import LISTED_BYTES_MAX, SHOWN_AT_ONCE, Delayed, tag_of
 from headrace.broker.timers.timer_bodies import StoredTimer
 from headrace.broker.timers.timer_space import keep_small
 from headrace.broker.topics.companions import open_companion
@@ -30,7 +31,7 @@ from headrace.coordination.timers.commands import (
     PollCommand,
     SettleCommand,
 )
-from headrace.coordination.timers.schedule import TAG_MASK, Entry
+from headrace.coordination.timers.schedule import Entry
 from headrace.coordination.timers.state_records import Origin, Settled
 from headrace.errors import (
     HeadraceError,
@@ -51,7 +52,7 @@ from headrace.records.bodies import Body, decode_body, encode_body
 from headrace.runtime.completion import Completion
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from uuid import UUID
 
     from headrace.broker.coordinators.delays import DelayedBatch, DelayedRecord
@@ -69,29 +70,8 @@ SPACE_LOOKS: Final = 10
 """Looks between two of them at the space."""
 SOON_MS: Final = 60_000
 """A record that is due within this time stays in memory, where there is room."""
-LISTED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of one listing; the last record may go beyond."""
-SHOWN_AT_ONCE: Final = 500
 POLLED_AT_ONCE: Final = 16
 """Half messages that are given to a poll at a time, since their sizes are not known before."""
-SCAN_PARTS: Final = 20
-"""Parts of a schedule that are searched before others have their turn: 10 ms."""
-
-
-class Delayed(NamedTuple):
-    """A delayed record."""
-
-    partition: int
-    due_ms: int
-    offset: int
-    """In the companion."""
-    number: int
-    timestamp_ms: int
-    body: Body
-
-    def has_id(self, message_id: str) -> bool:
-        """Whether it carries this message id."""
-        return find_header(self.body.headers, MESSAGE_ID) == message_id.encode()
 
 
 class HalfShown(NamedTuple):
@@ -318,29 +298,7 @@ class TimerPartitions:
         if hosted is None or state is None:
             return []
         entries = list(islice(state.schedule.after(after), count_max))
-        return await self._shown(hosted, entries)
-
-    @staticmethod
-    async def _shown(hosted: HostedTimers, entries: list[Entry]) -> list[Delayed]:
-        """The first of these, up to LISTED_BYTES_MAX."""
-        offsets = [entry.offset for entry in entries]
-        found = await hosted.bodies.leading(offsets, LISTED_BYTES_MAX)
-        return [
-            Delayed(hosted.number, due_ms, offset, number, timestamp_ms, decode_body(body))
-            for (due_ms, offset), (_, timestamp_ms, _, number, body) in zip(
-                entries, found, strict=False
-            )
-        ]
-
-    async def _each(self, hosted: HostedTimers, entries: list[Entry]) -> AsyncIterator[Delayed]:
-        """All of these that still wait, a bounded part in memory at a time."""
-        state = hosted.state
-        while entries and state is not None:
-            entries = [entry for entry in entries if state.schedule.has(*entry)]
-            shown = await self._shown(hosted, entries[:SHOWN_AT_ONCE])
-            for one in shown:
-                yield one
-            entries = entries[len(shown) :]
+        return await listing.shown(hosted, entries)
 
     async def cancel(self, topic: Topic, number: int, due_ms: int, timer_number: int) -> bool:
         """Do not deliver the record with this due time and number; False if it does not wait."""
@@ -357,7 +315,7 @@ class TimerPartitions:
                 same.append(entry)
             entries = [
                 Entry(due_ms, one.offset)
-                async for one in self._each(hosted, same)
+                async for one in listing.each(hosted, same)
                 if one.number == timer_number
             ]
         return await self._cancel(hosted, entries) > 0
@@ -367,10 +325,10 @@ class TimerPartitions:
         hosted = await self._hosted_or_none(topic, number)
         if hosted is None:
             return 0
-        candidates = await self._tagged(hosted, message_id)
+        candidates = await listing.tagged(hosted, message_id)
         found = [
             Entry(one.due_ms, one.offset)
-            async for one in self._each(hosted, candidates)
+            async for one in listing.each(hosted, candidates)
             if one.has_id(message_id)
         ]
         return await self._cancel(hosted, found)
@@ -382,27 +340,15 @@ class TimerPartitions:
         hosted = await self._hosted_or_none(topic, number)
         if hosted is None:
             return []
-        candidates = [one for one in await self._tagged(hosted, message_id) if one > after]
+        candidates = [one for one in await listing.tagged(hosted, message_id) if one > after]
         found, bytes_left = list[Delayed](), LISTED_BYTES_MAX
-        async for one in self._each(hosted, candidates):
+        async for one in listing.each(hosted, candidates):
             if one.has_id(message_id):
                 found.append(one)
                 bytes_left -= len(one.body.value or b"") + len(one.body.key or b"")
                 if bytes_left <= 0 or len(found) >= SHOWN_AT_ONCE:
                     break
         return found
-
-    async def _tagged(self, hosted: HostedTimers, message_id: str) -> list[Entry]:
-        """Waiting records that may carry this message id, by due time."""
-        state = hosted.state
-        if state is None:
-            return []
-        tag, candidates = tag_of(message_id), list[Entry]()
-        for at, (bucket, part) in enumerate(state.schedule.parts()):
-            candidates += state.schedule.tagged(bucket, part, tag)
-            if at % SCAN_PARTS == SCAN_PARTS - 1:
-                await asyncio.sleep(0)
-        return sorted(entry for entry in candidates if state.schedule.has(*entry))
 
     @staticmethod
     async def _cancel(hosted: HostedTimers, entries: list[Entry]) -> int:
@@ -515,11 +461,6 @@ class TimerPartitions:
         for group in groups:
             for event in self._polls.get(group, ()):
                 event.set()
-
-
-def tag_of(message_id: str) -> int:
-    """By which a message is found by its id. Do not change: stored."""
-    return crc32(message_id.encode()) & TAG_MASK if message_id else 0
 
 
 def _new_timer(delayed: DelayedRecord) -> NewTimer:

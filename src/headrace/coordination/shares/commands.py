@@ -24,6 +24,7 @@ RENEW: Final = 4
 UNDELIVERED: Final = 128
 """Not of Kafka: the record did not reach a consumer, so the delivery does not count. Outside of
 the int8 of Kafka's types, so that no Kafka client can send it."""
+KINDS: Final = (GAP, ACCEPT, RELEASE, REJECT, RENEW, UNDELIVERED)
 
 FAILED_BY_CONSUMER: Final = "rejected by the consumer"
 FAILED_BY_COUNT: Final = "delivery count limit reached"

@@ -16,8 +16,8 @@ from headrace.coordination.shares.commands import (
     FAILED_BY_CONSUMER,
     FAILED_BY_COUNT,
     GAP,
+    KINDS,
     REJECT,
-    RELEASE,
     RENEW,
     UNDELIVERED,
     AcquireCommand,
@@ -343,8 +343,7 @@ class ShareGroup:
     def _check(self, settlement: Settlement, member_id: str, now_ms: int) -> HeadraceError | None:
         first, last, kind, delay_ms, _reason = settlement
         window = self.window
-        is_known = GAP <= kind <= RENEW or kind == UNDELIVERED
-        if first > last or first < 0 or not is_known or delay_ms > DELAY_MS_MAX:
+        if first > last or first < 0 or kind not in KINDS or delay_ms > DELAY_MS_MAX:
             return RequestInvalid(f"a settlement of {first} to {last} of type {kind} cannot be")
         if kind == RENEW and not self.config.can_renew:
             return RecordStateInvalid(
@@ -498,6 +497,3 @@ class ShareGroup:
 def _lock_ms(settlement: Settlement, config: ShareConfig) -> int:
     lock_ms = settlement.delay_ms if settlement.delay_ms > 0 else config.lock_ms
     return min(lock_ms, LOCK_MS_MAX)
-
-
-assert (GAP, ACCEPT, RELEASE, REJECT, RENEW) == (0, 1, 2, 3, 4)

@@ -1,0 +1,82 @@
+"""The delayed records of one partition with their bodies, a bounded part in memory at a time.
+
+Invariants: reads, never changes. What was delivered or cancelled meanwhile is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
+
+from headrace.coordination.timers.schedule import TAG_MASK, Entry
+from headrace.records.attributes import MESSAGE_ID, find_header
+from headrace.records.bodies import Body, decode_body
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headrace.broker.timers.hosted_timers import HostedTimers
+
+LISTED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of one listing; the last record may go beyond."""
+SHOWN_AT_ONCE: Final = 500
+SCAN_PARTS: Final = 20
+"""Parts of a schedule that are searched before others have their turn: 10 ms."""
+
+
+class Delayed(NamedTuple):
+    """A delayed record."""
+
+    partition: int
+    due_ms: int
+    offset: int
+    """In the companion."""
+    number: int
+    timestamp_ms: int
+    body: Body
+
+    def has_id(self, message_id: str) -> bool:
+        """Whether it carries this message id."""
+        return find_header(self.body.headers, MESSAGE_ID) == message_id.encode()
+
+
+async def shown(hosted: HostedTimers, entries: list[Entry]) -> list[Delayed]:
+    """The first of these, up to LISTED_BYTES_MAX."""
+    offsets = [entry.offset for entry in entries]
+    found = await hosted.bodies.leading(offsets, LISTED_BYTES_MAX)
+    return [
+        Delayed(hosted.number, due_ms, offset, number, timestamp_ms, decode_body(body))
+        for (due_ms, offset), (_, timestamp_ms, _, number, body) in zip(
+            entries, found, strict=False
+        )
+    ]
+
+
+async def each(hosted: HostedTimers, entries: list[Entry]) -> AsyncIterator[Delayed]:
+    """All of these that still wait, a bounded part in memory at a time."""
+    state = hosted.state
+    while entries and state is not None:
+        first = [entry for entry in entries[:SHOWN_AT_ONCE] if state.schedule.has(*entry)]
+        some = await shown(hosted, first)
+        for one in some:
+            yield one
+        entries = first[len(some) :] + entries[SHOWN_AT_ONCE:]
+
+
+async def tagged(hosted: HostedTimers, message_id: str) -> list[Entry]:
+    """Waiting records that may carry this message id, by due time."""
+    state = hosted.state
+    if state is None:
+        return []
+    tag, candidates = tag_of(message_id), list[Entry]()
+    for at, (bucket, part) in enumerate(state.schedule.parts()):
+        candidates += state.schedule.tagged(bucket, part, tag)
+        if at % SCAN_PARTS == SCAN_PARTS - 1:
+            await asyncio.sleep(0)
+    return sorted(entry for entry in candidates if state.schedule.has(*entry))
+
+
+def tag_of(message_id: str) -> int:
+    """By which a message is found by its id. Do not change: stored."""
+    return crc32(message_id.encode()) & TAG_MASK if message_id else 0
