@@ -1,7 +1,7 @@
 """How long partitions of a cluster stand still: brokers killed and stopped, ten thousand moved.
 
     python -m benchmarks.failover [--rounds 10] [--partitions 10000] [--moved 50] [--rate 300]
-        [--storage-rounds 2] [--zookeepers 3]
+        [--storage-rounds 2] [--zookeepers 3] [--hogs 18]
 
 Invariants: real brokers over a real ZooKeeper and real bookies, all on this machine; an
 idempotent producer (librdkafka) writes to every partition, and its longest pause is the figure.
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,13 +31,15 @@ from headrace.dev_cluster.cluster import ClusterOptions, DevCluster
 from headrace.dev_cluster.parts import find_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headrace.dev_cluster.processes import ServerProcess
 
 PARTITIONS = 6
 SETTLE_S = 6.0
 """Until a broker that came back has its share again."""
+STORAGE_SETTLE_S = 2.0
+"""Until clients go on that a bookie or a ZooKeeper has held up."""
 
 
 def pauses(brokers: Brokers, rounds: int, how: str) -> list[float]:
@@ -113,17 +116,30 @@ class Moves:
     def storage(self, number: int) -> None:
         """A bookie and the ensemble's leader are killed, and come back."""
         bookie = self._under.bookies[number % len(self._under.bookies)]
-        self._measure("bookie killed", bookie.kill, SETTLE_S)
-        self._measure("bookie back", partial(self._back, bookie), SETTLE_S)
+        self._measure("bookie killed", bookie.kill, STORAGE_SETTLE_S)
+        self._measure("bookie back", partial(self._back, bookie), STORAGE_SETTLE_S)
         if len(self._under.zookeepers) > 1:
             leader = next(one for one in self._under.zookeepers if _is_leader(one))
-            self._measure("ZooKeeper's leader killed", leader.kill, SETTLE_S)
+            self._measure("ZooKeeper's leader killed", leader.kill, STORAGE_SETTLE_S)
             self._back(leader)
 
     def close(self) -> None:
         """End the load. What was acknowledged must be there, once, in order."""
         self._load.stop()
         self._load.check(self._brokers.bootstrap)
+
+
+@contextmanager
+def _busy(hogs: int) -> Iterator[None]:
+    """So many processes besides, each of which wants a whole processor."""
+    command = [sys.executable, "-c", "while True: pass"]
+    running = [subprocess.Popen(command) for _ in range(hogs)]
+    try:
+        yield
+    finally:
+        for hog in running:
+            hog.kill()
+            hog.wait()
 
 
 def _is_leader(zookeeper: ServerProcess) -> bool:
@@ -177,6 +193,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=300, help="records a second while they move")
     parser.add_argument("--storage-rounds", type=int, default=0, help="bookies killed")
     parser.add_argument("--zookeepers", type=int, default=1)
+    parser.add_argument("--hogs", type=int, default=0, help="processes that want a processor")
     parser.add_argument("--how", default="kill,stop")
     asked = parser.parse_args()
     figures: dict[str, object] = {"session_ms": SESSION_MS, "rounds": asked.rounds}
@@ -189,10 +206,11 @@ def main() -> None:
             try:
                 if asked.moved:
                     moves = Moves(brokers, asked.moved, asked.rate, under)
-                    for number in range(asked.rounds):
-                        moves.brokers(number)
-                    for number in range(asked.storage_rounds):
-                        moves.storage(number)
+                    with _busy(asked.hogs):
+                        for number in range(asked.rounds):
+                            moves.brokers(number)
+                        for number in range(asked.storage_rounds):
+                            moves.storage(number)
                     moves.close()
                     found = moves.found
                     figures["moved"] = {how: _percentiles(sorted(found[how])) for how in found}

@@ -34,6 +34,7 @@ from headrace.broker.housekeeping.replication import Replication
 from headrace.broker.housekeeping.tiering import Tiering
 from headrace.broker.ownership.balance import Balance
 from headrace.broker.ownership.cluster_view import adopt_partitions
+from headrace.broker.ownership.hand_over import Events
 from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.services.appends import Appends
@@ -208,7 +209,11 @@ class Node:
             self.config,
             self.metadata,
             self.topics,
-            (lambda topic, n: self.coordinators.preload(topic.name, n), self._resigned),
+            Events(
+                lambda topic, n: self.coordinators.preload(topic.name, n),
+                lambda topic, n, wait_s: self.coordinators.shrink(topic.name, n, wait_s),
+                self._resigned,
+            ),
             incarnation,
             self.clock,
             self.tasks,
@@ -460,7 +465,7 @@ class Node:
 
     def _shard_log(self, name: str, number: int) -> InternalPartition:
         log_ = self._coordinated(name, number)
-        return InternalPartition(log_, self.store, self.clock, self.tasks)
+        return InternalPartition(log_, self.store, self.clock)
 
     async def partition_ready(self, partition: PartitionLog) -> None:
         """Wait until the partition's log has been read. Raises why it cannot be."""

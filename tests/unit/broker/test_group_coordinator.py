@@ -90,7 +90,7 @@ class MemoryLog:
     def begin_snapshot(self) -> int:
         return len(self.records)
 
-    def end_snapshot(self, needed_from: int) -> None:
+    async def end_snapshot(self, needed_from: int) -> None:
         self.snapshots += 1
         del self.records[:needed_from]
 

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.coordinators import coordinator_shard
 from headrace.broker.node import Node
 from headrace.broker.ownership import (
     hand_over,
@@ -724,6 +725,33 @@ def test_a_new_owner_of_groups_progress_reads_it_before_a_client_asks() -> None:
         assert (await owner.groups.commit(command)).results[0].error is None
         await cluster.kill(owner.config.broker_id)
         await until(lambda: any("g" in m.groups for m in other.groups.shards.machines()))
+
+    run(scenario)
+
+
+def test_a_coordinators_log_that_is_handed_over_is_no_longer_than_its_state(monkeypatch) -> None:
+    monkeypatch.setattr(coordinator_shard, "SHRINK_BYTES_MIN", 2_000)
+
+    async def scenario(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await one.topics.ensure_internal(OFFSETS_TOPIC)
+        await one.topics.create("t", 1)
+        number = one.groups.partition_for("g")
+        topic = one.topics.get(OFFSETS_TOPIC)
+        await until(lambda: cluster.agree(OFFSETS_TOPIC, {1, 2}))
+        owner, other = (one, two) if one.ownership.is_mine(topic, number) else (two, one)
+        await until(lambda: "t" in owner.topics.by_name)
+        for offset in range(100):
+            command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, offset)])
+            assert (await owner.groups.commit(command)).results[0].error is None
+        to = other.config.broker_id
+        await owner.metadata.put(pin_key(topic.id, number), PinFact(to).encode(), ANY)
+        await until(lambda: any("g" in m.groups for m in other.groups.shards.machines()))
+        log = other.topics.get(OFFSETS_TOPIC).partitions[number]
+        assert log.log_start_offset == 100, "what lies before the snapshot is not read"
+        assert log.high_watermark - log.log_start_offset < 5
+        fetch = FetchOffsetsCommand("g", [("t", 0)])
+        assert [row.offset for row in (await other.groups.fetch_offsets(fetch)).offsets] == [99]
 
     run(scenario)
 

@@ -188,7 +188,7 @@ def test_a_coordinator_reads_its_log_again_with_what_was_in_doubt() -> None:
 
     async def scenario() -> None:
         async with rig(leader_epoch=0) as bench:
-            internal = InternalPartition(bench.log, bench.store, bench.clock, bench.tasks)
+            internal = InternalPartition(bench.log, bench.store, bench.clock)
             await internal.append([(b"k", b"1")]).wait()
             recover, gate = bench.store.recover, asyncio.Event()
 
@@ -209,7 +209,7 @@ def test_a_coordinator_reads_its_log_again_with_what_was_in_doubt() -> None:
             gate.set()
             await replaying
             rival = await taken_over(bench)
-            next_one = InternalPartition(rival.log, rival.store, rival.clock, rival.tasks)
+            next_one = InternalPartition(rival.log, rival.store, rival.clock)
             assert found == await values_of(next_one) == [b"1", b"2"]
 
     asyncio.run(scenario())
@@ -360,16 +360,15 @@ def test_what_a_transaction_wrote_before_a_snapshot_outlives_the_marker_that_com
 ):
     async def scenario() -> None:
         async with rig() as bench:
-            internal = InternalPartition(bench.log, bench.store, bench.clock, bench.tasks)
+            internal = InternalPartition(bench.log, bench.store, bench.clock)
             await internal.append([(b"k", b"1")]).wait()
             bench.log.begin_verification(7)
             await internal.append([(b"k", b"2")], InTransaction(7, 0)).wait()
             needed_from = internal.begin_snapshot()
             await internal.append([(b"k", b"1")]).wait()
             await internal.append_marker(EndsTransaction(7, 0, 0, True, 1)).wait()
-            internal.end_snapshot(needed_from)
-            while bench.log.log_start_offset == 0:
-                await settle()
+            await internal.end_snapshot(needed_from)
+            assert bench.log.log_start_offset
             found = [replayed async for replayed in internal.replay()]
             assert PendingRecord(InTransaction(7, 0), b"k", b"2") in found
             assert found[-1] == TransactionEnded(7, is_commit=True)

@@ -59,6 +59,9 @@ TICK_RETRY_MS = 1_000
 SNAPSHOT_BYTES_MIN = 16 * 1024 * 1024
 SNAPSHOT_RATIO = 4
 """A snapshot is worth its writing when the log is this many times the state."""
+SHRINK_BYTES_MIN = 256 * 1024
+"""Read back in some 5 ms; what is longer is shortened before it is handed over."""
+SHRINK_RATIO = 1.5
 
 _REFUSALS = (ProducerFenced, TransactionCoordinatorFenced, TransactionUnverified)
 """The log is well, and does not take this batch: nothing was appended."""
@@ -204,7 +207,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._arm()
         if self._log_bytes > self._snapshot_at_bytes and not self._is_writing_snapshot:
             self._is_writing_snapshot = True
-            self._tasks.spawn(self._snapshot(machine), f"{self._name} snapshot")
+            snapshot = self._snapshot(machine, self.snapshot_bytes_min, SNAPSHOT_RATIO)
+            self._tasks.spawn(snapshot, f"{self._name} snapshot")
         return decision
 
     def _store(
@@ -282,8 +286,23 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         if error is not None and load_count == self._load_count:
             self._drop(error)
 
-    async def _snapshot(self, machine: Machine[Command, Record, Reply]) -> None:
-        """Append the whole state, a part at a time, and have what lies before it trimmed.
+    async def shrink(self, timeout_s: float) -> None:
+        """Replace a log that is much longer than the state by a snapshot, within reason: the log is
+        about to be handed over, and its next owner reads it while clients wait."""
+        machine = self.machine
+        if machine is None or self._is_writing_snapshot or self._log_bytes < SHRINK_BYTES_MIN:
+            return
+        self._is_writing_snapshot = True
+        snapshot = self._snapshot(machine, SHRINK_BYTES_MIN, SHRINK_RATIO)
+        task = self._tasks.start(snapshot, f"{self._name} snapshot")
+        task.add_done_callback(lambda _: snapshot.close())  # if it was cancelled before it began
+        await asyncio.wait([task], timeout=timeout_s)
+
+    async def _snapshot(
+        self, machine: Machine[Command, Record, Reply], bytes_min: int, ratio: float
+    ) -> None:
+        """Append the whole state, a part at a time, and have what lies before it trimmed, if the
+        log has more than `bytes_min` and more than `ratio` times what the state takes.
 
         Commands go on meanwhile. A part is taken and appended in one turn of the loop; the next one
         waits until it is durable. Given up when the machine is: a load reads the log as it is.
@@ -293,7 +312,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             self._snapshot_at_bytes = max(self.snapshot_bytes_min, size_bytes * SNAPSHOT_RATIO)
             if self.machine is not machine or not size_bytes:
                 return
-            if self._log_bytes <= self._snapshot_at_bytes:
+            if self._log_bytes <= max(bytes_min, size_bytes * ratio):
                 return
             needed_from = self._log.begin_snapshot()
             self._log_bytes = 0
@@ -307,7 +326,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
                     await self._tail.wait()
                 if self.machine is not machine:
                     return
-            self._log.end_snapshot(needed_from)
+            await self._log.end_snapshot(needed_from)
         except HeadraceError as error:  # the append that failed has dropped the machine
             log.info("%s: a snapshot was given up (%s)", self._name, error)
         finally:

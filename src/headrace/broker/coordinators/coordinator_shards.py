@@ -129,6 +129,12 @@ class CoordinatorShards(Generic[Command, Record, Reply]):
         except HeadraceError as error:  # it was given up meanwhile, or the broker stops
             log.debug("%s-%d is not read ahead of its clients: %s", self.topic, partition, error)
 
+    async def shrink(self, partition: int, timeout_s: float) -> None:
+        """This broker is about to hand the partition over: leave the next owner little to read."""
+        shard = self._shards.get(partition)
+        if shard is not None:
+            await shard.shrink(timeout_s)
+
     def resign(self, partition: int) -> None:
         """This broker no longer owns the partition: clients are sent elsewhere."""
         shard = self._shards.pop(partition, None)
@@ -162,6 +168,12 @@ class CoordinatorRegistry:
         shards = self._kinds.get(topic)
         if shards is not None:
             shards.preload(partition)
+
+    async def shrink(self, topic: str, partition: int, timeout_s: float) -> None:
+        """This broker is about to hand over a partition, of an internal topic or any other."""
+        shards = self._kinds.get(topic)
+        if shards is not None:
+            await shards.shrink(partition, timeout_s)
 
     def resign(self, topic: str, partition: int) -> None:
         """This broker no longer owns a partition, of an internal topic or any other."""

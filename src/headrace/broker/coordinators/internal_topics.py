@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from headrace.runtime.clock import Clock
-    from headrace.runtime.tasks import Tasks
     from headrace.storage.ledger import LedgerStore
 
 log = logging.getLogger(__name__)
@@ -45,13 +44,10 @@ READY_ATTEMPTS_MAX = 8
 class InternalPartition:
     """Implements `coordinator_shard.ShardLog` over a PartitionLog."""
 
-    def __init__(
-        self, partition: PartitionLog, store: LedgerStore, clock: Clock, tasks: Tasks
-    ) -> None:
+    def __init__(self, partition: PartitionLog, store: LedgerStore, clock: Clock) -> None:
         self._partition = partition
         self._store = store
         self._clock = clock
-        self._tasks = tasks
 
     @property
     def leader_epoch(self) -> int:
@@ -178,11 +174,8 @@ class InternalPartition:
         # snapshot may have been written before its marker.
         return min(partition.end_offset, partition.visibility.last_stable_offset)
 
-    def end_snapshot(self, needed_from: int) -> None:
+    async def end_snapshot(self, needed_from: int) -> None:
         """See ShardLog."""
-        self._tasks.spawn(self._trim(needed_from), f"{self._partition.name} snapshot")
-
-    async def _trim(self, needed_from: int) -> None:
         try:
             # The ledger of the snapshot stays, those before it go; without a roll here and there
             # the first ledger would keep everything.

@@ -68,10 +68,10 @@ class ShardLog(Protocol):
         """
         ...
 
-    def end_snapshot(self, needed_from: int) -> None:
+    async def end_snapshot(self, needed_from: int) -> None:
         """A snapshot is durable: trim the log before `needed_from`.
 
-        The trim may come later or never: what is replayed twice gives the same state.
+        The trim may fail: what is replayed twice gives the same state.
         """
         ...
 

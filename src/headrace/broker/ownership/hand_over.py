@@ -5,7 +5,8 @@ compare-and-set of the owner fact under its own epoch. Where that fails, or is i
 no more all the same: who owns the partition is what is stored.
 
 How it works: of a partition that clients use, the next owner is announced and gets ready
-(`next_owner`) while this one serves. Then this one refuses what comes, naming the next owner, where
+(`next_owner`) while this one serves; the log of a coordinator is shortened to a snapshot first,
+since the next owner reads all of it. Then this one refuses what comes, naming the next owner, where
 clients wait; it seals its ledger, and writes the next owner, the chain under its epoch and its
 ledger in one transaction. What is left for the next owner is to read the footer of the seal.
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.ownership.next_owner import WARM_VERSION
 from headrace.broker.topics.ownership import Leader
@@ -26,7 +27,7 @@ from headrace.errors import NotOwner
 from headrace.metadata.facts import OwnerFact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from headrace.broker.ownership.cluster_view import ClusterView
     from headrace.broker.ownership.owner_facts import OwnerFacts
@@ -54,6 +55,17 @@ NAMED_WAIT_S = 0.5
 NAMED_ATTEMPTS_MAX = 3
 
 
+class Events(NamedTuple):
+    """What the broker does when a tenure begins or ends; each with topic and partition."""
+
+    loaded: Callable[[Topic, int], None]
+    """The log of one with records has been read."""
+    leaving: Callable[[Topic, int, float], Awaitable[None]]
+    """One is to be handed over: prepare that within so many seconds, while it is served."""
+    resigned: Callable[[Topic, int], None]
+    """One is given up: it takes no more records, and its next owner is not named yet."""
+
+
 class HandOvers:
     """Those of one broker."""
 
@@ -65,17 +77,16 @@ class HandOvers:
         view: ClusterView,
         facts: OwnerFacts,
         waiter: OwnershipWaiter,
-        resigned: Callable[[Topic, int], None],
+        events: Events,
     ) -> None:
-        """`served`: the partitions of this broker, kept by the caller. `resigned` is called when
-        one takes no more records, before its next owner is named."""
+        """`served`: the partitions of this broker, kept by the caller."""
         self._me = me
         self._incarnation = incarnation
         self._served = served
         self._view = view
         self._facts = facts
         self._waiter = waiter
-        self._resigned = resigned
+        self._prepare, self._resigned = events.leaving, events.resigned
         self._next_leaders: dict[PartitionKey, Leader] = {}
         self._cold = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
         self._limit(WARM_AT_ONCE)
@@ -108,6 +119,8 @@ class HandOvers:
         with ExitStack() as turns:
             await announced.acquire()
             turns.callback(announced.release)
+            if topic.is_internal:
+                await self._prepare(topic, number, READY_WAIT_S)
             await self._announce(key, served, target)
             await in_motion.acquire()
             turns.callback(in_motion.release)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.ownership.chain_watch import ChainWatch
 from headrace.broker.ownership.cluster_view import ClusterView
-from headrace.broker.ownership.hand_over import HandOvers
+from headrace.broker.ownership.hand_over import Events, HandOvers
 from headrace.broker.ownership.membership import Membership
 from headrace.broker.ownership.next_owner import WARM_VERSION, NextOwner
 from headrace.broker.ownership.orphaned_ownerships import OrphanedOwnerships
@@ -38,7 +38,7 @@ from headrace.metadata.facts import OwnerFact, PartitionFact, owner_key, partiti
 from headrace.metadata.load_facts import MOVES_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Coroutine, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.topics.topic import Topic
@@ -65,23 +65,20 @@ class SharedOwnership:
         config: BrokerConfig,
         metadata: MetadataStore,
         topics: Topics,
-        events: tuple[Callable[[Topic, int], None], Callable[[Topic, int], None]],
+        events: Events,
         incarnation: str,
         clock: Clock,
         tasks: Tasks,
         slots: Sequence[int] = (),
     ) -> None:
-        """`events`: `(loaded, resigned)`, each called with topic and partition: when the log of one
-        with records has been read, and before one is given up.
-
-        `slots`: the ids of all brokers, alive or not, where each keeps its partitions in a folder
+        """`slots`: the ids of all brokers, alive or not, if each keeps its partitions in a folder
         of its own: then a partition stays with its first owner, and waits for it if it must.
         """
         self._me = config.broker_id
         self._config = config
         self._metadata = metadata
         self._topics = topics
-        self._loaded, self._resigned = events
+        self._loaded, self._resigned = events.loaded, events.resigned
         self._incarnation = incarnation
         self._clock = clock
         self._tasks = tasks
@@ -106,7 +103,7 @@ class SharedOwnership:
                 self.view,
                 self._facts,
                 self._waiter,
-                self._resigned,
+                events,
             )
         )
         self._ended: dict[PartitionKey, int] = {}

@@ -412,7 +412,7 @@ class SharePartitions:
 
         return CoordinatorShard(
             f"share groups of {topic.name}-{number}",
-            InternalPartition(journal, environment.store, environment.clock, environment.tasks),
+            InternalPartition(journal, environment.store, environment.clock),
             ShareMachine,
             (ShareLoadedCommand(), ShareTickCommand()),
             environment.clock,

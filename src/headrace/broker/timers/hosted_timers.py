@@ -86,7 +86,7 @@ class HostedTimers:
         self.bodies = TimerBodies(companion, environment.store)
         clock, tasks = environment.clock, environment.tasks
         self.deliveries = Deliveries(data, self.bodies, clock, tasks, figures)
-        inner = InternalPartition(companion, environment.store, clock, tasks)
+        inner = InternalPartition(companion, environment.store, clock)
         self._clock = clock
         self._looked_at = Entry(-1, -1)
 

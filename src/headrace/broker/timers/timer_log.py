@@ -69,6 +69,6 @@ class TimerLog:
         """See ShardLog."""
         raise AssertionError("timers have checkpoints")
 
-    def end_snapshot(self, needed_from: int) -> None:
+    async def end_snapshot(self, needed_from: int) -> None:
         """See ShardLog."""
         raise AssertionError("timers have checkpoints")
