@@ -289,6 +289,29 @@ async def test_an_append_that_fails_at_once_is_no_different():
 
 
 @run
+async def test_a_log_that_takes_nothing_is_read_again_after_growing_pauses():
+    async with world() as w:
+        await w.commit(1)
+        w.log().append_error = StorageUnavailable()
+        before = w.log().replays
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + 1.0
+        while loop.time() < end_s:
+            assert isinstance(await w.commit(2), HeadraceError)
+            await asyncio.sleep(0.001)
+        assert 1 < w.log().replays - before < 10
+        w.log().append_error = None
+        async with asyncio.timeout(5):
+            while isinstance(await w.commit(3), HeadraceError):
+                await asyncio.sleep(0.01)
+        w.log().append_error = StorageUnavailable()
+        before = w.log().replays
+        assert isinstance(await w.commit(4), CoordinatorUnavailable)
+        await turns()
+        assert w.log().replays == before + 1, "at once, since it took something in between"
+
+
+@run
 async def test_the_log_is_read_again_only_when_later_appends_are_settled():
     async with world() as w:
         await w.commit(1)

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 LOAD_WAIT_S = 1
 """How long a command waits for the first load: long enough for a small log, so that a first
 client is not sent away, short enough that a connection is not held up by a long one."""
-LOAD_RETRY_MS_MAX = 5_000
+LOAD_RETRY_MS_MIN, LOAD_RETRY_MS_MAX = 50, 5_000
 TICK_RETRY_MS = 1_000
 SNAPSHOT_BYTES_MIN = 16 * 1024 * 1024
 SNAPSHOT_RATIO = 4
@@ -114,6 +114,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._zero_ms = 0
         self._load_count = 0
         self._is_loading = False
+        self._pause_ms = 0
+        """Before the next load: it grows while the log takes nothing."""
         self._load_task: asyncio.Task[None] | None = None
         self._first_load = asyncio.Event()
         self._closed_with: HeadraceError | None = None
@@ -274,6 +276,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             return _unavailable()
         self._log_bytes += size_bytes
         if completion.done:
+            self._pause_ms = 0
             return None
         self._tail = completion
         completion.then(self._appended, (self._load_count, completion))
@@ -283,7 +286,9 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         load_count, completion = context
         if self._tail is completion:
             self._tail = None
-        if error is not None and load_count == self._load_count:
+        if error is None:
+            self._pause_ms = 0
+        elif load_count == self._load_count:
             self._drop(error)
 
     async def shrink(self, timeout_s: float) -> None:
@@ -387,8 +392,12 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
 
     async def _load(self) -> None:
         """Read the log until that succeeds: without its state a shard can answer nothing."""
-        retry_ms = 50
+        retry_ms = LOAD_RETRY_MS_MIN
+        pause_ms = self._pause_ms
+        self._pause_ms = min(max(pause_ms * 2, LOAD_RETRY_MS_MIN), LOAD_RETRY_MS_MAX)
         try:
+            if pause_ms:
+                await asyncio.sleep(pause_ms / 1000)
             while self._closed_with is None:
                 try:
                     await self._load_once()
