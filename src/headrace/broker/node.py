@@ -44,8 +44,9 @@ from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
 from headrace.broker.services.topic_administration import TopicAdministration
 from headrace.broker.shares.dead_letters import DeadLetters
+from headrace.broker.shares.group_terms import GroupTerms
 from headrace.broker.shares.share_groups import ShareGroups
-from headrace.broker.shares.share_partitions import GroupTerms, SharePartitions
+from headrace.broker.shares.share_partitions import SharePartitions
 from headrace.broker.timers.timer_partitions import TimerPartitions
 from headrace.broker.topics.ownership import Ownership, SoleOwnership
 from headrace.broker.topics.topics import Topics
@@ -59,13 +60,7 @@ from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.retention import enforce
 from headrace.metadata.config_facts import BROKER_CONFIGS
 from headrace.metadata.endpoints import HTTP, Endpoint, address_of, listeners_text
-from headrace.metadata.facts import (
-    GROUPS,
-    TOPICS,
-    BrokerFact,
-    copy_cluster_id,
-    ensure_cluster_id,
-)
+from headrace.metadata.facts import GROUPS, TOPICS, BrokerFact, copy_cluster_id, ensure_cluster_id
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerStore, ReplicatesLedgers, ReportsSpace
@@ -291,6 +286,7 @@ class Node:
             consumers=ConsumerSurroundings(
                 SubscribedTopics(self.topics, self._rack_of),
                 lambda group_id: consumer_terms(self.group_configs.overrides(group_id), config),
+                self.share_groups.exists,
             ),
         )
         self.transactions = TransactionCoordinator(

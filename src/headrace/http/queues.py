@@ -42,6 +42,7 @@ from headrace.http.operations import (
     integer,
     listing,
 )
+from headrace.http.operations import text as words
 from headrace.http.problems import Contradiction, status_of
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ LOCK_MS_MAX: Final = 12 * 3_600_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 SETTLEMENTS_MAX: Final = 10_000
 ENDS_MAX: Final = 10_000
+CONSUMER_LENGTH_MAX: Final = 200
 REASON_LENGTH_MAX: Final = 1_000
 RETRY_S: Final = 1.0
 """Between two attempts while a partition returns an error and others have nothing."""
@@ -92,6 +94,7 @@ _RECEIVE: Final[Schema] = {
         "max": integer(1, RECORDS_MAX),
         "wait_ms": integer(0, WAIT_MS_MAX),
         "lock_ms": integer(-1, LOCK_MS_MAX),
+        "consumer": words(CONSUMER_LENGTH_MAX, 1, description="Who asks, in a sticky group."),
         "ends": listing(
             fields(["partition", "offset"], partition=PARTITION, offset=integer(0, INT64_MAX)),
             ENDS_MAX,
@@ -149,6 +152,7 @@ class Queues:
         lock_ms = int(call.body.get("lock_ms", -1))
         member = self._node.randomness.uuid().hex[:16]
         asked = ReceiveRequest(group_id, f"http-{member}", records_max, BYTES_MAX, True, lock_ms)
+        asked.owner = f"http:{call.body.get('consumer', '')}"  # without a name they are one
         ends = call.body.get("ends")
         if ends is not None:
             ends = {int(one["partition"]): int(one["offset"]) for one in ends}

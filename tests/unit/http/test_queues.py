@@ -315,3 +315,39 @@ async def test_a_receive_up_to_an_end_uses_up_no_deliveries_of_later_records(web
     _, got = await web.ask("POST", f"{path}/receive", {"max": 100})
     assert {one["deliveries"] for one in got["messages"]} == {1}
     assert len(got["messages"]) == 8
+
+
+@on_the_web
+async def test_a_failover_group_has_one_consumer_at_a_time_and_keeps_the_order(web):
+    await web.ask("POST", "/v1/topics", {"name": "jobs"})
+    config = {"share.auto.offset.reset": "earliest", "headrace.share.subscription": "failover"}
+    await web.ask("PATCH", f"/v1/groups/{GROUP}/config", {"set": config})
+    records = [{"value": str(n)} for n in range(6)]
+    await web.ask("POST", "/v1/topics/jobs/records", {"records": records})
+    path = f"/v1/queues/jobs/{GROUP}/receive"
+
+    async def receive(consumer, **more):
+        _, got = await web.ask("POST", path, {"max": 2, "consumer": consumer, **more})
+        return [(one["value"], one["deliveries"]) for one in got["messages"]]
+
+    lock = {"lock_ms": 1_000}
+    await web.ask("PATCH", f"/v1/groups/{GROUP}/config",
+                  {"set": {"share.record.lock.duration.ms": "1000"}})  # fmt: skip
+    assert await receive("a", **lock) == [("0", 1), ("1", 1)]
+    assert await receive("b") == [], "it stands by"
+    assert await receive("a", **lock) == [("2", 1), ("3", 1)]
+    assert await receive("b", wait_ms=20_000) == [("0", 2), ("1", 2)], "the first one is quiet"
+    assert await receive("a") == []
+
+
+@on_the_web
+async def test_a_second_consumer_of_an_exclusive_group_is_refused(web):
+    await web.ask("POST", "/v1/topics", {"name": "jobs"})
+    config = {"share.auto.offset.reset": "earliest", "headrace.share.subscription": "exclusive"}
+    await web.ask("PATCH", f"/v1/groups/{GROUP}/config", {"set": config})
+    await web.ask("POST", "/v1/topics/jobs/records", {"records": [{"value": "x"}]})
+    path = f"/v1/queues/jobs/{GROUP}/receive"
+    assert (await web.ask("POST", path, {"consumer": "a"}))[0] == 200
+    status, refused = await web.ask("POST", path, {"consumer": "b"})
+    assert status == 409
+    assert "another consumer has this partition" in refused["detail"]

@@ -156,6 +156,14 @@ _TABLE = (
         _one_of("true", "false"),
     ),
     ConfigDefinition(
+        "headrace.share.subscription",
+        STRING,
+        "shared",
+        "Who gets the records of a partition: shared: all members; failover: one member at a time,"
+        " and another one after it; exclusive: one member, and others are refused.",
+        _one_of("shared", "failover", "exclusive"),
+    ),
+    ConfigDefinition(
         "headrace.share.partition.order",
         BOOLEAN,
         "false",
@@ -263,6 +271,7 @@ def share_config(overrides: Mapping[str, str]) -> ShareConfig:
         can_renew=value("share.renew.acknowledge.enable") == "true",
         is_ordered=value("headrace.share.key.order") == "true",
         is_serial=value("headrace.share.partition.order") == "true",
+        subscription=value("headrace.share.subscription"),
         backoff_ms=tuple(int(part) for part in backoff.split(",") if part),
         has_dead_letters=bool(value("errors.deadletterqueue.topic.name")),
         are_expired_dead=value("headrace.share.expired") == "dead-letter",

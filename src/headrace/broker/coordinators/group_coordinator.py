@@ -48,6 +48,7 @@ from headrace.coordination.groups.consumer_commands import (
     DescribeConsumerGroupsCommand,
     DescribeConsumerGroupsReply,
 )
+from headrace.coordination.groups.consumer_group import JOIN_EPOCH
 from headrace.coordination.groups.group import GroupRecord
 from headrace.coordination.groups.group_machine import GroupMachine
 from headrace.coordination.groups.host_commands import (
@@ -62,7 +63,9 @@ from headrace.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,
     GroupIdInvalid,
+    GroupUnknown,
     HeadraceError,
+    InconsistentProtocol,
     RebalanceInProgress,
     RegularExpressionInvalid,
 )
@@ -106,6 +109,7 @@ class ConsumerSurroundings(NamedTuple):
 
     topics: PreparedTopics
     terms: Callable[[str], ConsumerTerms]
+    is_share_group: Callable[[str], bool] = lambda _group_id: False
 
 
 @dataclass(slots=True)
@@ -165,9 +169,32 @@ class GroupCoordinator:
 
     async def join(self, command: JoinCommand) -> JoinReply:
         """JoinGroup: answered when the group's members have met, or the time for it is over."""
+        if self._is_share_group(command.group_id):
+            return command.refused(
+                InconsistentProtocol(
+                    f"group {command.group_id[:60]!r} is a share group: choose another id for a"
+                    " consumer group"
+                )
+            )
         command.fresh_id = str(self._randomness.uuid())
         command.topics = self._view
         return cast("JoinReply", await self._submit_parkable(command))
+
+    def _is_share_group(self, group_id: str) -> bool:
+        return self._consumers is not None and self._consumers.is_share_group(group_id)
+
+    async def has_group(self, group_id: str) -> bool:
+        """Whether there is a consumer group of this id, one with committed offsets alone included.
+
+        Raises what a coordinator that cannot answer says.
+        """
+        (classic,) = await self.describe_groups([group_id])
+        (consumer,) = await self.describe_consumer_groups([group_id])
+        errors = classic.error, consumer.error
+        for error in errors:
+            if error is not None and not isinstance(error, GroupUnknown):
+                raise error
+        return None in errors
 
     async def sync(self, command: SyncCommand) -> SyncReply:
         """SyncGroup: answered when the leader's assignment is durable."""
@@ -187,6 +214,13 @@ class GroupCoordinator:
 
     async def consumer_heartbeat(self, command: ConsumerHeartbeatCommand) -> ConsumerHeartbeatReply:
         """ConsumerGroupHeartbeat: answered when what it changes is durable."""
+        if command.member_epoch == JOIN_EPOCH and self._is_share_group(command.group_id):
+            return command.refused(
+                GroupUnknown(
+                    f"group {command.group_id[:60]!r} is a share group, not a consumer group:"
+                    " choose another id"
+                )
+            )
         command.fresh_id = str(self._randomness.uuid())
         if self._consumers is not None:
             command.topics = self._consumers.topics

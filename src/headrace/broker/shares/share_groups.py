@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.coordinators.group_config import group_value
 from headrace.broker.shares.share_sessions import ShareSessions
+from headrace.coordination.shares.config import EXCLUSIVE
 from headrace.coordination.shares.membership import (
+    GROUP_SIZE_MAX,
     ShareHeartbeat,
     ShareHeartbeatReply,
     ShareMembers,
@@ -23,11 +25,11 @@ from headrace.coordination.topic_view import TopicShape
 from headrace.errors import GroupIdInvalid, GroupNotEmpty, GroupUnknown, HeadraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace.broker.coordinators.groups_configured import ConfiguredGroups
     from headrace.broker.shares.share_partitions import SharePartitions
-    from headrace.broker.shares.share_sessions import ShareSession
+    from headrace.broker.shares.share_sessions import PartitionKey, ShareSession
     from headrace.broker.topics.topics import Topics
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
@@ -77,12 +79,21 @@ class ShareGroups:
         overrides = self._configs.overrides(beat.group_id)
         session_ms = int(group_value(overrides, "share.session.timeout.ms"))
         interval_ms = int(group_value(overrides, "share.heartbeat.interval.ms"))
+        is_exclusive = self._configs.share_config(beat.group_id).subscription == EXCLUSIVE
         reply = self.membership.heartbeat(
-            beat, self._shapes(), session_ms, self._clock.now_ns() // 1_000_000
+            beat,
+            self._shapes(),
+            session_ms,
+            self._clock.now_ns() // 1_000_000,
+            1 if is_exclusive else GROUP_SIZE_MAX,
         )
         if self._expiry is None:
             self._expiry = self._tasks.start(self._expire_always(), "members of share groups")
         return HeartbeatAnswer(reply, interval_ms)
+
+    def exists(self, group_id: str) -> bool:
+        """Whether there is a share group of this id: it has members, or has begun on a topic."""
+        return group_id in self.membership.groups or bool(self._configs.share_topics(group_id))
 
     def members_of(self, group_id: str) -> ShareMembers:
         """The group's members, none where it has been quiet. Raises NotCoordinator."""
@@ -122,7 +133,13 @@ class ShareGroups:
 
     async def release(self, session: ShareSession) -> None:
         """Make what the session's member holds here available again."""
-        for topic_id, number in list(session.partitions):
+        await self.release_partitions(session, list(session.partitions))
+
+    async def release_partitions(
+        self, session: ShareSession, partitions: Iterable[PartitionKey]
+    ) -> None:
+        """The same, of these partitions."""
+        for topic_id, number in partitions:
             topic = self._topics.by_id.get(topic_id)
             if topic is None or number >= len(topic.partitions):
                 continue

@@ -25,6 +25,8 @@ from headrace.coordination.shares.commands import (
     Acquired,
     AcquireReply,
     AnyShareReply,
+    ClaimCommand,
+    ClaimReply,
     DescribeCommand,
     DescribeReply,
     LearnCommand,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
+    from headrace.broker.shares.group_terms import GroupTerms
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import (
@@ -67,7 +70,6 @@ if TYPE_CHECKING:
         ShareDescription,
         StatesReply,
     )
-    from headrace.coordination.shares.config import ShareConfig
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
 
@@ -76,22 +78,9 @@ ROUNDS_MAX = 64
 ROWS_BYTES = 256 * 1024
 """Batches whose keys are learned at a time."""
 WAKE_NEVER = -1
-
 OFFSET_MAX = 2**63 - 1
 KeyCommand = ParkKeyCommand | ReleaseKeyCommand | ListParkedCommand
 ShareShard = CoordinatorShard[ShareCommand, ShareRecord, AnyShareReply]
-
-
-class GroupTerms(NamedTuple):
-    """How a group takes records: settings, and where it begins on a partition."""
-
-    config: ShareConfig
-    offset_reset: str
-    """share.auto.offset.reset"""
-    is_committed_only: bool
-    """share.isolation.level"""
-    dead_letter_topic: str
-    """errors.deadletterqueue.topic.name"""
 
 
 @dataclass(slots=True)
@@ -106,6 +95,8 @@ class ReceiveRequest:
     lock_ms: int = -1
     end: int = OFFSET_MAX
     """Records from this offset on are not acquired."""
+    owner: str = ""
+    """Who has the partition in a sticky group; empty: the member."""
 
 
 class Pause(NamedTuple):
@@ -189,10 +180,17 @@ class SharePartitions:
         """
         hosted = await self._host(topic, number)
         await self._open_group(hosted, request.group_id, topic.id)
-        is_committed = self._terms(request.group_id).is_committed_only
-        isolation = READ_COMMITTED if is_committed else READ_UNCOMMITTED
+        terms = self._terms(request.group_id)
+        isolation = READ_COMMITTED if terms.is_committed_only else READ_UNCOMMITTED
         group_id = request.group_id
         pause = Pause(isolation, 0, hosted.settled)
+        if terms.config.is_sticky:
+            pause = Pause(isolation, hosted.data.visibility.bound(isolation).offset, hosted.settled)
+            claim = ClaimCommand(group_id, request.owner or request.member_id, request.lock_ms)
+            claimed = cast("ClaimReply", await hosted.shard.submit(claim))
+            _check(claimed.error)
+            if not claimed.is_owner:
+                return Received(pause=pause._replace(wait_ms=claimed.wait_ms))
         for _ in range(ROUNDS_MAX):
             end, settled = hosted.data.visibility.bound(isolation).offset, hosted.settled
             command = PeekCommand(group_id, min(end, request.end), request.records_max)

@@ -201,6 +201,33 @@ class PeekCommand:
 
 
 @dataclass(slots=True)
+class ClaimReply:
+    """Whether the partition's records are the caller's now."""
+
+    error: HeadraceError | None = None
+    is_owner: bool = False
+    wait_ms: int = 0
+    """After which time they may be free, unless they are the caller's."""
+
+
+@dataclass(slots=True)
+class ClaimCommand:
+    """Take the partition of a group whose subscription is not shared, or keep it.
+
+    It is kept for the group's lock time, or `lock_ms` if that is longer, and while any of its
+    records is in flight.
+    """
+
+    group_id: str
+    owner: str
+    lock_ms: int = -1
+
+    def refused(self, error: HeadraceError) -> ClaimReply:
+        """The reply that carries `error`."""
+        return ClaimReply(error)
+
+
+@dataclass(slots=True)
 class AcquireCommand:
     """Deliver records to a member.
 
@@ -405,6 +432,7 @@ class ShareLoadedCommand:
 ShareCommand = (
     OpenCommand
     | PeekCommand
+    | ClaimCommand
     | AcquireCommand
     | LearnCommand
     | SkipCommand
@@ -423,5 +451,12 @@ ShareCommand = (
     | ShareLoadedCommand
 )
 AnyShareReply = (
-    ShareReply | AcquireReply | PeekReply | SettleReply | DescribeReply | StatesReply | ParkedReply
+    ShareReply
+    | ClaimReply
+    | AcquireReply
+    | PeekReply
+    | SettleReply
+    | DescribeReply
+    | StatesReply
+    | ParkedReply
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace.errors import RecordStateInvalid
 
 BACKOFF_STEPS_MAX = 30
+SHARED, FAILOVER, EXCLUSIVE = "shared", "failover", "exclusive"
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,10 +37,17 @@ class ShareConfig:
     """headrace.share.filter.tags: which records the group wants; empty: all"""
     filter_sql: str = ""
     """headrace.share.filter.sql, the same"""
+    subscription: str = SHARED
+    """headrace.share.subscription: who of the members gets records of a partition"""
     has_attributes: bool = False
     """headrace.message.attributes of the topic: records have priorities and times of expiry"""
     ttl_ms: int = -1
     """headrace.message.ttl.ms of the topic, -1: none"""
+
+    @property
+    def is_sticky(self) -> bool:
+        """Whether one member at a time gets all records of a partition."""
+        return self.subscription != SHARED
 
     @property
     def needs_rows(self) -> bool:

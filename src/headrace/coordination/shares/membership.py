@@ -93,6 +93,7 @@ class ShareMembership:
         topics: Mapping[str, TopicShape],
         session_ms: int,
         now_ms: int,
+        members_max: int = GROUP_SIZE_MAX,
     ) -> ShareHeartbeatReply:
         """Take one heartbeat: join, stay or leave.
 
@@ -115,7 +116,7 @@ class ShareMembership:
             if beat.member_epoch != JOIN_EPOCH:
                 raise _unknown(beat)
             group = ShareMembers(beat.group_id)
-        member = self._member(group, beat)
+        member = self._member(group, beat, members_max)
         self.groups[beat.group_id] = group
         member.deadline_ms = now_ms + session_ms
         if beat.rack is not None:
@@ -135,14 +136,19 @@ class ShareMembership:
         member.epoch, member.told = group.epoch, member.assigned
         return ShareHeartbeatReply(member.epoch, None if is_told else member.assigned)
 
-    def _member(self, group: ShareMembers, beat: ShareHeartbeat) -> ShareMember:
+    @staticmethod
+    def _member(group: ShareMembers, beat: ShareHeartbeat, members_max: int) -> ShareMember:
         member = group.members.get(beat.member_id)
         if beat.member_epoch == JOIN_EPOCH:
             if not beat.subscribed and member is None:
                 raise RequestInvalid("a member that joins says what it subscribes to")
             if member is None:
-                if len(group.members) >= GROUP_SIZE_MAX:
-                    raise GroupFull(f"group {beat.group_id!r} has {GROUP_SIZE_MAX} members already")
+                if len(group.members) >= members_max:
+                    raise GroupFull(
+                        f"group {beat.group_id!r} has {len(group.members)} members already and"
+                        f" takes {members_max}: stop one (headrace.share.subscription=exclusive"
+                        " allows one)"
+                    )
                 member = ShareMember(beat.member_id, beat.client_id, beat.client_host)
                 group.members[beat.member_id] = member
             return member

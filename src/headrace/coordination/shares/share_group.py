@@ -37,7 +37,7 @@ from headrace.coordination.shares.delivery import (
     RowDelivery,
 )
 from headrace.coordination.shares.state_records import GroupChanged, KeyParked, StoredRun
-from headrace.coordination.shares.volatile_records import Locked
+from headrace.coordination.shares.volatile_records import Claimed, Locked
 from headrace.coordination.shares.window import (
     ACKNOWLEDGED,
     ACQUIRED,
@@ -68,21 +68,22 @@ class ShareGroup:
     """The state of one group on one partition."""
 
     __slots__ = (
-        "_locks", "config", "delivery", "group_id", "number", "parked", "parked_hashes", "window",
+        "_locks", "claim", "config", "delivery", "group_id", "number", "parked", "parked_hashes",
+        "window",
     )  # fmt: skip
 
     def __init__(self, number: int, group_id: str, start: int) -> None:
         self.number = number
         self.group_id = group_id
         self.config = ShareConfig()
+        self.claim = Claimed(number, "", 0)
         self.window = Window(start)
         self.delivery: Delivery = OffsetDelivery(self.window)
         self.parked: dict[bytes, KeyParked] = {}
         """Keys whose records are set aside."""
         self.parked_hashes: dict[int, int] = {}
         """How many of them have the same hash."""
-        self._locks: list[tuple[int, int, int]] = []
-        """(until_ms, first, last)."""
+        self._locks: list[tuple[int, int, int]] = []  # (until_ms, first, last)
 
     @property
     def keyed(self) -> RowDelivery | None:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, assert_never
 from headrace.coordination.deadlines import Deadlines
 from headrace.coordination.machine import Decision, EachRecord, decode_or_none
 from headrace.coordination.shares.arrivals import decide_outdated, decide_rows
+from headrace.coordination.shares.claims import decide_claim, released
 from headrace.coordination.shares.commands import (
     AcquireCommand,
     Acquired,
     AcquireReply,
     AnyShareReply,
+    ClaimCommand,
     DeadLetter,
     DeadLetteredCommand,
     DeliveryState,
@@ -55,6 +57,7 @@ from headrace.coordination.shares.state_records import (
     encode,
 )
 from headrace.coordination.shares.volatile_records import (
+    Claimed,
     Configured,
     Locked,
     RowsLearned,
@@ -80,6 +83,7 @@ ShareDecision = Decision[ShareRecord, AnyShareReply]
 
 GroupCommand = (
     PeekCommand
+    | ClaimCommand
     | AcquireCommand
     | LearnCommand
     | SkipCommand
@@ -213,6 +217,8 @@ class ShareMachine:
         match record:
             case Locked():
                 group.lock(record)
+            case Claimed():
+                group.claim = record
             case GroupChanged():
                 group.change(record)
             case KeyParked():
@@ -304,6 +310,9 @@ def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDe
     match command:
         case PeekCommand(_, readable_end, records_max):
             return Decision([], group.peek(readable_end, records_max, now_ms))
+        case ClaimCommand():
+            claims, claim_reply = decide_claim(group, command, now_ms)
+            return Decision([*claims], claim_reply)
         case AcquireCommand():
             return _decide_acquire(group, command, now_ms)
         case LearnCommand(_, rows_from, rows, rows_end):
@@ -321,7 +330,8 @@ def _decide_in(group: ShareGroup, command: GroupCommand, now_ms: int) -> ShareDe
             return Decision(records, SettleReply(None, errors), effects=[*letters])
         case ReleaseMemberCommand(_, member_id):
             runs, letters = group.decide_member_gone(member_id, now_ms)
-            return Decision(_changed(group, runs), ShareReply(), effects=[*letters])
+            changes = [*_changed(group, runs), *released(group, member_id)]
+            return Decision(changes, ShareReply(), effects=[*letters])
         case MoveStartCommand(_, start):
             if start < 0:
                 return Decision([], ShareReply(RequestInvalid(f"offset {start} cannot be")))

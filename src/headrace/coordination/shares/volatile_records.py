@@ -35,10 +35,18 @@ class Configured(NamedTuple):
     config: ShareConfig
 
 
+class Claimed(NamedTuple):
+    """Volatile: the records of the partition are `owner`'s alone until `until_ms`; empty: free."""
+
+    number: int
+    owner: str
+    until_ms: int
+
+
 class TimePassed(NamedTuple):
     """Volatile: what waited until `now_ms` may be delivered."""
 
     now_ms: int
 
 
-VolatileRecord = Locked | RowsLearned | Configured | TimePassed
+VolatileRecord = Locked | RowsLearned | Configured | Claimed | TimePassed

@@ -281,6 +281,8 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
     ]
     session.update(_keys(request.topics), forgotten)
     errors = await _acknowledge(node, session, wanted)
+    if forgotten and node.group_configs.share_config(request.group_id).is_sticky:
+        await groups.release_partitions(session, forgotten)
     outcomes: dict[PartitionKey, _Outcome] = {}
     if epoch == CLOSE_EPOCH:
         groups.sessions.close(request.group_id, request.member_id)

@@ -1,0 +1,255 @@
+"""Figures of queues: share groups beside Kafka's, ordered, delayed, redelivered, journal, memory.
+
+Run: python -m benchmarks.queues share|delayed|journal|groups [--records N] [--rounds N]
+Starts brokers of its own in a temporary folder; prints one JSON line a figure. `share` uses Kafka's
+own load tool for Headrace and for Kafka in turns; topics have 3 partitions, records 100 B.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.coordination.shares import state_records
+from headrace.coordination.shares.commands import (
+    ACCEPT,
+    AcquireCommand,
+    OpenCommand,
+    SettleCommand,
+    Settlement,
+)
+from headrace.coordination.shares.config import ShareConfig
+from headrace.coordination.shares.share_machine import ShareMachine
+from headrace.coordination.shares.state_records import GroupChanged
+from headrace_bench.kafka_parts import java, kafka_classpath
+from headrace_bench.peers import Headrace, Kafka, cpu_s, rss_bytes
+
+KEYS = 100_000
+RECORD_BYTES = 100
+ATTRIBUTES = "headrace.message.attributes"
+DUE_AT_ONCE = 10_000
+PER_RECEIVE = 100
+
+
+def tell(**figures: Any) -> None:
+    """Print one figure."""
+    print(json.dumps(figures), flush=True)
+
+
+def create(bootstrap: str, topic: str, partitions: int, **config: str) -> None:
+    """Create a topic and wait for it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = NewTopic(topic, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
+    for future in admin.create_topics([new]).values():
+        future.result(30)
+
+
+def fill(bootstrap: str, topic: str, records: int) -> None:
+    """Write records, keys in turns."""
+    settings = {"bootstrap.servers": bootstrap, "linger.ms": 20, "partitioner": "murmur2_random",
+                "queue.buffering.max.messages": 1_000_000}  # fmt: skip
+    producer = Producer(settings)
+    value = bytes(RECORD_BYTES)
+    for number in range(records):
+        producer.produce(topic, value, key=b"k%d" % (number % KEYS))
+        if number % 10_000 == 0:
+            producer.poll(0)
+    assert producer.flush(120) == 0
+
+
+def configure_group(bootstrap: str, group: str, **config: str) -> None:
+    """Set a group's configuration with Kafka's own tool."""
+    pairs = ",".join(f"{name.replace('_', '.')}={value}" for name, value in config.items())
+    command = [java(), "-cp", kafka_classpath(), "kafka.admin.ConfigCommand", "--bootstrap-server",
+               bootstrap, "--alter", "--entity-type", "groups", "--entity-name", group,
+               "--add-config", pairs]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def consume(broker: Headrace | Kafka, topic: str, group: str, records: int) -> dict[str, float]:
+    """ShareConsumerPerformance with one consumer: its rate, and the broker's CPU a record."""
+    command = [java(), "-Xms256m", "-Xmx256m", "-cp", kafka_classpath(),
+               "org.apache.kafka.tools.ShareConsumerPerformance", "--bootstrap-server",
+               broker.bootstrap, "--topic", topic, "--group", group, "--num-records", str(records),
+               "--hide-header", "--timeout", "20000"]  # fmt: skip
+    before_s, begun_s = cpu_s(broker.pid), time.perf_counter()
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200)
+    used_s, took_s = cpu_s(broker.pid) - before_s, time.perf_counter() - begun_s
+    lines = [line for line in done.stdout.splitlines() if line[:2] == "20"]
+    assert lines, done.stdout[-500:] + done.stderr[-500:]
+    fields = [float(one) for one in lines[-1].split(",")[2:]]  # MB, MB/s, records/s, records, ms
+    return {"per_s": fields[2], "broker_us": round(used_s / records * 1e6, 2),
+            "seconds": round(took_s, 1)}  # fmt: skip
+
+
+def share(folder: Path, records: int, rounds: int) -> None:
+    """Unordered on Headrace and Kafka, and by 100,000 keys, in turns."""
+    brokers: list[Headrace | Kafka] = [Headrace(folder / "headrace"), Kafka(folder / "kafka")]
+    try:
+        for broker in brokers:
+            broker.start()
+            create(broker.bootstrap, "jobs", 3)
+            fill(broker.bootstrap, "jobs", records)
+        sides = [("headrace", brokers[0], {}), ("kafka", brokers[1], {}),
+                 ("headrace by key", brokers[0], {"headrace.share.key.order": "true"})]  # fmt: skip
+        for number in range(rounds + 1):  # the first one warms up
+            for name, broker, more in sides:
+                group = f"g{number}-{name.replace(' ', '-')}"
+                config = {"share.auto.offset.reset": "earliest", **more}
+                configure_group(broker.bootstrap, group, **config)
+                found = consume(broker, "jobs", group, records)
+                tell(figure="share", side=name, round=number, **found)
+    finally:
+        for broker in brokers:
+            broker.stop()
+
+
+def delayed(folder: Path, records: int, rounds: int) -> None:
+    """How late records are that are due over one second, seen by a consumer."""
+    broker = Headrace(folder / "headrace")
+    broker.start()
+    try:
+        create(broker.bootstrap, "later", 3, headrace_message_attributes="true")
+        settings = {"bootstrap.servers": broker.bootstrap, "group.id": "g"}
+        settings |= {"auto.offset.reset": "earliest", "fetch.wait.max.ms": "100"}
+        consumer = Consumer(settings)
+        consumer.subscribe(["later"])
+        consumer.consume(1, 5)
+        for number in range(rounds):
+            producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 20})
+            first_ms = int(time.time() * 1_000) + 6_000
+            for one in range(records):
+                due_ms = first_ms + one * 1_000 // records
+                headers = [("headrace-deliver-at", str(due_ms).encode())]
+                producer.produce("later", str(due_ms), headers=headers)
+            assert producer.flush(60) == 0
+            before_s, late = cpu_s(broker.pid), list[float]()
+            while len(late) < records:
+                for message in consumer.consume(1_000, 0.01):
+                    late.append(time.time() * 1_000 - int(message.value()))
+            cuts = statistics.quantiles(late, n=1_000)
+            tell(figure="delayed", round=number, records=records, least_ms=round(min(late), 1),
+                 p50_ms=round(cuts[499], 1), p99_ms=round(cuts[989], 1),
+                 most_ms=round(max(late), 1),
+                 broker_us=round((cpu_s(broker.pid) - before_s) / records * 1e6, 1))  # fmt: skip
+        consumer.close()
+    finally:
+        broker.stop()
+
+
+# --- the engine alone ------------------------------------------------------------------------
+
+
+class Engine:
+    """One machine, with the bytes that it would store."""
+
+    def __init__(self) -> None:
+        self.machine = ShareMachine()
+        self.records: list[tuple[bytes, bytes]] = []
+        self.stored_bytes = 0
+
+    def ask(self, command: Any, now_ms: int = 1) -> Any:
+        """Decide and apply."""
+        decision = self.machine.decide(command, now_ms)
+        for record in decision.records:
+            self.machine.apply(record)
+            if isinstance(record, GroupChanged):
+                self.stored_bytes += sum(map(len, state_records.encode(record)))
+        return decision.reply
+
+
+def journal(_folder: Path, records: int, _rounds: int) -> None:
+    """Bytes of journal records a message that is acknowledged, in batches as clients do."""
+    for name, batch in (("in order", 1), ("in order", 10), ("in order", 100), ("at random", 1),
+                        ("at random", 10), ("at random", 100)):  # fmt: skip
+        engine, rng = Engine(), random.Random(1)
+        config = ShareConfig(unfinished_max=10_000)
+        engine.ask(OpenCommand("g", 0, config))
+        engine.stored_bytes = 0
+        held: list[int] = []
+        end = done = 0
+        while done < records:
+            if len(held) < 1_000:
+                got = engine.ask(AcquireCommand("g", "m", [(end, end + 999)], 1_000)).acquired
+                for first, last, _ in got:
+                    held += range(first, last + 1)
+                    end = last + 1
+                if name == "at random":
+                    rng.shuffle(held)
+            some, held = sorted(held[:batch]), held[batch:]
+            ranges = [[some[0], some[0]]]
+            for one in some[1:]:
+                if one == ranges[-1][1] + 1:
+                    ranges[-1][1] = one
+                else:
+                    ranges.append([one, one])
+            settled = [Settlement(first, last, ACCEPT) for first, last in ranges]
+            reply = engine.ask(SettleCommand("g", "m", settled, False))
+            assert not any(reply.errors), reply.errors
+            done += len(some)
+        tell(figure="journal", order=name, acknowledged_at_once=batch,
+             bytes_per_message=round(engine.stored_bytes / done, 2))  # fmt: skip
+
+
+def groups(_folder: Path, _records: int, _rounds: int) -> None:
+    """1,000 groups with 1,000,000 records in flight on one partition, in order and at random."""
+    gc.disable()  # as `serve` does, nearly: it would look at millions of objects again and again
+    for name, pattern in (("whole", 0), ("every second one", 1)):
+        gc.collect()
+        before = rss_bytes(_pid())
+        engine = Engine()
+        begun_s = time.perf_counter()
+        for number in range(1_000):
+            group = f"g{number}"
+            engine.ask(OpenCommand(group, 0, ShareConfig(unfinished_max=2_000)))
+            engine.ask(AcquireCommand(group, "m", [(0, 1_999)], 2_000 if pattern else 1_000, True))
+            if pattern:
+                settled = [Settlement(at, at, ACCEPT) for at in range(1, 2_000, 2)]
+                engine.ask(SettleCommand(group, "m", settled, False))
+        in_flight = sum(g.window.acquired_records for g in engine.machine.groups.values())
+        took_s = time.perf_counter() - begun_s
+        used = rss_bytes(_pid()) - before
+        begun_s = time.perf_counter()
+        stored = [state_records.encode(g.stored_state()) for g in engine.machine.groups.values()]
+        size = sum(len(key) + len(value) for key, value in stored)
+        for key, value in stored:
+            state_records.decode(key, value)
+        tell(figure="groups", acquired=name, groups=1_000, in_flight=in_flight,
+             mb=round(used / 1e6, 1), bytes_each=round(used / in_flight, 1),
+             seconds=round(took_s, 2), snapshot_bytes=size,
+             snapshot_and_back_s=round(time.perf_counter() - begun_s, 3))  # fmt: skip
+        del engine, stored
+
+
+def _pid() -> int:
+    return int(Path("/proc/self/stat").read_text().split()[0])
+
+
+FIGURES = {"share": share, "delayed": delayed, "journal": journal, "groups": groups}
+
+
+def main() -> None:
+    """Measure one kind."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("figure", choices=[*FIGURES])
+    parser.add_argument("--records", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    records = options.records or (DUE_AT_ONCE if options.figure == "delayed" else 300_000)
+    with tempfile.TemporaryDirectory(prefix="headrace-queues-") as folder:
+        FIGURES[options.figure](Path(folder), records, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
