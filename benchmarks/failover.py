@@ -40,6 +40,9 @@ SETTLE_S = 6.0
 """Until a broker that came back has its share again."""
 STORAGE_SETTLE_S = 2.0
 """Until clients go on that a bookie or a ZooKeeper has held up."""
+BOOKIE_SESSION_S = 12.0
+"""Until the session of a killed bookie has ended (`zkTimeout`): one that is started before waits
+for that, and gives up if it takes longer."""
 
 
 def pauses(brokers: Brokers, rounds: int, how: str) -> list[float]:
@@ -90,7 +93,8 @@ class Moves:
         moved = [part for part, leader in after.items() if leader != before[part]]
         waits = self._load.waits_s(began, moved or list(after))
         self.found.setdefault(how, []).extend(waits)
-        print(how, _percentiles(sorted(waits)), f"load {os.getloadavg()[0]:.0f}", flush=True)
+        so_far = _percentiles(sorted(self.found[how]))
+        print(how, so_far, f"load {os.getloadavg()[0]:.0f}", flush=True)
 
     def _drain(self, broker_id: int, *options: str) -> None:
         command = [sys.executable, "-m", "headrace.cli.main", "cluster", "drain", *options]
@@ -117,11 +121,12 @@ class Moves:
         """A bookie and the ensemble's leader are killed, and come back."""
         bookie = self._under.bookies[number % len(self._under.bookies)]
         self._measure("bookie killed", bookie.kill, STORAGE_SETTLE_S)
+        time.sleep(BOOKIE_SESSION_S)
         self._measure("bookie back", partial(self._back, bookie), STORAGE_SETTLE_S)
         if len(self._under.zookeepers) > 1:
             leader = next(one for one in self._under.zookeepers if _is_leader(one))
             self._measure("ZooKeeper's leader killed", leader.kill, STORAGE_SETTLE_S)
-            self._back(leader)
+            self._measure("ZooKeeper back", partial(self._back, leader), STORAGE_SETTLE_S)
 
     def close(self) -> None:
         """End the load. What was acknowledged must be there, once, in order."""
