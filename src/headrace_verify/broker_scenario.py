@@ -24,7 +24,6 @@ from headrace.coordination.groups.commands import (
 )
 from headrace.coordination.groups.config import GroupConfig
 from headrace.kafka.handlers.topics import delete_topics
-from headrace.log.reading import read
 from headrace.records.batch import PLACEMENT, read_header
 from headrace.records.codec import Record, encode_batch
 from headrace.records.identifiers import OFFSETS_TOPIC
@@ -82,7 +81,7 @@ async def read_all(node: Node, partition: PartitionLog) -> bytes:
     parts: list[bytes] = []
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
-        data = bytes(await read(partition, node.store, offset, 1 << 20))
+        data = bytes(await partition.reader.read(offset, 1 << 20))
         if not data:
             return b"".join(parts) + b" and nothing where records should be"
         parts.append(data)

@@ -17,7 +17,6 @@ from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.coordination.groups.commands import CommitCommand, OffsetToCommit
 from headrace.errors import HeadraceError
-from headrace.log.reading import offset_of_time, read
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.metadata.sqlite import IDLE_MS as METADATA_IDLE_MS
 from headrace.metadata.sqlite import SqliteMetadataStore
@@ -177,7 +176,7 @@ async def build(
             batch = make_batch(seed, partition.name, number, scale)
             base_offset = await append(node, partition, batch)
             sequence = store._commit.written_sequence
-            stored = bytes(await read(partition, store, base_offset, 1))
+            stored = bytes(await partition.reader.read(base_offset, 1))
             found = StoredBatch(stored, base_offset, sequence)
             built.batches.setdefault(partition.name, []).append(found)
         commit = OffsetToCommit("orders", 0, number)
@@ -188,7 +187,7 @@ async def build(
     # Whether a roll came by size depends on timing, and every attack needs a sealed ledger.
     await partitions[0].upkeep.roll_now()
     internal = node.topics.get("__consumer_offsets").require_log(0)
-    data = bytes(await read(internal, store, 0, 1 << 30))
+    data = bytes(await internal.reader.read(0, 1 << 30))
     sequence = store._commit.written_sequence
     built.batches[internal.name] = [StoredBatch(data, 0, sequence)]
     await asyncio.sleep(METADATA_IDLE_MS * 4 / 1000)  # until its journal is emptied, rolls over
@@ -300,7 +299,7 @@ async def _read_all(node: Node, partition: PartitionLog) -> bytes:
     parts: list[bytes] = []
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
-        data = bytes(await read(partition, node.store, offset, 1 << 20))
+        data = bytes(await partition.reader.read(offset, 1 << 20))
         if not data:
             return b"".join(parts) + b" and nothing where records should be"
         parts.append(data)
@@ -322,12 +321,12 @@ async def _cross_check(
     for batch in batches[:: max(1, len(batches) // 4)]:
         if batch.base_offset >= partition.high_watermark:
             continue
-        data = bytes(await read(partition, node.store, batch.base_offset, 1))
+        data = bytes(await partition.reader.read(batch.base_offset, 1))
         if len(batches) > 1 and data != batch.data:
             wrong.append(f"{partition.name}: offset {batch.base_offset} gives another batch")
         header = read_header(batch.data)
         if len(batches) > 1:
-            timed = await offset_of_time(partition, node.store, header.first_timestamp_ms)
+            timed = await partition.reader.offset_of_time(header.first_timestamp_ms)
             if timed.offset != batch.base_offset:
                 wrong.append(f"{partition.name}: time {header.first_timestamp_ms} gives {timed}")
     return wrong

@@ -16,7 +16,6 @@ from headrace.errors import HeadraceError, StorageUnavailable
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import PartitionLog
-from headrace.log.reading import read
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.batch import PLACEMENT, read_header
 from headrace.records.codec import Record, encode_batch
@@ -202,7 +201,7 @@ async def _load(environment: Environment) -> list[PartitionLog]:
 async def _all(store: FileLedgerStore, log: PartitionLog) -> bytes:
     parts, offset = [], 0
     while offset < log.high_watermark:
-        data = bytes(await read(log, store, offset, 1 << 20))
+        data = bytes(await log.reader.read(offset, 1 << 20))
         if not data:
             break
         parts.append(data)

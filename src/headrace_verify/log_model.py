@@ -17,7 +17,6 @@ from headrace.errors import HeadraceError, OutOfOrderSequence
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import PartitionLog
-from headrace.log.reading import offset_of_max_timestamp, offset_of_time
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, decode_batch, encode_batch
@@ -195,10 +194,10 @@ async def _times_asked(log: PartitionLog, store: FileLedgerStore, model: _Model)
     records = model.records
     for time_ms in (0, *model.rng.choices(records, k=4), max(records) + 1):
         expected = next((at for at, found in enumerate(records) if found >= time_ms), -1)
-        found = await offset_of_time(log, store, time_ms)
+        found = await log.reader.offset_of_time(time_ms)
         if found.offset != expected:
             return [f"time {time_ms} gives offset {found.offset}, and {expected} is the first"]
-    largest = await offset_of_max_timestamp(log, store)
+    largest = await log.reader.offset_of_max_timestamp()
     if largest.offset != records.index(max(records)):
         return [f"the largest time is said to be at {largest.offset}"]
     return []

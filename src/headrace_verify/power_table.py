@@ -10,7 +10,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.housekeeping import compactor
-from headrace.log.reading import read
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.records.marker import read_marker
@@ -128,7 +127,7 @@ async def _read(
     ends: list[tuple[int, int, bool]] = []
     offset = log.log_start_offset
     while offset < log.high_watermark:
-        data = bytes(await read(log, node.store, offset, 1 << 20))
+        data = bytes(await log.reader.read(offset, 1 << 20))
         for at, header in iterate_headers(data):
             offset = header.last_offset + 1
             if header.is_control:

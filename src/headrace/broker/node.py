@@ -461,7 +461,7 @@ class Node:
 
     def _shard_log(self, name: str, number: int) -> InternalPartition:
         log_ = self._coordinated(name, number)
-        return InternalPartition(log_, self.store, self.clock)
+        return InternalPartition(log_, self.clock)
 
     async def partition_ready(self, partition: PartitionLog) -> None:
         """Wait until the partition's log has been read. Raises why it cannot be."""

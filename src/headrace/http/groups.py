@@ -39,7 +39,6 @@ from headrace.http.topics import (
     shown_settings,
     tagged,
 )
-from headrace.log.reading import offset_of_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -258,7 +257,7 @@ class GroupOperations:
         log = topic.require_log(number)
         await self._node.partition_ready(log)
         if "timestamp_ms" in item:
-            found = await offset_of_time(log, self._node.store, int(item["timestamp_ms"]))
+            found = await log.reader.offset_of_time(int(item["timestamp_ms"]))
             return log.high_watermark if found.offset < 0 else found.offset
         return log.log_start_offset if item["position"] == "earliest" else log.high_watermark
 

@@ -44,7 +44,7 @@ from headrace.http.operations import (
     wants_lines,
 )
 from headrace.http.problems import Contradiction, details
-from headrace.log.reading import check_offset, fetch, offset_of_time
+from headrace.log.reading import check_offset
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
@@ -236,7 +236,7 @@ class RecordOperations:
 
     async def _start(self, log: PartitionLog, query: Json, isolation: int) -> int:
         if "timestamp_ms" in query:
-            at = await offset_of_time(log, self._node.store, query["timestamp_ms"], isolation)
+            at = await log.reader.offset_of_time(query["timestamp_ms"], isolation)
             return at.offset if at.offset >= 0 else log.visibility.bound(isolation).offset
         return int(query.get("offset", log.log_start_offset))
 
@@ -248,7 +248,7 @@ class RecordOperations:
         bytes_left = READ_BYTES_MAX
         while len(records) < records_max and bytes_left > 0:
             offset = max(offset, log.log_start_offset)
-            data = await fetch(log, self._node.store, offset, READ_BYTES, isolation)
+            data = await log.reader.fetch(offset, READ_BYTES, isolation)
             if not data.data:
                 break
             read = BatchesRead()

@@ -54,7 +54,7 @@ def make_search(node: Node) -> Search:
     def dead_letter_topics() -> set[str]:
         return node.group_configs.values("errors.deadletterqueue.topic.name")
 
-    return Search(node.store, node.topics, node.shares, node.timers, dead_letter_topics)
+    return Search(node.topics, node.shares, node.timers, dead_letter_topics)
 
 
 class SearchOperations:

@@ -45,7 +45,7 @@ class TraceOperations:
         self._node = node
         self._search = search
         self._tasks = tasks
-        self._tracer = Tracer(node.store, search, node.shares, node.timers)
+        self._tracer = Tracer(search, node.shares, node.timers)
         of_message: dict[str, Schema] = {
             "message_id": text(255, 1),
             "partition": PARTITION,

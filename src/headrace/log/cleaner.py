@@ -28,7 +28,6 @@ from headrace.errors import (
 )
 from headrace.log.aborted_index import ENTRIES_MAX, AbortedIndex
 from headrace.log.compaction import KEYS_MAX, AbortedRanges, Compaction, KeyMap, check_left
-from headrace.log.reading import load_index
 from headrace.log.segment import Segment, producers_behind
 from headrace.metadata.facts import LedgerLink
 from headrace.records.batch import HEADER_SIZE, iterate_headers, read_header
@@ -233,7 +232,7 @@ class Cleaner:
         for segment in list(self._log.segments):
             if segment.end_offset <= offset:
                 continue
-            await load_index(self._log, self._store, segment)
+            await self._log.reader.load_index(segment)
             index = segment.aborted
             if index is not None:
                 columns = zip(
@@ -261,7 +260,7 @@ class Cleaner:
         """All batches of a sealed ledger, of which CRC and place are checked."""
         if segment not in self._log.segments:  # retention was faster
             raise _Stopped
-        await load_index(self._log, self._store, segment)
+        await self._log.reader.load_index(segment)
         # Aside: what readers have had checked stays as it is.
         aside = Segment(segment.ledger, segment.base_offset, segment.leader_epoch)
         aside.end_offset, aside.index = segment.end_offset, segment.index
@@ -397,7 +396,7 @@ class Cleaner:
         new.max_timestamp_ms = new.safe_max_timestamp_ms = new.index.max_timestamp_ms
         new.first_append_ms = next((s.first_append_ms for s in group if s.first_append_ms >= 0), -1)
         for segment in group:
-            await load_index(log, store, segment)
+            await log.reader.load_index(segment)
             if segment.aborted is not None:
                 new.abort_all(_without(segment.aborted, compaction.dropped_markers))
         if not self._is_unchanged(group):

@@ -26,6 +26,7 @@ from headrace.errors import (
 )
 from headrace.log.ledger_chain import LedgerChain
 from headrace.log.producer_state import ProducerState, Retries
+from headrace.log.reading import LogReader
 from headrace.log.upkeep import Upkeep
 from headrace.log.visibility import Visibility
 from headrace.log.waiters import Waiters
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BOUNDARIES_MAX: Final = 256
-"""Places where readers stopped; more readers than that walk one index interval instead."""
 PREPARE_FRACTION: Final = 0.9
 """How full a ledger is when the next one is made."""
 
@@ -88,7 +87,6 @@ class PartitionLog:
         "_store",
         "_verifying",
         "active",
-        "boundaries",
         "config",
         "end_offset",
         "failure",
@@ -101,6 +99,7 @@ class PartitionLog:
         "name",
         "on_lost",
         "producers",
+        "reader",
         "ready",
         "retries",
         "segments",
@@ -128,8 +127,6 @@ class PartitionLog:
         self.log_start_offset = 0
         self.end_offset = 0
         self.visibility = Visibility()
-        self.boundaries: dict[int, tuple[int, int]] = {}
-        """Offset -> (ledger, position), where readers stopped: the next read goes on there."""
         self.leader_epoch = leader_epoch or 0
         self.is_loaded = False
         self.is_deleted = False
@@ -142,6 +139,7 @@ class PartitionLog:
         self.ready: Completion | None = Completion()
         self.indexes = environment.indexes
         self._store = environment.store
+        self.reader = LogReader(self, environment.store)
         self._clock = environment.clock
         self.active: Segment | None = None
         """The ledger that is written to, None while there is none."""
@@ -463,13 +461,6 @@ class PartitionLog:
         """The ledgers that take no more appends, sealed or about to be."""
         last = self.segments[-1:]
         return self.segments[:-1] + [segment for segment in last if segment.is_sealed]
-
-    def remember_boundary(self, offset: int, segment: Segment, position: int) -> None:
-        """A batch that begins at `offset`, now or later, lies at `position`."""
-        boundaries = self.boundaries
-        if len(boundaries) >= BOUNDARIES_MAX:
-            boundaries.clear()
-        boundaries[offset] = (segment.ledger, position)
 
     def segment_of(self, offset: int) -> Segment | None:
         """The segment that holds `offset`, None where nothing is (end of the log, or a hole)."""

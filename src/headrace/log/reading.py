@@ -4,7 +4,7 @@ Invariants: nothing at or after the read's bound is read: the high watermark, or
 offset where only committed transactions are wanted. A read returns whole batches as they are
 stored, at least one, the first of which holds the offset asked for (KIP-74). Batches of aborted
 transactions lie among them; `aborted_now` says whose they are. What ends in `_now` never waits for
-a disk: it returns a Miss that says what it lacks, and `fetch` loads that and tries again.
+a disk: it returns a Miss that says what it lacks, and `LogReader.fetch` loads that and tries again.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from headrace.records.batch import (
 )
 from headrace.records.codec import decode_batch
 from headrace.runtime.file_bytes import FILE_BYTES_MIN
+from headrace.storage.ledger import LocatesBytes
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.log.segment import Segment
     from headrace.runtime.file_bytes import Sendable
-    from headrace.storage.ledger import LedgerId, LedgerStore, LocatesBytes
+    from headrace.storage.ledger import LedgerId, LedgerStore
 
 WALK_BYTES: Final = 16 * 1024
 """What is read to find a batch that the sparse index does not name: a few intervals."""
+BOUNDARIES_MAX: Final = 256
+"""Places where readers stopped; more readers than that walk one index interval instead."""
 ATTEMPTS_MAX: Final = 64
 """Of `read`: each fetches what the one before lacked, so a handful does even for a torn index."""
 
@@ -98,87 +101,6 @@ def _visible_end(log: PartitionLog, segment: Segment, bound: Bound) -> int:
     return bound.position
 
 
-def _locate(log: PartitionLog, store: CachedReads, segment: Segment, bound: Bound) -> int:
-    """Where the bound lies, which begins a batch of `segment`. Raises _Missing."""
-    end = _visible_end(log, segment, log.visibility.acknowledged)
-    bound.position = _position_of(log, store, segment, bound.offset, end)
-    return bound.position
-
-
-def _position_of(
-    log: PartitionLog, store: CachedReads, segment: Segment, offset: int, end: int
-) -> int:
-    """Where the batch that holds `offset` begins in `segment`."""
-    known = log.boundaries.get(offset)
-    if known is not None and known[0] == segment.ledger:
-        return known[1]
-    position = segment.index.position_before(offset)
-    if segment.index.offset_at(position) == offset:
-        return position
-    want = WALK_BYTES
-    while position < end:
-        data = _bytes_at(store, segment, position, min(want, end - position))
-        reached = 0
-        for at, header in iterate_headers(data):
-            if header.last_offset >= offset:
-                return position + at
-            reached = at + header.size
-        if reached:
-            position += reached
-        elif want >= end - position:
-            raise segment.corrupt(position, "a batch reaches past the end")
-        else:
-            # A cut batch: take in all of it before moving on.
-            want = max(read_header(data).size, want * 2)
-    return end
-
-
-def read_now(
-    log: PartitionLog, store: CachedReads, offset: int, bytes_max: int, bound: Bound | None = None
-) -> tuple[Buffer, int] | Miss:
-    """(batches from `offset` on, the offset after them), without waiting.
-
-    About `bytes_max` bytes of whole batches, yet always at least one batch; empty at the bound,
-    which is the high watermark unless another one is given. Raises OffsetOutOfRange, DataCorrupt.
-    """
-    check_offset(log, offset)
-    bound = bound or log.visibility.acknowledged
-    if offset >= bound.offset:
-        return b"", offset
-    try:
-        found = _range_at(log, store, offset, bytes_max, bound)
-        return _whole_at(store, found.segment, found.start, found.size), found.next_offset
-    except _Missing as missing:
-        return missing.miss
-
-
-def locate_now(
-    log: PartitionLog,
-    store: CachedReads,
-    files: LocatesBytes | None,
-    offset: int,
-    bytes_max: int,
-    bound: Bound,
-) -> tuple[Sendable, int] | Miss:
-    """The batches that `read_now` returns, left in their file where they can be sent from there.
-
-    That is so for many bytes at once, of which each batch's CRC has been checked before.
-    """
-    check_offset(log, offset)
-    if offset >= bound.offset:
-        return b"", offset
-    try:
-        segment, start, size, next_offset = _range_at(log, store, offset, bytes_max, bound)
-        is_proved = segment.proved_from <= start and start + size <= segment.proved_to
-        if files is not None and size >= FILE_BYTES_MIN and is_proved:
-            located = files.locate_cached(segment.ledger, start, size)
-            if located is not None:
-                return located, next_offset
-        return _whole_at(store, segment, start, size), next_offset
-    except _Missing as missing:
-        return missing.miss
-
-
 class _Range(NamedTuple):
     segment: Segment
     start: int
@@ -187,32 +109,21 @@ class _Range(NamedTuple):
     """After the last batch."""
 
 
-def _range_at(
-    log: PartitionLog, store: CachedReads, offset: int, bytes_max: int, bound: Bound
-) -> _Range:
-    """Where the batches from `offset` on lie. Raises _Missing."""
-    at = log.segment_index(offset)
-    assert at < len(log.segments), "an offset below the high watermark has a segment"
-    segment = log.segments[at]
-    if not segment.is_index_loaded:
-        raise _Missing(Miss(segment, 0, 0))
-    end = _visible_end(log, segment, bound)
-    if end == NOT_LOCATED:
-        end = _locate(log, store, segment, bound)
-    start = _position_of(log, store, segment, offset, end)
-    limit = start + bytes_max
-    if limit >= end:
-        limit = end
-        next_offset = min(segment.end_offset, bound.offset)
-        log.remember_boundary(next_offset, segment, limit)
-    else:
-        boundary = segment.index.boundary_between(start, limit)
-        if boundary is None:
-            size, next_offset = _batch_at_position(store, segment, start, end)
-            limit = start + size
-        else:
-            limit, next_offset = boundary
-    return _Range(segment, start, limit - start, next_offset)
+def _batch_at_position(
+    store: CachedReads, segment: Segment, start: int, end: int
+) -> tuple[int, int]:
+    """(size of the batch at `start`, the offset after it).
+
+    The header alone is read, so no CRC is checked here.
+    """
+    data = store.read_cached(segment.ledger, start, HEADER_SIZE)
+    if data is None:
+        raise _Missing(Miss(segment, start, HEADER_SIZE))
+    header = read_header(data)
+    size = header.size
+    if not HEADER_SIZE <= size <= end - start:
+        raise segment.corrupt(start, f"a batch of {size} bytes cannot be")
+    return size, header.last_offset + 1
 
 
 def aborted_now(log: PartitionLog, offset: int, end_offset: int) -> list[tuple[int, int]] | Miss:
@@ -236,42 +147,12 @@ def aborted_now(log: PartitionLog, offset: int, end_offset: int) -> list[tuple[i
     return found
 
 
-def _batch_at_position(
-    store: CachedReads, segment: Segment, start: int, end: int
-) -> tuple[int, int]:
-    """(size of the batch at `start`, the offset after it).
-
-    The header alone is read, so no CRC is checked here.
-    """
-    data = store.read_cached(segment.ledger, start, HEADER_SIZE)
-    if data is None:
-        raise _Missing(Miss(segment, start, HEADER_SIZE))
-    header = read_header(data)
-    size = header.size
-    if not HEADER_SIZE <= size <= end - start:
-        raise segment.corrupt(start, f"a batch of {size} bytes cannot be")
-    return size, header.last_offset + 1
-
-
-async def load_index(log: PartitionLog, store: LedgerStore, segment: Segment) -> None:
-    """Read the index of a closed ledger, unless it is in memory. Raises what storage raises."""
-    if not segment.is_index_loaded:
-        segments = list(log.segments)
-        if segment not in segments:  # trimmed or replaced while a reader had it
-            segments = [segment]
-        at = segments.index(segment)
-        await load_index_of(segments[: at + 1], at, store)
-        if log.indexes is not None:
-            log.indexes.note(segment)
-
-
 class _Held:
     """What one read has fetched so far: it has it, whatever leaves the caches meanwhile."""
 
-    __slots__ = ("_held", "_log", "_store")
+    __slots__ = ("_held", "_store")
 
-    def __init__(self, log: PartitionLog, store: LedgerStore) -> None:
-        self._log = log
+    def __init__(self, store: LedgerStore) -> None:
         self._store = store
         self._held: dict[tuple[LedgerId, int], Buffer] = {}
 
@@ -282,11 +163,8 @@ class _Held:
             return memoryview(data)[:size]
         return self._store.read_cached(ledger, position, size)
 
-    async def fetch(self, miss: Miss) -> None:
-        """Wait for what a read lacked."""
-        if miss.size == 0:
-            await load_index(self._log, self._store, miss.segment)
-            return
+    async def take_in(self, miss: Miss) -> None:
+        """Wait for the bytes that a read lacked."""
         ledger, position = miss.segment.ledger, miss.position
         self._held[ledger, position] = await self._store.read(ledger, position, miss.size)
 
@@ -299,46 +177,6 @@ class Fetched(NamedTuple):
     """(first offset, producer id) by offset; None where all transactions are wanted."""
 
 
-async def fetch(
-    log: PartitionLog, store: LedgerStore, offset: int, bytes_max: int, isolation: int
-) -> Fetched:
-    """Like `read_now`, waiting for the disk where it must. Raises StorageUnavailable besides."""
-    held = _Held(log, store)
-    for _ in range(ATTEMPTS_MAX):
-        found = read_now(log, held, offset, bytes_max, log.visibility.bound(isolation))
-        if not isinstance(found, Miss):
-            data, next_offset = found
-            if isolation == READ_UNCOMMITTED:
-                return Fetched(data)
-            return Fetched(data, await _aborted(log, store, offset, next_offset))
-        await held.fetch(found)
-    raise StorageUnavailable(f"{log.name}: offset {offset} cannot be read from the disk now")
-
-
-async def _aborted(
-    log: PartitionLog, store: LedgerStore, offset: int, end_offset: int
-) -> list[tuple[int, int]]:
-    """As `aborted_now`; each index is used in the turn in which it is read, since it may be evicted
-    for the next one's sake."""
-    found: list[tuple[int, int]] = []
-    for segment in log.segments[log.segment_index(offset) :]:
-        await load_index(log, store, segment)
-        if segment.aborted is not None:
-            found += segment.aborted.find(offset, end_offset)
-        if segment.first_open_offset >= end_offset:
-            break
-    found.sort()
-    return found
-
-
-async def read(log: PartitionLog, store: LedgerStore, offset: int, bytes_max: int) -> Buffer:
-    """The acknowledged batches from `offset` on; see `fetch`."""
-    return (await fetch(log, store, offset, bytes_max, READ_UNCOMMITTED)).data
-
-
-# --- by time ---------------------------------------------------------------------------------
-
-
 class TimedOffset(NamedTuple):
     """An offset and the timestamp of its record; (-1, -1) where there is none."""
 
@@ -349,53 +187,237 @@ class TimedOffset(NamedTuple):
 NO_OFFSET: Final = TimedOffset(-1, -1)
 
 
-async def _batch_at(
-    log: PartitionLog, store: LedgerStore, offset: int
-) -> tuple[Buffer, BatchHeader]:
-    data = await read(log, store, offset, 1)
-    return data, read_header(data)
+class LogReader:
+    """Reads the log of one partition from the ledgers of its store."""
 
+    __slots__ = ("_boundaries", "_files", "_is_files_known", "_log", "_store")
 
-async def offset_of_time(
-    log: PartitionLog,
-    store: LedgerStore,
-    timestamp_ms: int,
-    isolation: int = READ_UNCOMMITTED,
-) -> TimedOffset:
-    """The first record with a timestamp >= `timestamp_ms` (ListOffsets by time).
+    def __init__(self, log: PartitionLog, store: LedgerStore) -> None:
+        self._log = log
+        self._store = store
+        self._files: LocatesBytes | None = None
+        self._is_files_known = False
+        self._boundaries: dict[int, tuple[int, int]] = {}
+        """Offset -> (ledger, position), where readers stopped: the next read goes on there."""
 
-    With READ_COMMITTED, one at or after the last stable offset does not count.
-    """
-    for segment in list(log.segments):
-        if segment.max_timestamp_ms < timestamp_ms or segment.end_offset <= log.log_start_offset:
-            continue
-        await load_index(log, store, segment)
-        position = segment.index.position_of_time(timestamp_ms)
-        if position is None:
-            continue
-        offset = segment.index.offset_at(position)
-        assert offset is not None, "an index entry names its batch"
-        offset = max(offset, log.log_start_offset)
-        while offset < min(segment.end_offset, log.visibility.bound(isolation).offset):
-            data, header = await _batch_at(log, store, offset)
-            if header.max_timestamp_ms >= timestamp_ms:
-                for record in decode_batch(data):
-                    if record.timestamp_ms >= timestamp_ms and (
-                        record.offset >= log.log_start_offset
-                    ):
-                        return TimedOffset(record.timestamp_ms, record.offset)
-            offset = header.last_offset + 1
-            # One batch or two, as a rule; a whole ledger where headers lie about their records.
-            await asyncio.sleep(0)
-    return NO_OFFSET
+    def _locate(self, cached: CachedReads, segment: Segment, bound: Bound) -> int:
+        """Where the bound lies, which begins a batch of `segment`. Raises _Missing."""
+        log = self._log
+        end = _visible_end(log, segment, log.visibility.acknowledged)
+        bound.position = self._position_of(cached, segment, bound.offset, end)
+        return bound.position
 
+    def _position_of(self, cached: CachedReads, segment: Segment, offset: int, end: int) -> int:
+        """Where the batch that holds `offset` begins in `segment`."""
+        known = self._boundaries.get(offset)
+        if known is not None and known[0] == segment.ledger:
+            return known[1]
+        position = segment.index.position_before(offset)
+        if segment.index.offset_at(position) == offset:
+            return position
+        want = WALK_BYTES
+        while position < end:
+            data = _bytes_at(cached, segment, position, min(want, end - position))
+            reached = 0
+            for at, header in iterate_headers(data):
+                if header.last_offset >= offset:
+                    return position + at
+                reached = at + header.size
+            if reached:
+                position += reached
+            elif want >= end - position:
+                raise segment.corrupt(position, "a batch reaches past the end")
+            else:
+                # A cut batch: take in all of it before moving on.
+                want = max(read_header(data).size, want * 2)
+        return end
 
-async def offset_of_max_timestamp(
-    log: PartitionLog, store: LedgerStore, isolation: int = READ_UNCOMMITTED
-) -> TimedOffset:
-    """The first record that has the largest timestamp of all (KIP-734)."""
-    largest = max((segment.max_timestamp_ms for segment in log.segments), default=-1)
-    return await offset_of_time(log, store, largest, isolation) if largest >= 0 else NO_OFFSET
+    def read_now(
+        self, offset: int, bytes_max: int, bound: Bound | None = None
+    ) -> tuple[Buffer, int] | Miss:
+        """(batches from `offset` on, the offset after them), without waiting.
+
+        About `bytes_max` bytes of whole batches, yet always at least one batch; empty at the bound,
+        which is the high watermark unless another one is given. Raises OffsetOutOfRange and
+        DataCorrupt.
+        """
+        bound = bound or self._log.visibility.acknowledged
+        return self._read_now(self._store, offset, bytes_max, bound)
+
+    def _read_now(
+        self, cached: CachedReads, offset: int, bytes_max: int, bound: Bound
+    ) -> tuple[Buffer, int] | Miss:
+        check_offset(self._log, offset)
+        if offset >= bound.offset:
+            return b"", offset
+        try:
+            found = self._range_at(cached, offset, bytes_max, bound)
+            return _whole_at(cached, found.segment, found.start, found.size), found.next_offset
+        except _Missing as missing:
+            return missing.miss
+
+    def locate_now(self, offset: int, bytes_max: int, bound: Bound) -> tuple[Sendable, int] | Miss:
+        """The batches that `read_now` returns, left in their file if they can be sent from there.
+
+        That is so for many bytes at once, of which each batch's CRC has been checked before.
+        """
+        check_offset(self._log, offset)
+        if offset >= bound.offset:
+            return b"", offset
+        try:
+            segment, start, size, next_offset = self._range_at(
+                self._store, offset, bytes_max, bound
+            )
+            is_proved = segment.proved_from <= start and start + size <= segment.proved_to
+            if size >= FILE_BYTES_MIN and is_proved:
+                files = self._files if self._is_files_known else self._find_files()
+                if files is not None:
+                    located = files.locate_cached(segment.ledger, start, size)
+                    if located is not None:
+                        return located, next_offset
+            return _whole_at(self._store, segment, start, size), next_offset
+        except _Missing as missing:
+            return missing.miss
+
+    def _find_files(self) -> LocatesBytes | None:
+        """Whether the store has files to send from: asked once, when a read is large enough for it.
+
+        The check of a Protocol takes 5 us, too long for each read and for each log of a start.
+        """
+        self._is_files_known = True
+        self._files = self._store if isinstance(self._store, LocatesBytes) else None
+        return self._files
+
+    def _range_at(self, cached: CachedReads, offset: int, bytes_max: int, bound: Bound) -> _Range:
+        """Where the batches from `offset` on lie. Raises _Missing."""
+        log = self._log
+        at = log.segment_index(offset)
+        assert at < len(log.segments), "an offset below the high watermark has a segment"
+        segment = log.segments[at]
+        if not segment.is_index_loaded:
+            raise _Missing(Miss(segment, 0, 0))
+        end = _visible_end(log, segment, bound)
+        if end == NOT_LOCATED:
+            end = self._locate(cached, segment, bound)
+        start = self._position_of(cached, segment, offset, end)
+        limit = start + bytes_max
+        if limit >= end:
+            limit = end
+            next_offset = min(segment.end_offset, bound.offset)
+            self._remember(next_offset, segment, limit)
+        else:
+            boundary = segment.index.boundary_between(start, limit)
+            if boundary is None:
+                size, next_offset = _batch_at_position(cached, segment, start, end)
+                limit = start + size
+            else:
+                limit, next_offset = boundary
+        return _Range(segment, start, limit - start, next_offset)
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        """A batch that begins at `offset`, now or later, lies at `position`."""
+        boundaries = self._boundaries
+        if len(boundaries) >= BOUNDARIES_MAX:
+            boundaries.clear()
+        boundaries[offset] = (segment.ledger, position)
+
+    async def load_index(self, segment: Segment) -> None:
+        """Read the index of a closed ledger, unless it is in memory. Raises what storage raises."""
+        log = self._log
+        if not segment.is_index_loaded:
+            segments = list(log.segments)
+            if segment not in segments:  # trimmed or replaced while a reader had it
+                segments = [segment]
+            at = segments.index(segment)
+            await load_index_of(segments[: at + 1], at, self._store)
+            if log.indexes is not None:
+                log.indexes.note(segment)
+
+    async def _take_in(self, held: _Held, miss: Miss) -> None:
+        if miss.size == 0:
+            await self.load_index(miss.segment)
+        else:
+            await held.take_in(miss)
+
+    async def fetch(self, offset: int, bytes_max: int, isolation: int) -> Fetched:
+        """Like `read_now`, but wait for the disk if needed. Also raises StorageUnavailable."""
+        log = self._log
+        held = _Held(self._store)
+        for _ in range(ATTEMPTS_MAX):
+            found = self._read_now(held, offset, bytes_max, log.visibility.bound(isolation))
+            if not isinstance(found, Miss):
+                data, next_offset = found
+                if isolation == READ_UNCOMMITTED:
+                    return Fetched(data)
+                return Fetched(data, await self._aborted(offset, next_offset))
+            await self._take_in(held, found)
+        raise StorageUnavailable(f"{log.name}: offset {offset} cannot be read from the disk now")
+
+    async def _aborted(self, offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """As `aborted_now`.
+
+        Each index is used in the turn in which it is read, since it may be evicted for the next.
+        """
+        log = self._log
+        found: list[tuple[int, int]] = []
+        for segment in log.segments[log.segment_index(offset) :]:
+            await self.load_index(segment)
+            if segment.aborted is not None:
+                found += segment.aborted.find(offset, end_offset)
+            if segment.first_open_offset >= end_offset:
+                break
+        found.sort()
+        return found
+
+    async def read(self, offset: int, bytes_max: int) -> Buffer:
+        """The acknowledged batches from `offset` on; see `fetch`."""
+        return (await self.fetch(offset, bytes_max, READ_UNCOMMITTED)).data
+
+    async def _batch_at(self, offset: int) -> tuple[Buffer, BatchHeader]:
+        data = await self.read(offset, 1)
+        return data, read_header(data)
+
+    async def offset_of_time(
+        self,
+        timestamp_ms: int,
+        isolation: int = READ_UNCOMMITTED,
+    ) -> TimedOffset:
+        """The first record with a timestamp >= `timestamp_ms` (ListOffsets by time).
+
+        With READ_COMMITTED, one at or after the last stable offset does not count.
+        """
+        log = self._log
+        for segment in list(log.segments):
+            if (
+                segment.max_timestamp_ms < timestamp_ms
+                or segment.end_offset <= log.log_start_offset
+            ):
+                continue
+            await self.load_index(segment)
+            position = segment.index.position_of_time(timestamp_ms)
+            if position is None:
+                continue
+            offset = segment.index.offset_at(position)
+            assert offset is not None, "an index entry names its batch"
+            offset = max(offset, log.log_start_offset)
+            while offset < min(segment.end_offset, log.visibility.bound(isolation).offset):
+                data, header = await self._batch_at(offset)
+                if header.max_timestamp_ms >= timestamp_ms:
+                    for record in decode_batch(data):
+                        if record.timestamp_ms >= timestamp_ms and (
+                            record.offset >= log.log_start_offset
+                        ):
+                            return TimedOffset(record.timestamp_ms, record.offset)
+                offset = header.last_offset + 1
+                # One batch or two, as a rule; a whole ledger where headers lie about their records.
+                await asyncio.sleep(0)
+        return NO_OFFSET
+
+    async def offset_of_max_timestamp(self, isolation: int = READ_UNCOMMITTED) -> TimedOffset:
+        """The first record that has the largest timestamp of all (KIP-734)."""
+        log = self._log
+        largest = max((segment.max_timestamp_ms for segment in log.segments), default=-1)
+        return await self.offset_of_time(largest, isolation) if largest >= 0 else NO_OFFSET
 
 
 # --- by leader epoch -------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.coordination.groups.commands import FetchOffsetsCommand, ListGroupsCommand
 from headrace.errors import HeadraceError
-from headrace.log.reading import offset_of_time
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.storage.files import FileLedgerStore
@@ -131,7 +130,7 @@ async def _times(node: Node, partition: Any, data: bytes) -> list[list[int]]:
     """[time, offset it leads to] for the first record of each batch."""
     found = []
     for _at, header in batches_in(data):
-        answer = await offset_of_time(partition, node.store, header.first_timestamp_ms)
+        answer = await partition.reader.offset_of_time(header.first_timestamp_ms)
         found.append([header.first_timestamp_ms, answer.offset])
     return found
 

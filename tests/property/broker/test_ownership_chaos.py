@@ -14,7 +14,6 @@ import pytest
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.errors import HeadraceError, MetadataUnavailable
-from headrace.log.reading import read
 from headrace.metadata.facts import PinFact, pin_key
 from headrace.metadata.load_facts import MOVES, MovedPartition, MovesFact
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
@@ -218,7 +217,7 @@ class Chaos:
                     found: list[tuple[int, bytes]] = []
                     offset = log.log_start_offset
                     while offset < log.high_watermark:
-                        data = await read(log, node.store, offset, 1 << 20)
+                        data = await log.reader.read(offset, 1 << 20)
                         for record in iterate_records(data):
                             found.append((record.offset, record.value))
                             offset = record.offset + 1

@@ -16,7 +16,6 @@ from headrace.log.cleaner import Cleaner
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import PartitionLog
-from headrace.log.reading import fetch, offset_of_time
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.batch import check_batch, iterate_headers
@@ -197,7 +196,7 @@ class Bench:
         found: dict[int, tuple[bytes, bytes | None]] = {}
         end = self.log.visibility.last_stable_offset
         while offset < end:
-            data, aborted = await fetch(self.log, self.store, offset, bytes_max, READ_COMMITTED)
+            data, aborted = await self.log.reader.fetch(offset, bytes_max, READ_COMMITTED)
             waiting, cut = list(aborted or ()), set()
             assert len(data), f"nothing at {offset}, before {end}"
             for at, header in iterate_headers(bytes(data)):
@@ -243,7 +242,7 @@ class Bench:
         """A transaction of which records are left has its marker, or is open."""
         offset, unmarked = 0, set()
         while offset < self.log.high_watermark:
-            data = (await fetch(self.log, self.store, offset, 1_000, READ_UNCOMMITTED)).data
+            data = (await self.log.reader.fetch(offset, 1_000, READ_UNCOMMITTED)).data
             for _, header in iterate_headers(bytes(data)):
                 if header.is_control:
                     unmarked.discard(header.producer_id)
@@ -287,8 +286,8 @@ async def run(seed: int, steps: int = 60) -> Bench:
             await bench.round()
             await bench.check()
         await bench.check_producers()
-        await offset_of_time(bench.log, bench.store, bench.clock.ms - 100)
-        whole = await fetch(bench.log, bench.store, 0, 10**9, READ_UNCOMMITTED)
+        await bench.log.reader.offset_of_time(bench.clock.ms - 100)
+        whole = await bench.log.reader.fetch(0, 10**9, READ_UNCOMMITTED)
         assert whole.data is not None
         await bench.restart()
         await bench.check()

@@ -20,7 +20,6 @@ from headrace.broker.services.appends import Appends, Placed
 from headrace.errors import HeadraceError
 from headrace.log.log_config import LogConfig
 from headrace.log.named_sequences import NamedSequences
-from headrace.log.reading import read
 from headrace.records.attributes import NamedSequence
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch, iterate_records
@@ -115,7 +114,7 @@ class _World:
         found: list[tuple[str, int]] = []
         offset = log.log_start_offset
         while offset < log.high_watermark:
-            data = bytes(await read(log, self.rig.store, offset, 1_000_000))
+            data = bytes(await log.reader.read(offset, 1_000_000))
             found += [_named(record) for record in iterate_records(data)]
             offset = check_batch_end(data)
         assert len(found) == len(set(found)), "a sequence was stored twice"

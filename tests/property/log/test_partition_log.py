@@ -14,7 +14,6 @@ from headrace.errors import HeadraceError, OffsetOutOfRange, OutOfOrderSequence,
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import PartitionLog
-from headrace.log.reading import offset_of_time, read
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, decode_batch, encode_batch
@@ -142,7 +141,7 @@ class Bench:
         assert log.high_watermark == model.end
         seen, offset = [], model.start
         while offset < log.high_watermark:
-            data = await read(log, self.store, offset, 300)
+            data = await log.reader.read(offset, 300)
             headers = [header for _at, header in iterate_headers(data)]
             assert headers[0].base_offset <= offset <= headers[0].last_offset
             at = 0
@@ -235,7 +234,7 @@ async def _run(segment_bytes: int, operations: list[tuple[str, int, int]]) -> No
 async def _check_times(bench: Bench) -> None:
     kept = [(o, ts) for o, _v, ts in bench.model.records if o >= bench.model.start]
     for probe in {ts for _o, ts in kept[:: max(1, len(kept) // 5)]}:
-        found = await offset_of_time(bench.log, bench.store, probe)
+        found = await bench.log.reader.offset_of_time(probe)
         assert found.offset == min(o for o, ts in kept if ts >= probe)
 
 
@@ -254,8 +253,8 @@ def test_an_offset_outside_the_log_is_refused() -> None:
         await bench.append_acknowledged(batch, values)
         for offset in (-1, 4):
             with pytest.raises(OffsetOutOfRange):
-                await read(bench.log, bench.store, offset, 100)
-        assert not len(await read(bench.log, bench.store, 3, 100))
+                await bench.log.reader.read(offset, 100)
+        assert not len(await bench.log.reader.read(3, 100))
 
     asyncio.run(scenario())
 

@@ -18,7 +18,6 @@ from tests.unit.log.log_rig import NOW_MS, Rig, rig, settle
 from headrace.errors import HeadraceError, NotOwner, StorageUnavailable
 from headrace.log.log_config import LogConfig
 from headrace.log.producer_state import DUPLICATES_KEPT
-from headrace.log.reading import read
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, encode_batch
 
@@ -101,7 +100,7 @@ class Player:
         found: list[tuple[int, int]] = []
         offset, log = 0, self.owner.log
         while offset < log.high_watermark:
-            for _, header in iterate_headers(await read(log, self.owner.store, offset, 1)):
+            for _, header in iterate_headers(await log.reader.read(offset, 1)):
                 found.append((header.producer_id, header.base_sequence))
                 offset = header.last_offset + 1
         return found

@@ -25,7 +25,6 @@ from headrace.log.environment import Environment
 from headrace.log.ledger_chain import LedgerChain
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import PartitionLog
-from headrace.log.reading import read
 from headrace.metadata.facts import PartitionFact, TopicFact, partition_key, topic_key
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.store import ABSENT, ANY
@@ -135,7 +134,7 @@ class Owner:
         found: dict[str, str] = {}
         offset = self.log.log_start_offset
         while offset < self.log.high_watermark:
-            data = bytes(await read(self.log, self.environment.store, offset, 1 << 20))
+            data = bytes(await self.log.reader.read(offset, 1 << 20))
             for at, header in iterate_headers(data):
                 for record in decode_batch(data, at):
                     key = record.key.decode()

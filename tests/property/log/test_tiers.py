@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.errors import HeadraceError
-from headrace.log.reading import read
 from headrace.log.tiering import local_start_offset
 from headrace.metadata.facts import PARTITIONS, PartitionFact
 from headrace.metadata.memory import MemoryMetadataStore
@@ -179,7 +178,7 @@ class World:
         found: list[tuple[int, bytes]] = []
         offset = log.log_start_offset
         while offset < log.high_watermark:
-            data = await read(log, self.tier, offset, 300)
+            data = await log.reader.read(offset, 300)
             for record in decode_batch_run(data):
                 if record.offset >= offset:
                     found.append((record.offset, record.value))

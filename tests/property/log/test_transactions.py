@@ -25,7 +25,6 @@ from headrace.log import segment
 from headrace.log.aborted_index import AbortedIndex
 from headrace.log.log_config import LogConfig
 from headrace.log.producer_state import ProducerState
-from headrace.log.reading import fetch
 from headrace.log.segment import Segment
 from headrace.log.visibility import READ_COMMITTED, Visibility
 from headrace.records.batch import iterate_headers
@@ -276,7 +275,7 @@ class Run:
         log = self.bench.log
         size = self.rng.choice((1, 500, 1 << 20))
         while offset < log.visibility.last_stable_offset:
-            found = await fetch(log, self.bench.store, offset, size, READ_COMMITTED)
+            found = await log.reader.fetch(offset, size, READ_COMMITTED)
             headers = [header for _at, header in iterate_headers(found.data)]
             end = headers[-1].last_offset + 1
             if self.model.start == 0:  # later, some may be known by their first record that is left

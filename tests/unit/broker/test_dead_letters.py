@@ -20,7 +20,6 @@ from tests.unit.kafka.face_rig import batch, broker
 from headrace.broker.shares.dead_letters import DeadLetters, Origin
 from headrace.coordination.shares.commands import REJECT, DeadLetter, Settlement
 from headrace.http.metrics import Metrics
-from headrace.log.reading import read
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, assemble_batch, encode_batch, iterate_records
 from headrace.records.compression import GZIP
@@ -71,7 +70,7 @@ class Copying:
 
 async def copies(rig):
     dead = rig.node.topics.get(DEAD).partitions[0]
-    return list(iterate_records(await read(dead, rig.store, 0, 10_000_000)))
+    return list(iterate_records(await dead.reader.read(0, 10_000_000)))
 
 
 def in_a_loop(test):
@@ -95,7 +94,7 @@ async def test_a_letter_whose_last_records_were_compacted_away_ends():
         log = topic.partitions[0]
         log.end_offset = 5  # as compaction leaves a log: offsets 1 to 4 hold nothing
         await append(topic, batch(b"next"))
-        data = bytes(await read(log, rig.store, 0, 10_000))
+        data = bytes(await log.reader.read(0, 10_000))
         assert [record.offset for record in iterate_records(data)] == [0, 5]
         copying = Copying(rig, topic)
         await copying.copy(letter(0, 3))

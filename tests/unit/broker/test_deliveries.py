@@ -20,7 +20,6 @@ from headrace.broker.timers import deliveries
 from headrace.coordination.timers.commands import Deliver
 from headrace.coordination.timers.schedule import Entry
 from headrace.errors import NotOwner
-from headrace.log.reading import read
 from headrace.records.codec import iterate_records
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ def test_a_record_delivered_late_has_the_time_of_its_delivery_for_retention():
             await add(node, [b"late"], before_ms - YEAR_MS)
             await until_delivered(node, 1)
             log = node.topics.get("t").require_log(0)
-            (record,) = iterate_records(await read(log, node.store, 0, 1_000))
+            (record,) = iterate_records(await log.reader.read(0, 1_000))
             assert record.timestamp_ms >= before_ms
 
     asyncio.run(scenario())

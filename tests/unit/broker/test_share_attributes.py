@@ -19,7 +19,6 @@ from tests.unit.kafka.face_rig import broker
 
 from headrace.coordination.shares.commands import RELEASE, Settlement
 from headrace.errors import ConfigInvalid
-from headrace.log.reading import read
 from headrace.records.codec import Record, encode_batch, iterate_records
 
 ON = {"headrace.message.attributes": "true"}
@@ -112,7 +111,7 @@ async def test_records_that_are_older_than_the_topics_limit_become_dead_letters(
             while (await rig.node.shares.describe(topic, 0))[0].start != 1:
                 await asyncio.sleep(0.001)
         dead = rig.node.topics.get("jobs.dead").partitions[0]
-        (copy,) = iterate_records(await read(dead, rig.store, 0, 10_000))
+        (copy,) = iterate_records(await dead.reader.read(0, 10_000))
         assert copy.value == b"old"
         assert dict(copy.headers)["__dlq.errors.message"] == b"expired"
 

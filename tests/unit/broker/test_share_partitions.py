@@ -12,7 +12,6 @@ from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, Settlement
 from headrace.errors import RecordStateInvalid, TopicUnknown
-from headrace.log.reading import read
 from headrace.metadata.facts import partitions_prefix
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch, iterate_records
@@ -229,7 +228,7 @@ async def test_what_is_given_up_is_copied_with_its_origin_before_it_is_finished(
             while (await rig.node.shares.describe(topic, 0))[0].start != 2:
                 await asyncio.sleep(0.001)
         dead = rig.node.topics.get("jobs.dead").partitions[0]
-        (record,) = iterate_records(await read(dead, rig.store, 0, 10_000))
+        (record,) = iterate_records(await dead.reader.read(0, 10_000))
         assert record.value == b"bad"
         headers = dict(record.headers)
         assert headers.pop("headrace-producer").startswith(b"dead-letter/")

@@ -36,7 +36,6 @@ from headrace.errors import (
     StorageUnavailable,
     TopicUnknown,
 )
-from headrace.log.reading import read
 from headrace.log.upkeep import Upkeep
 from headrace.metadata.facts import (
     OWNERS,
@@ -163,7 +162,7 @@ class Cluster:
                 found: list[bytes] = []
                 offset = log.log_start_offset
                 while offset < log.high_watermark:
-                    for record in iterate_records(await read(log, node.store, offset, 1 << 20)):
+                    for record in iterate_records(await log.reader.read(offset, 1 << 20)):
                         assert record.offset == offset, "offsets are dense"
                         found.append(record.value)
                         offset += 1

@@ -15,7 +15,6 @@ from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
 from headrace.broker.node import Node
 from headrace.broker.topics.topic_config import check_tiering
 from headrace.errors import ConfigInvalid, StorageUnavailable
-from headrace.log.reading import read
 from headrace.log.tiering import (
     first_pending_offset,
     last_offloaded_offset,
@@ -213,7 +212,7 @@ def test_turned_off_what_is_offloaded_stays_readable_and_nothing_more_goes():
             await b.node.tiering.round()
             assert last_offloaded_offset(b.log) == 8
             assert first_pending_offset(b.log) == -1
-            assert len(await read(b.log, b.tier, 0, 10_000)) > 0
+            assert len(await b.log.reader.read(0, 10_000)) > 0
 
     asyncio.run(main())
 
@@ -233,7 +232,7 @@ def test_while_storage_is_away_nothing_is_lost_one_line_is_logged_and_then_all_g
             assert figures.is_away
             assert figures.pending_ledgers == 3
             assert len([line for line in caplog.messages if "away" in line]) == 1
-            assert len(await read(b.log, b.tier, 0, 10_000)) > 0
+            assert len(await b.log.reader.read(0, 10_000)) > 0
             b.storage.is_away = False
             for _ in range(2):
                 await b.node.tiering.round()
@@ -244,7 +243,7 @@ def test_while_storage_is_away_nothing_is_lost_one_line_is_logged_and_then_all_g
             assert len([line for line in caplog.messages if "is back" in line]) == 1
             b.storage.is_away = True
             with pytest.raises(StorageUnavailable):
-                await read(b.log, b.tier, 0, 10_000)
+                await b.log.reader.read(0, 10_000)
             await b.append(b"and appends go on")
 
     asyncio.run(main())
@@ -260,7 +259,7 @@ def test_a_copy_that_somebody_removed_is_made_anew_before_the_local_one_goes():
             assert await b.objects() == set()
             await b.node.tiering.round()
             assert local_start_offset(b.log) == 6
-            assert len(await read(b.log, b.tier, 0, 10_000)) > 0
+            assert len(await b.log.reader.read(0, 10_000)) > 0
 
     asyncio.run(main())
 
@@ -324,7 +323,7 @@ def test_over_shared_storage_a_dropped_ledger_is_left_to_the_sweep_of_ledgers():
             await sweep.sweep()
             here = {info.ledger for info in b.inner.list()}
             assert here == {segment.ledger for segment in b.log.segments if segment.is_local}
-            assert len(await read(b.log, b.tier, 0, 10_000)) > 0
+            assert len(await b.log.reader.read(0, 10_000)) > 0
 
     asyncio.run(main())
 
@@ -359,7 +358,7 @@ def test_a_deleted_topic_takes_its_objects_along_also_where_its_log_was_never_re
 async def table(made: Bench) -> dict[bytes, bytes]:
     found, offset = {}, made.log.log_start_offset
     while offset < made.log.high_watermark:
-        data = bytes(await read(made.log, made.tier, offset, 1))
+        data = bytes(await made.log.reader.read(offset, 1))
         for at, header in iterate_headers(data):
             found |= {record.key: record.value for record in decode_batch(data, at)}
             offset = header.last_offset + 1

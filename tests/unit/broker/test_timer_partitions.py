@@ -13,7 +13,6 @@ from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, Delay
 from headrace.broker.timers import timer_space
 from headrace.broker.timers.listing import LISTED_BYTES_MAX
 from headrace.coordination.timers.schedule import Entry
-from headrace.log.reading import read
 from headrace.metadata.memory import MemoryMetadata
 from headrace.records.codec import Record, iterate_records
 from headrace.runtime.clock import SystemClock
@@ -41,7 +40,7 @@ async def delivered(node):
     await log.wait_loaded()
     found, offset = [], 0
     while offset < log.high_watermark:
-        records = list(iterate_records(await read(log, node.store, offset, 1_000_000)))
+        records = list(iterate_records(await log.reader.read(offset, 1_000_000)))
         found += [record.value for record in records]
         offset = records[-1].offset + 1
     return found

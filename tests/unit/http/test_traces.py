@@ -128,7 +128,7 @@ async def test_a_trace_ends_reading_a_journal_after_its_time_and_says_so(web: We
         await settle(web, nack=[await receive(web)])
     node, failed = web.node, [("delivery_failed", number) for number in (1, 2, 3)]
     topic = node.topics.get("orders")
-    tracer = Tracer(node.store, make_search(node), node.shares, node.timers)
+    tracer = Tracer(make_search(node), node.shares, node.timers)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delivery_history, "READ_BYTES", 1)
         assert steps(await trace(web, message_id="id-1"))[1:4] == failed

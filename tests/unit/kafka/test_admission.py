@@ -19,7 +19,6 @@ from headrace.kafka.wire.primitives import ELEMENTS_MAX, FrameInvalid
 from headrace.kafka.wire.produce import read_produce
 from headrace.kafka.wire.schema import read_request
 from headrace.log.log_config import LogConfig
-from headrace.log.reading import read
 from headrace.records.batch import BatchHeader, check_batch, read_header
 from headrace.records.codec import (
     Record,
@@ -127,7 +126,7 @@ async def _scenario_of_order(rig: Rig, configs: Mapping[str, str]) -> None:
         await asyncio.sleep(0.01)
     assert [_code(answer) for answer in client.answers()] == [NONE] * 6
     log = rig.node.topics.get("t").partitions[0]
-    stored = bytes(await read(log, rig.store, 0, 100_000_000))
+    stored = bytes(await log.reader.read(0, 100_000_000))
     assert [record.value[:1] for record in iterate_records(stored)] == [
         b"%d" % number for number in range(6)
     ]

@@ -22,7 +22,6 @@ from headrace.kafka.error_codes import (
     NONE,
     NOT_LEADER_OR_FOLLOWER,
 )
-from headrace.log.reading import read
 from headrace.records.codec import Headers, Record, encode_batch, iterate_records
 from headrace.records.compression import LZ4
 from headrace.runtime.completion import Completion
@@ -71,7 +70,7 @@ async def _ask(rig: Rig, records: bytes) -> Any:
 
 async def _stored(rig: Rig) -> list[tuple[int, bytes | None]]:
     log = rig.node.topics.get("t").partitions[0]
-    data = bytes(await read(log, rig.store, 0, 1_000_000))
+    data = bytes(await log.reader.read(0, 1_000_000))
     return [(record.offset, record.value) for record in iterate_records(data)]
 
 
@@ -230,7 +229,7 @@ def test_a_topic_without_attributes_stores_a_batch_byte_for_byte():
             batch = _batch({b"a": LATER, b"b": [("headrace-priority", b"\xff")]})
             assert (await _ask(rig, batch)).error_code == NONE
             log = rig.node.topics.get("t").partitions[0]
-            assert bytes(await read(log, rig.store, 0, 1_000_000))[16:] == batch[16:]
+            assert bytes(await log.reader.read(0, 1_000_000))[16:] == batch[16:]
             await rig.node.topics.change_configs(rig.node.topics.get("t"), lambda _: ON)
             refused = await _ask(rig, batch)
             assert refused.error_code == INVALID_RECORD

@@ -10,7 +10,6 @@ from face_rig import Rig, broker
 
 from headrace.kafka import apis
 from headrace.kafka.error_codes import INVALID_RECORD, NONE
-from headrace.log.reading import read
 from headrace.records.codec import Headers, Record, encode_batch, iterate_records, mark_named
 from headrace.records.compression import GZIP
 
@@ -40,7 +39,7 @@ async def _ask(rig: Rig, records: bytes, **request: Any) -> Any:
 
 async def _stored(rig: Rig) -> list[tuple[int, bytes | None]]:
     log = rig.node.topics.get("t").partitions[0]
-    data = bytes(await read(log, rig.store, 0, 1_000_000))
+    data = bytes(await log.reader.read(0, 1_000_000))
     return [(record.offset, record.value) for record in iterate_records(data)]
 
 

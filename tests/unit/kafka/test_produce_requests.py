@@ -10,7 +10,6 @@ from face_rig import Rig, batch, broker
 
 from headrace.kafka import apis
 from headrace.kafka.error_codes import INVALID_RECORD, INVALID_REQUIRED_ACKS, NONE
-from headrace.log.reading import read
 from headrace.records.batch import HEADER_SIZE, read_header
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.records.compression import ZSTD, decompress
@@ -106,7 +105,7 @@ def test_another_codec_changes_nothing_but_the_codec() -> None:
             sent = _with_crc(sent)
             assert await _produce(rig, sent) == NONE
             log = rig.node.topics.get("t").partitions[0]
-            stored = bytes(await read(log, rig.store, 0, 1_000))
+            stored = bytes(await log.reader.read(0, 1_000))
             header = read_header(stored)
             assert header.attributes & 7 == ZSTD
             assert decompress(ZSTD, stored[HEADER_SIZE:], 10_000) == sent[HEADER_SIZE:]

@@ -28,7 +28,6 @@ from headrace.kafka.error_codes import (
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_SERVER_ERROR,
 )
-from headrace.log.reading import read
 from headrace.records.batch import iterate_headers
 from headrace.records.codec import decode_batch
 
@@ -93,7 +92,7 @@ async def settle() -> None:
 
 async def headers(rig: Rig, log: PartitionLog) -> list[tuple[int, int]]:
     """(producer id, base sequence) of each batch."""
-    data = await read(log, rig.store, 0, 1 << 20)
+    data = await log.reader.read(0, 1 << 20)
     return [(one.producer_id, one.base_sequence) for _at, one in iterate_headers(data)]
 
 
@@ -145,7 +144,7 @@ def test_a_batch_that_is_stored_in_another_form_stays_transactional(configs, tim
         async with broker() as rig:
             log = await topic(rig, **configs, message_timestamp_type=time)
             assert await produce(rig, write(0)) == NONE
-            data = await read(log, rig.store, 0, 1 << 20)
+            data = await log.reader.read(0, 1 << 20)
             ((_, header),) = iterate_headers(data)
             assert header.is_transactional
             assert (header.producer_id, header.base_sequence) == (7, 0)

@@ -12,7 +12,6 @@ from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import Appended, PartitionLog
 from headrace.log.producer_state import EXPIRY_GRACE_NS, ProducerState
-from headrace.log.reading import read
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, encode_batch
@@ -188,7 +187,7 @@ class Rig:
         found: list[int] = []
         offset = self.log.log_start_offset
         while offset < self.log.high_watermark:
-            data = await read(self.log, self.store, offset, 1)
+            data = await self.log.reader.read(offset, 1)
             for _at, header in iterate_headers(data):
                 found.append(header.base_offset)
                 offset = header.last_offset + 1

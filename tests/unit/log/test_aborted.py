@@ -11,7 +11,6 @@ from transaction_rig import Producer
 from headrace.log import aborted_index, segment
 from headrace.log.aborted_index import AbortedIndex
 from headrace.log.log_config import LogConfig
-from headrace.log.reading import fetch, offset_of_max_timestamp, offset_of_time
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.batch import iterate_headers
 
@@ -24,7 +23,7 @@ async def committed(bench: Rig, offset: int = 0, bytes_max: int = 1) -> list[int
     shown: list[int] = []
     log = bench.log
     while offset < log.visibility.last_stable_offset:
-        found = await fetch(log, bench.store, offset, bytes_max, READ_COMMITTED)
+        found = await log.reader.fetch(offset, bytes_max, READ_COMMITTED)
         assert found.aborted is not None
         assert found.aborted == sorted(found.aborted)
         coming, aborting = list(found.aborted), set()
@@ -157,7 +156,7 @@ def test_an_abort_of_nothing_is_not_listed() -> None:
         async with rig() as bench:
             await Producer(bench).end(is_commit=False)
             await bench.append(b"plain")
-            found = await fetch(bench.log, bench.store, 0, 1 << 20, READ_COMMITTED)
+            found = await bench.log.reader.fetch(0, 1 << 20, READ_COMMITTED)
             assert found.aborted == []
 
     asyncio.run(scenario())
@@ -178,7 +177,7 @@ def test_a_read_ends_at_the_last_stable_offset_wherever_it_lies() -> None:
                 if is_reloaded:
                     await bench.reload()
                 assert await committed(bench, bytes_max=1 << 20) == [0, 1, 2, 3, 4]
-                found = await fetch(bench.log, bench.store, 6, 1000, READ_COMMITTED)
+                found = await bench.log.reader.fetch(6, 1000, READ_COMMITTED)
                 assert not len(found.data)
 
     asyncio.run(scenario())
@@ -194,13 +193,13 @@ def test_times_at_and_after_the_last_stable_offset_are_hidden() -> None:
             await producer.send()
             bench.clock.ms += 10
             await bench.append(b"plain")
-            log, store = bench.log, bench.store
-            assert (await offset_of_time(log, store, start_ms, READ_COMMITTED)).offset == 0
-            assert (await offset_of_time(log, store, start_ms + 5, READ_COMMITTED)).offset == -1
-            assert (await offset_of_time(log, store, start_ms + 5)).offset == 1
-            assert (await offset_of_max_timestamp(log, store, READ_COMMITTED)).offset == -1
+            log = bench.log
+            assert (await log.reader.offset_of_time(start_ms, READ_COMMITTED)).offset == 0
+            assert (await log.reader.offset_of_time(start_ms + 5, READ_COMMITTED)).offset == -1
+            assert (await log.reader.offset_of_time(start_ms + 5)).offset == 1
+            assert (await log.reader.offset_of_max_timestamp(READ_COMMITTED)).offset == -1
             await producer.end()
-            assert (await offset_of_time(log, store, start_ms + 5, READ_COMMITTED)).offset == 1
+            assert (await log.reader.offset_of_time(start_ms + 5, READ_COMMITTED)).offset == 1
 
     asyncio.run(scenario())
 

@@ -13,7 +13,7 @@ from headrace.log.cleaner import Cleaner, cleanable, dirt, is_due
 from headrace.log.environment import Environment
 from headrace.log.footer import decode_footer
 from headrace.log.log_config import LogConfig
-from headrace.log.reading import TimedOffset, load_index, offset_of_time, read
+from headrace.log.reading import TimedOffset
 from headrace.records.batch import check_batch, read_header
 from headrace.records.codec import Record, decode_batch, encode_batch
 
@@ -36,7 +36,7 @@ def cleaner(bench: Rig, pace=None) -> Cleaner:
 async def values(bench: Rig) -> list[tuple[int, bytes | None]]:
     found, offset = [], bench.log.log_start_offset
     while offset < bench.log.high_watermark:
-        data = await read(bench.log, bench.store, offset, 1)
+        data = await bench.log.reader.read(offset, 1)
         found += [(record.offset, record.value) for record in decode_batch(data)]
         offset = check_end(data)
     return found
@@ -77,11 +77,11 @@ def test_a_removed_offset_gives_the_next_batch_and_the_end_stays():
             assert len(done.replaced) == 1
             assert await values(bench) == [(5, b"5")]
             for offset in range(1, 6):
-                data = await read(bench.log, bench.store, offset, 1)
+                data = await bench.log.reader.read(offset, 1)
                 assert check_end(data) == 6
             footer = (await bench.store.recover(bench.log.segments[0].ledger)).footer
             assert decode_footer(footer).is_compacted
-            found = await offset_of_time(bench.log, bench.store, 0)
+            found = await bench.log.reader.offset_of_time(0)
             assert found == TimedOffset(bench.clock.ms, 5)
             await put(bench, b"other", b"x")
             await bench.reload()
@@ -169,7 +169,7 @@ def test_a_base_offset_that_was_damaged_after_compaction_is_found():
             segment = bench.log.segments[0]
             bench.store._find(segment.ledger).data[7] ^= 1
             with pytest.raises(DataCorrupt):
-                await read(bench.log, bench.store, 0, 1)
+                await bench.log.reader.read(0, 1)
 
     asyncio.run(run())
 
@@ -205,7 +205,7 @@ def test_what_retention_has_dropped_is_not_read_again_as_another_ledger():
             dropped.unload_index()
             before = active.end_offset, active.end_position
             with pytest.raises(LedgerUnknown):
-                await load_index(bench.log, bench.store, dropped)
+                await bench.log.reader.load_index(dropped)
             assert (active.end_offset, active.end_position) == before
 
     asyncio.run(scenario())

@@ -9,7 +9,6 @@ from log_rig import rig, settle
 
 from headrace.errors import StorageUnavailable
 from headrace.log.log_config import LogConfig
-from headrace.log.reading import offset_of_max_timestamp, read, read_now
 
 
 def test_a_read_between_a_failure_and_its_repair_leads_no_later_read_astray() -> None:
@@ -23,14 +22,14 @@ def test_a_read_between_a_failure_and_its_repair_leads_no_later_read_astray() ->
             bench.store.fail_newest()
             # The log knows of the failure, and has not asked the store yet where it ends.
             assert bench.log.ready is not None
-            found = read_now(bench.log, bench.store, 0, 100_000)
+            found = bench.log.reader.read_now(0, 100_000)
             assert len(found[0]) > 0
             bench.store.let_go()
             await settle()
             await bench.append(b"three")
             await bench.append(b"four")
             assert await bench.offsets() == [0, 1, 2]
-            assert len(await read(bench.log, bench.store, 1, 100_000)) > 0
+            assert len(await bench.log.reader.read(1, 100_000)) > 0
 
     asyncio.run(scenario())
 
@@ -156,14 +155,14 @@ def test_a_failed_append_leaves_no_trace_of_its_time() -> None:
             await settle()
             bench.clock.ms -= 9_000
             assert await bench.append(b"three") == 2
-            log, store = bench.log, bench.store
-            assert await offset_of_max_timestamp(log, store) == (largest, 1)
+            log = bench.log
+            assert await log.reader.offset_of_max_timestamp() == (largest, 1)
             assert log.segments[-1].index.max_timestamp_ms == largest
             await log.upkeep.roll_now()
             await settle()
             assert len(bench.log.segments) == 2, "the first ledger is sealed"
             await bench.reload()
-            assert await offset_of_max_timestamp(bench.log, store) == (largest, 1)
+            assert await bench.log.reader.offset_of_max_timestamp() == (largest, 1)
 
     asyncio.run(scenario())
 

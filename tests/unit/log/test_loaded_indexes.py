@@ -8,7 +8,6 @@ from log_rig import rig
 
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.log_config import LogConfig
-from headrace.log.reading import offset_of_time, read
 from headrace.records.batch import read_header
 
 
@@ -29,8 +28,8 @@ def test_reading_a_long_history_again_and_again_keeps_few_indexes_in_memory() ->
                 assert sum(len(segment.index.positions) for segment in closed) <= 2 + 1
                 assert log.indexes.entry_count <= 2
             newest = max(segment.max_timestamp_ms for segment in log.segments)
-            assert (await offset_of_time(log, bench.store, newest)).offset >= 0
-            assert (await offset_of_time(log, bench.store, newest + 1)).offset == -1
+            assert (await log.reader.offset_of_time(newest)).offset >= 0
+            assert (await log.reader.offset_of_time(newest + 1)).offset == -1
 
     asyncio.run(scenario())
 
@@ -55,9 +54,9 @@ def test_a_closed_ledger_without_a_footer_is_scanned_while_others_read_it() -> N
                 return await slow(*values)
 
             bench.store.read = read_slowly
-            first = asyncio.ensure_future(read(bench.log, bench.store, 0, 10_000))
+            first = asyncio.ensure_future(bench.log.reader.read(0, 10_000))
             await asyncio.sleep(0.005)
-            second = await read(bench.log, bench.store, 1, 10_000)
+            second = await bench.log.reader.read(1, 10_000)
             assert read_header(second).base_offset <= 1, "nothing is skipped"
             assert read_header(await first).base_offset == 0
 

@@ -10,7 +10,6 @@ import pytest
 from log_rig import Rig, forget_before, rig, settle
 
 from headrace.log import segment as segment_module
-from headrace.log.reading import read
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, encode_batch
 from headrace.storage.memory import MemoryLedgerStore
@@ -110,7 +109,7 @@ def test_who_takes_over_knows_what_the_former_owner_knew_and_reads_only_the_tail
             third, counting = rival_of(rival, 2)
             await third.ready()
             assert picture(third.log, third.log.segments[0]) == known
-            data = await read(third.log, third.store, 0, 1 << 30)
+            data = await third.log.reader.read(0, 1 << 30)
             offsets = [header.base_offset for _at, header in iterate_headers(data)]
             assert offsets == sorted(set(offsets))
 

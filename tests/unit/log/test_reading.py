@@ -10,7 +10,6 @@ from headrace.log.reading import (
     NO_OFFSET,
     end_offset_of_epoch,
     epoch_of_offset,
-    offset_of_time,
 )
 from headrace.records.batch import HEADER, check_batch, read_header
 from headrace.records.codec import Record, _seal, encode_batch
@@ -28,9 +27,7 @@ def test_a_search_through_headers_that_lie_leaves_the_loop_to_others() -> None:
                 assert appended is not None
                 await appended.completion.wait()
             turns = 0
-            search = bench.tasks.start(
-                offset_of_time(bench.log, bench.store, NOW_MS + 500), "search"
-            )
+            search = bench.tasks.start(bench.log.reader.offset_of_time(NOW_MS + 500), "search")
             while not search.done():
                 turns += 1
                 await asyncio.sleep(0)

@@ -7,7 +7,6 @@ import asyncio
 from log_rig import Rig, rig
 
 from headrace.log.loaded_indexes import LoadedIndexes
-from headrace.log.reading import fetch
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
@@ -39,7 +38,7 @@ def test_a_transaction_over_more_indexes_than_are_kept_is_read():
             for segment in bench.log.closed:
                 segment.unload_index()
             async with asyncio.timeout(10):
-                found = await fetch(bench.log, bench.store, 0, 10_000, READ_COMMITTED)
+                found = await bench.log.reader.fetch(0, 10_000, READ_COMMITTED)
             assert found.aborted == [(0, 7)]
 
     asyncio.run(scenario())

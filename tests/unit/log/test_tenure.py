@@ -12,7 +12,6 @@ from headrace.broker.coordinators.shard_log import PendingRecord
 from headrace.coordination.machine import EndsTransaction, InTransaction, TransactionEnded
 from headrace.errors import HeadraceError, LedgerFenced, LedgerLost, MetadataUnavailable, NotOwner
 from headrace.log.log_config import LogConfig
-from headrace.log.reading import read
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, encode_batch
 
@@ -29,7 +28,7 @@ async def values_of(internal: InternalPartition) -> list[bytes | None]:
 
 
 async def epochs(bench: Rig) -> list[int]:
-    data = await read(bench.log, bench.store, 0, 1 << 20)
+    data = await bench.log.reader.read(0, 1 << 20)
     return [header.leader_epoch for _at, header in iterate_headers(data)]
 
 
@@ -188,7 +187,7 @@ def test_a_coordinator_reads_its_log_again_with_what_was_in_doubt() -> None:
 
     async def scenario() -> None:
         async with rig(leader_epoch=0) as bench:
-            internal = InternalPartition(bench.log, bench.store, bench.clock)
+            internal = InternalPartition(bench.log, bench.clock)
             await internal.append([(b"k", b"1")]).wait()
             recover, gate = bench.store.recover, asyncio.Event()
 
@@ -209,7 +208,7 @@ def test_a_coordinator_reads_its_log_again_with_what_was_in_doubt() -> None:
             gate.set()
             await replaying
             rival = await taken_over(bench)
-            next_one = InternalPartition(rival.log, rival.store, rival.clock)
+            next_one = InternalPartition(rival.log, rival.clock)
             assert found == await values_of(next_one) == [b"1", b"2"]
 
     asyncio.run(scenario())
@@ -232,7 +231,7 @@ def test_batches_carry_the_epoch_of_the_owner_that_wrote_them() -> None:
 
 
 async def _epoch_at(bench: Rig, offset: int) -> int:
-    data = await read(bench.log, bench.store, offset, 1)
+    data = await bench.log.reader.read(offset, 1)
     return next(iter(iterate_headers(data)))[1].leader_epoch
 
 
@@ -360,7 +359,7 @@ def test_what_a_transaction_wrote_before_a_snapshot_outlives_the_marker_that_com
 ):
     async def scenario() -> None:
         async with rig() as bench:
-            internal = InternalPartition(bench.log, bench.store, bench.clock)
+            internal = InternalPartition(bench.log, bench.clock)
             await internal.append([(b"k", b"1")]).wait()
             bench.log.begin_verification(7)
             await internal.append([(b"k", b"2")], InTransaction(7, 0)).wait()

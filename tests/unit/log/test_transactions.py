@@ -15,7 +15,6 @@ from headrace.errors import (
     TransactionCoordinatorFenced,
     TransactionStateInvalid,
 )
-from headrace.log.reading import read
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 from headrace.records.marker import Marker, read_marker
@@ -41,7 +40,7 @@ def test_an_open_transaction_holds_the_last_stable_offset_until_its_marker(is_co
             assert await producer.end(is_commit=is_commit) == 5
             assert marks(bench) == (6, 6)
             assert bench.log.producers.open_transaction(7) is None
-            marker = check_batch(data := await read(bench.log, bench.store, 5, 1000))
+            marker = check_batch(data := await bench.log.reader.read(5, 1000))
             assert marker.is_control
             assert marker.is_transactional
             assert (marker.producer_id, marker.producer_epoch, marker.base_sequence) == (7, 0, -1)

@@ -14,7 +14,6 @@ from headrace.broker.coordinators.shard_log import PendingRecord, Replayed
 from headrace.coordination.machine import EndsTransaction, InTransaction, TransactionEnded
 from headrace.errors import HeadraceError, OffsetOutOfRange, StorageUnavailable
 from headrace.log.partition_log import Appended, PartitionLog
-from headrace.log.reading import read
 from headrace.records.batch import (
     CONTROL,
     TRANSACTIONAL,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from headrace.runtime.clock import Clock
-    from headrace.storage.ledger import LedgerStore
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +42,8 @@ READY_ATTEMPTS_MAX = 8
 class InternalPartition:
     """Implements `coordinator_shard.ShardLog` over a PartitionLog."""
 
-    def __init__(self, partition: PartitionLog, store: LedgerStore, clock: Clock) -> None:
+    def __init__(self, partition: PartitionLog, clock: Clock) -> None:
         self._partition = partition
-        self._store = store
         self._clock = clock
 
     @property
@@ -155,7 +152,7 @@ class InternalPartition:
         """What the partition holds from `start` on."""
         partition, offset = self._partition, start
         while offset < partition.high_watermark:
-            data = await read(partition, self._store, offset, REPLAY_BYTES)
+            data = await partition.reader.read(offset, REPLAY_BYTES)
             for position, header in iterate_headers(data):
                 if header.base_offset >= offset and not header.attributes & (
                     CONTROL | TRANSACTIONAL

@@ -26,7 +26,6 @@ from headrace.errors import (
     RecordInvalid,
     UnsupportedForMessageFormat,
 )
-from headrace.log.reading import fetch, offset_of_time
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.batch import read_header
 from headrace.records.bodies import decode_body
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from headrace.coordination.shares.commands import DeliveryState
     from headrace.log.partition_log import PartitionLog
     from headrace.records.bodies import Body
-    from headrace.storage.ledger import LedgerStore
 
 READ_BYTES: Final = 256 * 1024
 """Of one slice: about a millisecond."""
@@ -124,14 +122,12 @@ class Search:
 
     def __init__(
         self,
-        store: LedgerStore,
         topics: Topics,
         shares: SharePartitions,
         timers: TimerPartitions,
         dead_letter_topics: Callable[[], AbstractSet[str]],
     ) -> None:
         """`dead_letter_topics()`: the names of those of all groups of the cluster."""
-        self._store = store
         self._topics = topics
         self._shares = shares
         self._timers = timers
@@ -224,7 +220,7 @@ class Search:
             if run.is_over:
                 return place._replace(at=offset)
             offset = max(offset, log.log_start_offset)
-            data = await fetch(log, self._store, offset, READ_BYTES, READ_COMMITTED)
+            data = await log.reader.fetch(offset, READ_BYTES, READ_COMMITTED)
             if not data.data:
                 break
             read = BatchesRead()
@@ -247,12 +243,12 @@ class Search:
     ) -> tuple[int, int]:
         """(the first offset to search, the one after the last)."""
         end = log.visibility.bound(READ_COMMITTED).offset
-        offset, store = max(place.at, log.log_start_offset), self._store
+        offset = max(place.at, log.log_start_offset)
         if condition.since_ms and place.at < 0:
-            first = await offset_of_time(log, store, condition.since_ms)
+            first = await log.reader.offset_of_time(condition.since_ms)
             offset = max(offset, first.offset) if first.offset >= 0 else end
         if condition.until_ms < TIME_MAX - LATE_MS:
-            last = await offset_of_time(log, store, condition.until_ms + LATE_MS)
+            last = await log.reader.offset_of_time(condition.until_ms + LATE_MS)
             end = min(end, last.offset) if last.offset >= 0 else end
         return offset, end
 

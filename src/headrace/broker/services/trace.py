@@ -17,7 +17,7 @@ from headrace.broker.shares.delivery_history import read_history
 from headrace.broker.shares.share_reads import BatchesRead
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED
 from headrace.errors import NotOwner, OffsetOutOfRange
-from headrace.log.reading import check_offset, fetch
+from headrace.log.reading import check_offset
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.attributes import (
     DELIVER_AT,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import DeliveryState
     from headrace.coordination.timers.state_records import Settled
-    from headrace.storage.ledger import LedgerStore
 
 MESSAGES_MAX: Final = 100
 """Of one id: the message, its copies among dead letters and what was sent back."""
@@ -78,12 +77,10 @@ class Tracer:
 
     def __init__(
         self,
-        store: LedgerStore,
         search: Search,
         shares: SharePartitions,
         timers: TimerPartitions,
     ) -> None:
-        self._store = store
         self._search = search
         self._shares = shares
         self._timers = timers
@@ -130,7 +127,7 @@ class Tracer:
         log = topic.require_log(number)
         await log.wait_loaded()
         check_offset(log, offset)
-        data = await fetch(log, self._store, offset, 1, READ_COMMITTED)
+        data = await log.reader.fetch(offset, 1, READ_COMMITTED)
         read = BatchesRead()
         read.add(bytes(data.data), offset, offset, data.aborted or ())
         records = (record for batch in read.batches for record in decode_batch(batch))
@@ -162,7 +159,7 @@ class Tracer:
         told: set[tuple[int, str]] = set()
         if journal is not None:
             offsets = [found.record.offset for found in some]
-            history = await read_history(journal, self._store, offsets, deadline_s)
+            history = await read_history(journal, offsets, deadline_s)
             for one in history.outcomes:
                 told.add((one.offset, one.group_id))
                 details: dict[str, Any] = {"group": one.group_id}

@@ -35,7 +35,6 @@ from headrace.errors import (
     TopicUnknown,
     UnsupportedForMessageFormat,
 )
-from headrace.log.reading import read
 from headrace.records.attributes import (
     DELAY,
     DELIVER_AT,
@@ -280,7 +279,7 @@ class DeadLetters:
             try:
                 # After a failure one batch at a time, so that only the damaged one is passed over.
                 size = 1 if job.attempts else READ_BYTES
-                batches = bytes(await read(data, self._environment.store, job.offset, size))
+                batches = bytes(await data.reader.read(job.offset, size))
             except (DataCorrupt, Rejected) as error:
                 # Where the damaged batch ends is not known.
                 raise _Uncopyable(letter.last, error) from error

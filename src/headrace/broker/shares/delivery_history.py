@@ -24,7 +24,6 @@ from headrace.coordination.shares.window import (
     AVAILABLE,
 )
 from headrace.errors import RecordInvalid
-from headrace.log.reading import read
 from headrace.records.batch import iterate_headers
 from headrace.records.codec import decode_batch
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from headrace.coordination.shares.state_records import StoredRecord, StoredRun
     from headrace.log.partition_log import PartitionLog
-    from headrace.storage.ledger import LedgerStore
 
 READ_BYTES: Final = 256 * 1024
 
@@ -158,9 +156,7 @@ class _Reader:
         self.outcomes.append(Outcome(offset, at_ms, group_id, event, deliveries, next_ms))
 
 
-async def read_history(
-    journal: PartitionLog, store: LedgerStore, offsets: Sequence[int], deadline_s: float
-) -> History:
+async def read_history(journal: PartitionLog, offsets: Sequence[int], deadline_s: float) -> History:
     """What the journal says of the records at `offsets`. Raises what reading raises.
 
     After `deadline_s`, by the loop's time, it reads no further; one read is always done.
@@ -170,7 +166,7 @@ async def read_history(
     await journal.wait_loaded()
     at = journal.log_start_offset
     while at < journal.high_watermark:
-        data = bytes(await read(journal, store, max(at, journal.log_start_offset), READ_BYTES))
+        data = bytes(await journal.reader.read(max(at, journal.log_start_offset), READ_BYTES))
         for position, header in iterate_headers(data):
             for record in decode_batch(data, position):
                 newest_ms = record.timestamp_ms

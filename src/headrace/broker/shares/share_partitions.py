@@ -52,7 +52,6 @@ from headrace.coordination.shares.commands import (
 )
 from headrace.coordination.shares.share_machine import ShareMachine, ShareRecord
 from headrace.errors import GroupUnknown, HeadraceError, NotOwner, TopicUnknown
-from headrace.log.reading import fetch, offset_of_time
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.log.waiters import Waiters
 from headrace.metadata.facts import CompanionKind
@@ -410,7 +409,7 @@ class SharePartitions:
 
         return CoordinatorShard(
             f"share groups of {topic.name}-{number}",
-            InternalPartition(journal, environment.store, environment.clock),
+            InternalPartition(journal, environment.clock),
             ShareMachine,
             (ShareLoadedCommand(), ShareTickCommand()),
             environment.clock,
@@ -446,14 +445,13 @@ class SharePartitions:
             return data.high_watermark
         environment = self._environment
         since_ms = environment.clock.now_ms() - age_ms
-        found = await offset_of_time(data, environment.store, since_ms)
+        found = await data.reader.offset_of_time(since_ms)
         return data.high_watermark if found.offset < 0 else found.offset
 
     async def _learn(self, hosted: Hosted, group_id: str, rows_from: int, isolation: int) -> bool:
         """Tell the machine the keys of the records from `rows_from` on; whether there are any."""
         start = max(rows_from, hosted.data.log_start_offset)
-        store = self._environment.store
-        fetched = await fetch(hosted.data, store, start, ROWS_BYTES, isolation)
+        fetched = await hosted.data.reader.fetch(start, ROWS_BYTES, isolation)
         found = BatchesRead()
         rows_end = found.add(bytes(fetched.data), start, OFFSET_MAX, fetched.aborted or ())
         if rows_end <= rows_from:
@@ -483,7 +481,7 @@ class SharePartitions:
             left = request.bytes_max - found.size
             if offset > last or (left <= 0 and found.batches):
                 continue
-            fetched = await fetch(hosted.data, self._environment.store, offset, left, isolation)
+            fetched = await hosted.data.reader.fetch(offset, left, isolation)
             if fetched.data:
                 data, aborted = bytes(fetched.data), fetched.aborted or ()
                 reached = max(reached, found.add(data, offset, last, aborted))

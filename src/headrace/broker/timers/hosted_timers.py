@@ -82,11 +82,10 @@ class HostedTimers:
         self.number = number
         self.data = data = topic.require_log(number)
         self.companion = companion
-        self.store = environment.store
-        self.bodies = TimerBodies(companion, environment.store)
+        self.bodies = TimerBodies(companion)
         clock, tasks = environment.clock, environment.tasks
         self.deliveries = Deliveries(data, self.bodies, clock, tasks, figures)
-        inner = InternalPartition(companion, environment.store, clock)
+        inner = InternalPartition(companion, clock)
         self._clock = clock
         self._looked_at = Entry(-1, -1)
 
@@ -104,7 +103,7 @@ class HostedTimers:
 
         self.shard: TimerShard = CoordinatorShard(
             f"timers of {self.data.name}",
-            TimerLog(companion, inner, environment.store),
+            TimerLog(companion, inner),
             make_machine,
             (LoadedCommand(), TickCommand()),
             CalendarClock(clock),

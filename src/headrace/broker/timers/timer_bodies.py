@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.coordination.timers import state_records
 from headrace.coordination.timers.state_records import HalfKept, Moved, Scheduled
 from headrace.errors import DataCorrupt, RecordInvalid
-from headrace.log.reading import read
 from headrace.records.batch import iterate_headers
 from headrace.records.codec import decode_batch
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.log.partition_log import PartitionLog
-    from headrace.storage.ledger import LedgerStore
 
 CACHE_BYTES: Final = 16 * 1024 * 1024
 """Of one partition."""
@@ -47,9 +45,8 @@ class StoredTimer(NamedTuple):
 class TimerBodies:
     """The stored records of one companion."""
 
-    def __init__(self, companion: PartitionLog, store: LedgerStore) -> None:
+    def __init__(self, companion: PartitionLog) -> None:
         self._companion = companion
-        self._store = store
         self._cached: dict[int, StoredTimer] = {}
         self._cached_bytes = 0
 
@@ -121,7 +118,7 @@ class TimerBodies:
         found: dict[int, StoredTimer] = {}
         at = size = 0
         while at < len(wanted) and size < bytes_max:
-            data = await read(self._companion, self._store, wanted[at], READ_BYTES)
+            data = await self._companion.reader.read(wanted[at], READ_BYTES)
             reached = at
             for position, header in iterate_headers(data):
                 upto = bisect_right(wanted, header.last_offset, at)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.coordination.timers.state_records import checkpoint_of
-from headrace.log.reading import read
 from headrace.records.codec import decode_batch
 
 if TYPE_CHECKING:
@@ -21,18 +20,14 @@ if TYPE_CHECKING:
     from headrace.coordination.machine import EndsTransaction, InTransaction
     from headrace.log.partition_log import PartitionLog
     from headrace.runtime.completion import Completion
-    from headrace.storage.ledger import LedgerStore
 
 
 class TimerLog:
     """Implements `coordinator_shard.ShardLog`."""
 
-    def __init__(
-        self, companion: PartitionLog, inner: InternalPartition, store: LedgerStore
-    ) -> None:
+    def __init__(self, companion: PartitionLog, inner: InternalPartition) -> None:
         self._companion = companion
         self._inner = inner
-        self._store = store
 
     @property
     def leader_epoch(self) -> int:
@@ -62,7 +57,7 @@ class TimerLog:
         last = companion.high_watermark - 1
         if last < companion.log_start_offset:
             return 0
-        record = decode_batch(await read(companion, self._store, last, 1))[-1]
+        record = decode_batch(await companion.reader.read(last, 1))[-1]
         return checkpoint_of(record.key or b"")
 
     def begin_snapshot(self) -> int:

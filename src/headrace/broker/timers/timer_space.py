@@ -19,7 +19,6 @@ from headrace.coordination.timers.commands import (
     MoveCommand,
     SavePartsCommand,
 )
-from headrace.log.reading import read
 from headrace.records.batch import iterate_headers
 from headrace.records.codec import decode_batch
 
@@ -100,7 +99,7 @@ async def free_space(hosted: HostedTimers) -> None:
 
 async def _move(hosted: HostedTimers, offset: int) -> int:
     """Write again what is needed of a stretch of the log; where the next one begins."""
-    data = await read(hosted.companion, hosted.store, offset, STEP_BYTES)
+    data = await hosted.companion.reader.read(offset, STEP_BYTES)
     copies: list[Copy] = []
     end = offset
     for position, header in iterate_headers(data):

@@ -12,12 +12,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.log.reading import Fetched, fetch
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
+    from headrace.log.reading import Fetched
     from headrace.runtime.tasks import Tasks
-    from headrace.storage.ledger import LedgerStore
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +36,7 @@ _Place = tuple["PartitionLog", int, int, int]
 class ColdReads:
     """The reads from object storage that are under way."""
 
-    def __init__(self, store: LedgerStore, tasks: Tasks) -> None:
-        self._store = store
+    def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
         self._reads: dict[_Place, asyncio.Task[Fetched | HeadraceError]] = {}
         self._failures = 0
@@ -53,7 +51,7 @@ class ColdReads:
     async def fetch(
         self, partition: PartitionLog, offset: int, bytes_max: int, isolation: int, wait_ms: int
     ) -> Fetched | None:
-        """Like `log.reading.fetch`; None where that takes longer than `wait_ms`."""
+        """Like `LogReader.fetch`; None where that takes longer than `wait_ms`."""
         place = (partition, offset, bytes_max, isolation)
         task = self._reads.get(place)
         if task is None:
@@ -72,7 +70,7 @@ class ColdReads:
     async def _read(self, place: _Place) -> Fetched | HeadraceError:
         partition, offset, bytes_max, isolation = place
         try:
-            return await fetch(partition, self._store, offset, bytes_max, isolation)
+            return await partition.reader.fetch(offset, bytes_max, isolation)
         except HeadraceError as error:
             self._tell(partition, error)
             return error  # for those who wait, if anybody still does

@@ -38,11 +38,9 @@ from headrace.kafka.wire.fetch import (
 )
 from headrace.kafka.wire.primitives import INT32
 from headrace.log.partition_log import PartitionLog
-from headrace.log.reading import Fetched, Miss, aborted_now, check_offset, locate_now
-from headrace.log.reading import fetch as fetch_records
+from headrace.log.reading import Fetched, Miss, aborted_now, check_offset
 from headrace.runtime.file_bytes import FileBytes, in_memory
 from headrace.runtime.sparse_warnings import SparseWarnings
-from headrace.storage.ledger import LocatesBytes
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -106,13 +104,11 @@ class FetchHandler:
 
     def __init__(self, node: Node, tasks: Tasks) -> None:
         self._topics = node.topics
-        self._store = node.store
-        self._files = node.store if isinstance(node.store, LocatesBytes) else None
         self._node = node
         self._tasks = tasks
         self._bytes_max = node.config.fetch_bytes_max
         self.loop = asyncio.get_running_loop()
-        self._cold = ColdReads(node.store, tasks)
+        self._cold = ColdReads(tasks)
         self._warnings = SparseWarnings(log, node.clock)
         self._gate: Gate | None = node.ownership.guard
         self.sessions = FetchSessions(node.randomness, node.config.fetch_sessions_max)
@@ -237,7 +233,7 @@ class FetchHandler:
             check_offset(partition, offset)
             return EMPTY, offset
         bytes_max = min(wanted.bytes_max, max(left, 0))
-        found = locate_now(partition, self._store, self._files, offset, bytes_max, bound)
+        found = partition.reader.locate_now(offset, bytes_max, bound)
         if isinstance(found, Miss):
             return found
         # The first batch of an answer comes whatever its size (KIP-74), later ones must fit.
@@ -317,7 +313,7 @@ class FetchHandler:
             wait_ms = WAIT_WITH_DATA_MS if size else WAIT_MS
             found = await self._cold.fetch(partition, wanted.offset, limit, isolation, wait_ms)
         else:
-            found = await fetch_records(partition, self._store, wanted.offset, limit, isolation)
+            found = await partition.reader.fetch(wanted.offset, limit, isolation)
         return NOTHING if size and found is not None and len(found.data) > left else found
 
     # --- waiting and answering ---------------------------------------------------------------

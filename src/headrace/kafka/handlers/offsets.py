@@ -18,8 +18,6 @@ from headrace.log.reading import (
     TimedOffset,
     end_offset_of_epoch,
     epoch_of_offset,
-    offset_of_max_timestamp,
-    offset_of_time,
 )
 from headrace.log.tiering import (
     first_pending_offset,
@@ -59,7 +57,7 @@ async def _offset(
         case -2:  # earliest
             return TimedOffset(-1, partition.log_start_offset)
         case -3:  # max timestamp
-            return await offset_of_max_timestamp(partition, node.store, isolation)
+            return await partition.reader.offset_of_max_timestamp(isolation)
         case -4:  # earliest local (KIP-405)
             return TimedOffset(-1, local_start_offset(partition))
         case -5:  # latest tiered (KIP-1005)
@@ -67,7 +65,7 @@ async def _offset(
         case -6:  # earliest pending upload (KIP-1023)
             return TimedOffset(-1, first_pending_offset(partition))
         case _:
-            return await offset_of_time(partition, node.store, timestamp_ms, isolation)
+            return await partition.reader.offset_of_time(timestamp_ms, isolation)
 
 
 async def list_offsets(node: Node, request: Any, context: Context) -> Answer:
