@@ -69,6 +69,7 @@ from headrace.coordination.timers.state_records import (
     Taken,
 )
 from headrace.coordination.timers.timer_state import (
+    ORIGIN_MS,
     VOLATILE,
     ChecksTaken,
     Configured,
@@ -100,8 +101,6 @@ TICK_MS: Final = 5
 CLOCK_CHECK_MS: Final = 5_000
 """The deadline comes no later than this, in case the calendar is set forward."""
 CHECKS_AT_ONCE: Final = 1_000
-ORIGIN_MS: Final = 48 * 3_600_000
-"""A partition's log forgets a silent producer after a day."""
 STATE_RECORDS: Final = 1_000
 """In one StateSaved record."""
 CONFIRM_MS: Final = 60_000

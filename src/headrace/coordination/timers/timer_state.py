@@ -7,6 +7,7 @@ else. See `timer_machine` for what the records mean together.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.coordination.timers.commands import Half
@@ -36,6 +37,10 @@ from headrace.errors import DataCorrupt
 if TYPE_CHECKING:
     from headrace.coordination.timers.config import HalfConfig
 
+ORIGIN_MS: Final = 48 * 3_600_000
+"""A partition's log forgets a silent producer after a day."""
+PRUNED_AT_ONCE: Final = 2
+"""Producers that may be forgotten for each one that is noted: more than can come."""
 ORIGIN_BATCHES: Final = 5
 """An idempotent producer has at most five batches in flight."""
 OVERHEAD_BYTES: Final = 40
@@ -264,13 +269,17 @@ class TimerState:
         self.confirmed = max(self.confirmed, upto)
 
     def _note_origin(self, record: Origin) -> None:
-        producer = self.origins.get(record.producer_id)
+        producer = self.origins.pop(record.producer_id, None)
         if producer is None or producer.epoch != record.producer_epoch:
-            producer = self.origins[record.producer_id] = OriginProducer(record.producer_epoch)
+            producer = OriginProducer(record.producer_epoch)
+        self.origins[record.producer_id] = producer  # at the end: the first one was quiet longest
         if record.base_sequence not in producer.sequences:
             producer.sequences.append(record.base_sequence)
             del producer.sequences[:-ORIGIN_BATCHES]
         producer.seen_ms = max(producer.seen_ms, record.seen_ms)
+        for producer_id, oldest in list(islice(self.origins.items(), PRUNED_AT_ONCE)):
+            if oldest.seen_ms < record.seen_ms - ORIGIN_MS:
+                del self.origins[producer_id]
 
     def _keep(self, record: HalfKept, offset: int) -> None:
         number = record.number if record.number >= 0 else offset
