@@ -161,7 +161,7 @@ class Node:
         )
         self.configurations = Configurations(self.topics, self.group_configs, config)
         self.settings.attach(self.topics.defaults_changed, lambda: listeners_text(self.endpoints))
-        self.compactor = Compactor(self.topics, environment, config)
+        self.compactor = Compactor(self.topics, environment, config, self.partition_ready)
 
     def _prepare_shares(self, environment: Environment) -> None:
         self.timers = TimerPartitions(

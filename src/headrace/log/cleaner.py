@@ -211,7 +211,8 @@ class Cleaner:
         )
         keys = await self._map(dirty, max(cleaned, log.log_start_offset), aborted)
         compaction = Compaction(keys, aborted, now_ms, log.config.delete_retention_ms)
-        for group in self._groups([s for s in segments if s.base_offset < keys.end_offset]):
+        begun = [segment for segment in segments if segment.base_offset < keys.end_offset]
+        for group in await self._groups(begun):
             await self._replace(group, compaction)
 
         async def note() -> None:
@@ -297,11 +298,14 @@ class Cleaner:
 
     # --- writing -----------------------------------------------------------------------------
 
-    def _groups(self, segments: list[Segment]) -> list[list[Segment]]:
+    async def _groups(self, segments: list[Segment]) -> list[list[Segment]]:
         """What becomes one ledger each."""
         groups: list[list[Segment]] = []
         size = entries = 0
         for segment in segments:
+            if segment not in self._log.segments:  # retention was faster
+                raise _Stopped
+            await load_index(self._log, self._store, segment)  # it may have been evicted
             more = len(segment.aborted) if segment.aborted is not None else 0
             before = groups[-1][-1] if groups else None
             if (

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from crc32c import crc32c
 from log_rig import Rig, rig, settle
+from transaction_rig import Producer
 
 from headrace.errors import DataCorrupt, LedgerUnknown
 from headrace.log.cleaner import Cleaner, cleanable, dirt, is_due
@@ -122,6 +123,25 @@ def test_a_trim_meanwhile_ends_the_round():
             assert await values(bench) == [(6, b"x")]
             await bench.reload()
             assert await values(bench) == [(6, b"x")]
+
+    asyncio.run(run())
+
+
+def test_aborted_transactions_of_evicted_indexes_count_when_ledgers_are_joined(monkeypatch):
+    monkeypatch.setattr("headrace.log.cleaner.ENTRIES_MAX", 1)
+
+    async def run():
+        async with rig(COMPACTED) as bench:
+            for turn in range(2):
+                producer = Producer(bench, 7 + turn)
+                await producer.send()
+                await producer.end(is_commit=False)
+                await bench.log.upkeep.roll_now()
+            await bench.reload()
+            for segment in cleanable(bench.log, bench.clock.ms):
+                segment.unload_index()
+            groups = await cleaner(bench)._groups(cleanable(bench.log, bench.clock.ms))
+            assert [len(group) for group in groups] == [1, 1]
 
     asyncio.run(run())
 

@@ -9,6 +9,9 @@ collects.
 Over ledgers that brokers share (BookKeeper) this broker deletes no ledger that was replaced, since
 a former owner might still believe in it: the sweep does (`ledger_garbage`), after its grace. Their
 copies in object storage go here.
+
+A partition that no client has used since the broker started, or took it over, is loaded only if its
+fact names ledgers that compaction has not seen, so the others cost no memory.
 """
 
 from __future__ import annotations
@@ -20,9 +23,13 @@ from typing import TYPE_CHECKING
 from headrace.errors import DataCorrupt, HeadraceError, LedgerUnknown
 from headrace.log.cleaner import Cleaner, dirt, is_due
 from headrace.log.tiering import discard
+from headrace.metadata.facts import PartitionFact, partition_key
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
     from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
@@ -37,6 +44,8 @@ BUILD_MS_MAX = 15 * 60 * 1000
 """How long a compacted ledger may stay out of the chain, where the sweep deletes orphans."""
 PAUSE_S = 0.005
 """As long as the work before it takes."""
+NEVER_MS = 2**63 - 1
+"""`max.compaction.lag.ms` where it has no bound."""
 DELETE_DELAY_NS = 60 * 10**9
 """Kafka's `file.delete.delay.ms`."""
 
@@ -57,11 +66,31 @@ class _RatePace:
         await asyncio.sleep(size / bytes_per_s if bytes_per_s else 0)
 
 
+def _has_dirt(fact: PartitionFact, partition: PartitionLog) -> bool:
+    """Whether a partition that is not loaded may have something to compact."""
+    cleaned, is_bounded = (
+        fact.cleaned_offset or 0,
+        partition.config.compaction_lag_max_ms < NEVER_MS,
+    )
+    return any(
+        link.end_offset > cleaned if link.end_offset is not None else is_bounded
+        for link in fact.ledgers
+    )
+
+
 class Compactor:
     """See the module. The counters are for metrics."""
 
-    def __init__(self, topics: Topics, environment: Environment, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        environment: Environment,
+        config: BrokerConfig,
+        ready: Callable[[PartitionLog], Awaitable[None]],
+    ) -> None:
+        """`ready` loads a partition, and raises why that cannot be."""
         self._topics = topics
+        self._ready = ready
         self._environment = environment
         self._clock = environment.clock
         self._config = config
@@ -69,6 +98,9 @@ class Compactor:
         self._resting: dict[str, int] = {}
         self._replaced: dict[LedgerId, tuple[Segment, int]] = {}
         """Ledgers to delete, and when (monotonic)."""
+        self._clean: dict[PartitionLog, int] = {}
+        """Partitions that are not loaded, and whose facts name nothing to compact under this
+        `max.compaction.lag.ms`."""
         self.rounds = 0
         self.failures = 0
         self.read_bytes = 0
@@ -88,39 +120,66 @@ class Compactor:
     async def round(self) -> None:
         """Compact each partition that is due once, and delete what was replaced a while ago."""
         await self._delete_replaced()
-        tried: set[PartitionLog] = set()
-        while (partition := self._next(tried)) is not None:
-            tried.add(partition)
-            await self._compact(partition)
-            await self._delete_replaced()
+        await self._load_idle()
+        for partition in self._due():
+            # What was due when the round began may have been deleted or handed over since.
+            if self._is_due(partition, self._clock.now_ms()):
+                await self._compact(partition)
+                await self._delete_replaced()
 
-    def _mine(self) -> list[PartitionLog]:
-        return [
-            partition
-            for topic in self._topics.by_name.values()
-            if not topic.is_internal
-            for number, partition in topic.logs
-            if partition.config.is_compacted
-            and partition.is_loaded
-            and self._topics.ownership.is_mine(topic, number)
-        ]
+    def _owned(self) -> Iterator[tuple[Topic, int, PartitionLog]]:
+        """All partitions with compaction that this broker owns, loaded or not."""
+        for topic in list(self._topics.by_name.values()):
+            if topic.is_internal:
+                continue
+            for number, partition in topic.logs:
+                if partition.config.is_compacted and self._topics.ownership.is_mine(topic, number):
+                    yield topic, number, partition
 
     @property
     def dirty_ratio(self) -> float:
         """The largest of all partitions: see `Dirt`."""
         now_ms = self._clock.now_ms()
-        return max((dirt(partition, now_ms).ratio for partition in self._mine()), default=0.0)
+        loaded = (partition for _, _, partition in self._owned() if partition.is_loaded)
+        return max((dirt(partition, now_ms).ratio for partition in loaded), default=0.0)
 
-    def _next(self, tried: set[PartitionLog]) -> PartitionLog | None:
+    def _due(self) -> list[PartitionLog]:
+        """The partitions to compact in this round, the dirtiest first."""
         now_ms = self._clock.now_ms()
-        due = [
-            partition
-            for partition in self._mine()
-            if partition not in tried
+        due = [partition for _, _, partition in self._owned() if self._is_due(partition, now_ms)]
+        return sorted(due, key=lambda one: dirt(one, now_ms).ratio, reverse=True)
+
+    def _is_due(self, partition: PartitionLog, now_ms: int) -> bool:
+        return (
+            partition.is_loaded
+            and not partition.is_deleted
+            and partition.failure is None
             and self._resting.get(partition.name, 0) <= now_ms
             and (is_due(partition, now_ms) or self._is_active_overdue(partition, now_ms))
-        ]
-        return max(due, key=lambda one: dirt(one, now_ms).ratio, default=None)
+        )
+
+    async def _load_idle(self) -> None:
+        """Load what no client has used yet and compaction has not seen to the end."""
+        idle = [one for one in self._owned() if not one[2].is_loaded and one[2].failure is None]
+        clean = self._clean
+        self._clean = {one[2]: clean[one[2]] for one in idle if one[2] in clean}
+        now_ms = self._clock.now_ms()
+        for topic, number, partition in idle:
+            lag_max_ms = partition.config.compaction_lag_max_ms
+            if (
+                self._clean.get(partition) == lag_max_ms
+                or self._resting.get(partition.name, 0) > now_ms
+            ):
+                continue
+            try:
+                entry = await self._environment.metadata.get(partition_key(topic.id, number))
+                if entry is None or not _has_dirt(PartitionFact.decode(entry.value), partition):
+                    self._clean[partition] = lag_max_ms
+                elif not partition.is_deleted:
+                    await self._ready(partition)
+            except HeadraceError as error:
+                self._resting[partition.name] = now_ms + PARTITION_REST_MS
+                log.warning("%s: not loaded for compaction yet: %s", partition.name, error)
 
     def _is_active_overdue(self, partition: PartitionLog, now_ms: int) -> bool:
         """Whether the open ledger holds records for longer than `max.compaction.lag.ms`."""

@@ -1,0 +1,146 @@
+"""Which partitions a round of log compaction takes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch
+from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.memory import MemoryLedgerStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headrace.log.partition_log import PartitionLog
+
+NOW_MS = 1_700_000_000_000
+
+
+class StillClock:
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def now_ns(self) -> int:
+        return self.ms * 1_000_000
+
+
+class Disk:
+    """What stays when a broker stops."""
+
+    def __init__(self) -> None:
+        self.clock = StillClock()
+        self.store = MemoryLedgerStore()
+        self.metadata = MemoryMetadataStore()
+
+    @asynccontextmanager
+    async def broker(self) -> AsyncIterator[Node]:
+        node = Node(BrokerConfig(), self.store, self.metadata, self.clock, SystemRandomness())
+        await node.open()
+        try:
+            yield node
+        finally:
+            await node.tasks.close()
+
+
+def partition(node: Node, topic: str) -> PartitionLog:
+    return node.topics.by_name[topic].require_log(0)
+
+
+async def put(node: Node, topic: str, count: int) -> None:
+    """So many records of one key, in the open ledger."""
+    log = partition(node, topic)
+    await node.partition_ready(log)
+    for number in range(count):
+        batch = encode_batch([Record(0, NOW_MS, b"key", b"%d" % number, [])])
+        while (appended := log.append(batch, check_batch(batch))) is None:
+            assert log.ready is not None
+            await log.ready.wait()
+        await appended.completion.wait()
+
+
+def test_a_partition_that_is_idle_since_the_start_is_compacted_and_clean_ones_are_not_loaded():
+    async def run() -> None:
+        disk = Disk()
+        async with disk.broker() as node:
+            for topic in ("dirty", "clean", "empty"):
+                await node.topics.create(topic, 1, 1, {"cleanup.policy": "compact"})
+            await put(node, "clean", 5)
+            await partition(node, "clean").upkeep.roll_now()
+            await node.compactor.round()
+            assert node.compactor.removed_records == 4
+            await put(node, "dirty", 5)
+            await partition(node, "dirty").upkeep.roll_now()
+        async with disk.broker() as node:
+            await node.compactor.round()
+            assert node.compactor.removed_records == 4
+            assert partition(node, "dirty").is_loaded
+            assert not partition(node, "clean").is_loaded
+            assert not partition(node, "empty").is_loaded
+
+    asyncio.run(run())
+
+
+def test_an_idle_open_ledger_is_compacted_when_its_records_are_overdue():
+    async def run() -> None:
+        disk = Disk()
+        configs = {"cleanup.policy": "compact", "max.compaction.lag.ms": "1000"}
+        async with disk.broker() as node:
+            await node.topics.create("bounded", 1, 1, configs)
+            await node.topics.create("unbounded", 1, 1, {"cleanup.policy": "compact"})
+            await put(node, "bounded", 5)
+            await put(node, "unbounded", 5)
+        disk.clock.ms += 2000
+        async with disk.broker() as node:
+            await node.compactor.round()
+            assert node.compactor.removed_records == 4
+            assert not partition(node, "unbounded").is_loaded
+
+    asyncio.run(run())
+
+
+def test_a_partition_is_looked_at_again_when_its_lag_is_bounded_later():
+    async def run() -> None:
+        disk = Disk()
+        async with disk.broker() as node:
+            await node.topics.create("t", 1, 1, {"cleanup.policy": "compact"})
+            await put(node, "t", 5)
+        disk.clock.ms += 2000
+        async with disk.broker() as node:
+            await node.compactor.round()
+            assert not partition(node, "t").is_loaded
+            partition(node, "t").config.compaction_lag_max_ms = 1000
+            await node.compactor.round()
+            assert node.compactor.removed_records == 4
+
+    asyncio.run(run())
+
+
+def test_the_dirtiest_partition_is_first():
+    async def run() -> None:
+        disk = Disk()
+        async with disk.broker() as node:
+            for topic in ("half", "full"):
+                await node.topics.create(
+                    topic, 1, 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+                )
+            await put(node, "half", 1)
+            await partition(node, "half").upkeep.roll_now()
+            await node.compactor.round()
+            await put(node, "half", 1)
+            await partition(node, "half").upkeep.roll_now()
+            await put(node, "full", 2)
+            await partition(node, "full").upkeep.roll_now()
+            assert [log.name for log in node.compactor._due()] == ["full-0", "half-0"]
+            await node.compactor.round()
+            assert node.compactor._due() == []
+
+    asyncio.run(run())
