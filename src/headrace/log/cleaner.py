@@ -305,7 +305,7 @@ class Cleaner:
         for segment in segments:
             if segment not in self._log.segments:  # retention was faster
                 raise _Stopped
-            await load_index(self._log, self._store, segment)  # it may have been evicted
+            await self._log.reader.load_index(segment)  # it may have been evicted
             more = len(segment.aborted) if segment.aborted is not None else 0
             before = groups[-1][-1] if groups else None
             if (
