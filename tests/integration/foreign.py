@@ -1,4 +1,4 @@
-"""Client programs in Go and JavaScript: built once into the cache, from pinned versions.
+"""Client programs in Go, JavaScript, Rust and Java: built once into the cache, versions pinned.
 
 Invariants: a toolchain that is not installed skips the test with a reason; anything else that
 keeps a program from being built fails it.
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.java.jars import cache_folder
+from headrace.java.jars import Jar, cache_folder, ensure_jars
+from headrace_bench.kafka_parts import java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,3 +83,49 @@ def node_program() -> tuple[list[str], dict[str, str]]:
             run([npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], partial)
             partial.replace(folder)
     return [node, str(source / "copy.mjs")], {"NODE_CLIENTS": str(folder)}
+
+
+def rust_program() -> list[str]:
+    """The command of the program in Rust."""
+    cargo = shutil.which("cargo") or shutil.which(Path.home() / ".cargo" / "bin" / "cargo")
+    if cargo is None:
+        pytest.skip(
+            "no Rust compiler with cargo on the PATH or in ~/.cargo/bin (packages rustc, cargo)"
+        )
+    source = HERE / "rust_clients"
+    names = ("src/main.rs", "Cargo.toml", "Cargo.lock")
+    with built_once("rust", [cargo, "--version"], [source / name for name in names]) as program:
+        if not program.exists():
+            target = program.parent / "rust-target"  # what was compiled before is used again
+            run(
+                [cargo, "build", "--locked", "--manifest-path", str(source / "Cargo.toml")],
+                HERE, CARGO_TARGET_DIR=str(target),
+            )  # fmt: skip
+            partial = program.with_suffix(".partial")
+            shutil.copy(target / "debug" / "rust-clients", partial)
+            partial.replace(program)
+    return [str(program)]
+
+
+def old_java_program() -> tuple[list[str], dict[str, str]]:
+    """(command, environment) of the program on kafka-clients 2.8."""
+    try:
+        runtime = java()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    compiler = shutil.which("javac") or str(Path(runtime).with_name("javac"))
+    if not Path(compiler).exists():
+        pytest.skip("no Java compiler (javac): install a JDK 17 or 21")
+    source = HERE / "java_2_8"
+    pinned = (source / "jars.txt").read_text().splitlines()
+    jars = ensure_jars([Jar.parse(line) for line in pinned if not line.startswith("#")])
+    classpath = os.pathsep.join(map(str, jars))
+    names = [source / "Clients.java", source / "jars.txt"]
+    with built_once("java-2.8", [compiler, "--version"], names) as folder:
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            run([compiler, "-nowarn", "-d", str(partial), "-cp", classpath, str(names[0])], source)
+            partial.replace(folder)
+    flags = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    return [runtime, *flags, "-cp", f"{folder}{os.pathsep}{classpath}", "Clients"], {}

@@ -1,4 +1,4 @@
-"""Transactions of clients in Go and JavaScript: an exactly-once copy, killed and started again."""
+"""Transactions of clients in Go, JavaScript and old Java: an exactly-once copy, also killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import pytest
 from confluent_kafka import Producer
 from tests.integration.clients import create_topic
-from tests.integration.foreign import go_program, node_program
+from tests.integration.foreign import go_program, node_program, old_java_program
 from tests.integration.test_transactions import fresh, read_all
 
 COPY_TIMEOUT_S = 120
@@ -21,6 +21,7 @@ LIBRARIES = {
     "sarama": go_program,
     "kafkajs": node_program,
     "platformatic": node_program,
+    "java-2.8": old_java_program,
 }
 
 
@@ -90,6 +91,7 @@ def test_a_copy_with_aborts_is_exactly_once(broker, library):
         "franz-go",
         pytest.param("sarama", marks=pytest.mark.long),
         pytest.param("kafkajs", marks=pytest.mark.long),
+        "java-2.8",
         # @platformatic/kafka 2.12 begins with producer id 0 and epoch 0, not -1 (KIP-360): once its
         # transactional id is known, any broker has to fence it.
     ],
