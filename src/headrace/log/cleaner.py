@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, cast
 
 from headrace.errors import (
     BatchCorrupt,
@@ -27,7 +27,15 @@ from headrace.errors import (
     NotOwner,
 )
 from headrace.log.aborted_index import ENTRIES_MAX, AbortedIndex
-from headrace.log.compaction import KEYS_MAX, AbortedRanges, Compaction, KeyMap, check_left
+from headrace.log.compaction import (
+    KEYS_MAX,
+    STEP_RECORDS,
+    AbortedRanges,
+    Compaction,
+    KeyMap,
+    Steps,
+    check_left,
+)
 from headrace.log.segment import Segment, producers_behind
 from headrace.metadata.facts import LedgerLink
 from headrace.records.batch import HEADER_SIZE, iterate_headers, read_header
@@ -42,20 +50,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 READ_BYTES: Final = 128 * 1024
 """At once: what is read is taken apart without a pause, while clients wait."""
 WRITE_BYTES: Final = 1024 * 1024
-
-
-PAUSE_RECORDS: Final = 500
-"""Records that are taken apart, about 5 ms of work, before clients have their turn."""
 
 
 class Pace(Protocol):
     """How fast a round may go."""
 
     async def pause(self) -> None:
-        """Let others work: `PAUSE_RECORDS` were taken apart since the last pause."""
+        """Let others work: `STEP_RECORDS` were taken apart since the last pause."""
         ...
 
     async def spend(self, size: int) -> None:
@@ -253,9 +259,18 @@ class Cleaner:
                 elif keys.is_full:
                     return keys
                 else:
-                    keys.add(data, at, header)
+                    await self._in_steps(keys.add(data, at, header))
             keys.end_offset = segment.end_offset
         return keys
+
+    async def _in_steps(self, steps: Steps[_T]) -> _T:
+        """Take all steps of the work on one batch, which may be a large one, with pauses."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return cast("_T", done.value)
+            await self._pace.pause()
 
     async def _batches(self, segment: Segment) -> AsyncIterator[tuple[Buffer, int, BatchHeader]]:
         """All batches of a sealed ledger, of which CRC and place are checked."""
@@ -282,8 +297,8 @@ class Cleaner:
                     raise segment.corrupt(position + at, f"offset {header.base_offset} comes late")
                 offset, consumed = header.last_offset + 1, at + header.size
                 yield data, at, header
-                self._unpaused_records += header.record_count
-                if self._unpaused_records >= PAUSE_RECORDS:
+                self._unpaused_records += header.record_count % STEP_RECORDS
+                if self._unpaused_records >= STEP_RECORDS:
                     self._unpaused_records = 0
                     await self._pace.pause()
             if not consumed:
@@ -365,7 +380,7 @@ class Cleaner:
                 is_edge = header.base_offset == new.base_offset or (
                     header.last_offset + 1 == end_offset
                 )
-                kept = compaction.rewrite(data, at, header, is_edge=is_edge)
+                kept = await self._in_steps(compaction.rewrite(data, at, header, is_edge=is_edge))
                 if kept is None:
                     is_changed = True
                     continue

@@ -20,8 +20,9 @@ begin and end, and every offset has a batch at or after it in its ledger.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Generator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.errors import BatchCorrupt
 from headrace.records.batch import CONTROL, TRANSACTIONAL
@@ -29,6 +30,8 @@ from headrace.records.marker import read_marker
 from headrace.records.rewriting import (
     delete_horizon_ms,
     empty_batch,
+    iterate_raw_records,
+    payload_of,
     raw_records,
     rewrite_batch,
 )
@@ -40,8 +43,16 @@ if TYPE_CHECKING:
     from headrace.records.rewriting import RawRecord
 
 DIGEST_BYTES: Final = 16
+STEP_RECORDS: Final = 500
+"""Records that are taken apart in one step, about 3 ms of work."""
 KEYS_MAX: Final = 1_000_000
 """Of the key map: about 180 bytes each."""
+
+
+_T = TypeVar("_T")
+Steps = Generator[None, None, _T]
+"""Work on one batch, which may have a million records: the caller may do other work after each
+step. It has an outcome when all steps are taken."""
 
 
 class AbortedRanges:
@@ -84,14 +95,17 @@ class KeyMap:
         """Whether the next batch has to wait for the next round."""
         return len(self._offsets) >= self._keys_max
 
-    def add(self, data: Buffer, position: int, header: BatchHeader) -> None:
+    def add(self, data: Buffer, position: int, header: BatchHeader) -> Steps[None]:
         """Take in the next batch of the dirty range. Raises BatchCorrupt."""
         assert header.base_offset >= self.end_offset, "batches come in order"
         if not header.attributes & CONTROL and not self._aborted.has(header):
             offsets, base_offset = self._offsets, header.base_offset
-            for record in raw_records(data, position, header)[1]:
+            records = iterate_raw_records(payload_of(data, position, header), header.record_count)
+            for count, record in enumerate(records, 1):
                 if record.key is not None:
                     offsets[_digest(record.key)] = base_offset + record.offset_delta
+                if count % STEP_RECORDS == 0:
+                    yield
         self.end_offset = header.last_offset + 1
 
     def latest(self, key: bytes) -> int:
@@ -122,7 +136,7 @@ class Compaction:
 
     def rewrite(
         self, data: Buffer, position: int, header: BatchHeader, *, is_edge: bool
-    ) -> Buffer | None:
+    ) -> Steps[Buffer | None]:
         """What is left of the next batch: its own bytes, others, or None. Raises BatchCorrupt."""
         stored = memoryview(data)[position : position + header.size]
         if header.base_offset >= self._keys.end_offset:
@@ -133,7 +147,7 @@ class Compaction:
             self.removed_records += header.record_count
             left = None
         else:
-            left = self._rewrite_records(stored, header)
+            left = yield from self._rewrite_records(stored, header)
         if left is None and is_edge:
             left = stored if not header.record_count else empty_batch(header)
         if left is not None and header.attributes & TRANSACTIONAL:
@@ -143,13 +157,15 @@ class Compaction:
                 self._with_data.add(header.producer_id)
         return left
 
-    def _rewrite_records(self, stored: Buffer, header: BatchHeader) -> Buffer | None:
-        payload, records = raw_records(stored, 0, header)
+    def _rewrite_records(self, stored: Buffer, header: BatchHeader) -> Steps[Buffer | None]:
+        payload = payload_of(stored, 0, header)
         horizon_ms = delete_horizon_ms(header)
         is_due = horizon_ms is not None and self._now_ms >= horizon_ms
         kept: list[RawRecord] = []
         has_tombstone = False
-        for record in records:
+        for count, record in enumerate(iterate_raw_records(payload, header.record_count), 1):
+            if count % STEP_RECORDS == 0:
+                yield
             key = record.key
             if key is None or header.base_offset + record.offset_delta < self._keys.latest(key):
                 continue
@@ -158,11 +174,11 @@ class Compaction:
                     continue
                 has_tombstone = True
             kept.append(record)
-        self.removed_records += len(records) - len(kept)
+        self.removed_records += header.record_count - len(kept)
         if not kept:
             return None
         needs_horizon = has_tombstone and horizon_ms is None
-        if len(kept) == len(records) and not needs_horizon:
+        if len(kept) == header.record_count and not needs_horizon:
             return stored
         return rewrite_batch(header, payload, kept, self._horizon_ms if needs_horizon else None)
 

@@ -30,7 +30,7 @@ from headrace.records.codec import (
 from headrace.records.compression import compress, decompress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from headrace.records.batch import BatchHeader, Buffer
 
@@ -56,19 +56,22 @@ def delete_horizon_ms(header: BatchHeader) -> int | None:
     return header.first_timestamp_ms if header.attributes & DELETE_HORIZON else None
 
 
-def raw_records(
+def payload_of(
     batch: Buffer,
     position: int,
     header: BatchHeader,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
-) -> tuple[bytes, list[RawRecord]]:
-    """(payload, records) of the batch at `position`. Raises BatchCorrupt; checks no CRC."""
+) -> bytes:
+    """The decompressed records of the batch at `position`. Raises BatchCorrupt; checks no CRC."""
     stream = memoryview(batch)[position + HEADER_SIZE : position + header.size]
-    data = decompress(header.attributes & COMPRESSION_MASK, stream, decompressed_bytes_max)
-    found: list[RawRecord] = []
+    return decompress(header.attributes & COMPRESSION_MASK, stream, decompressed_bytes_max)
+
+
+def iterate_raw_records(data: bytes, record_count: int) -> Iterator[RawRecord]:
+    """The records of a batch's payload, one by one. Raises BatchCorrupt."""
     at = 0
     try:
-        for _ in range(header.record_count):
+        for _ in range(record_count):
             start = at
             length, at = read_varint(data, at)
             end = at + length
@@ -80,15 +83,18 @@ def raw_records(
             value_size, at = read_varint(data, at)
             if at + max(value_size, 0) > end or end > len(data) or length < 0:
                 raise BatchCorrupt(f"a record says it ends at {end}, before its fields do")
-            found.append(
-                RawRecord(start, end, offset_delta, timestamp_delta, rest, key, value_size >= 0)
-            )
+            yield RawRecord(start, end, offset_delta, timestamp_delta, rest, key, value_size >= 0)
             at = end
     except IndexError:
         raise BatchCorrupt("the batch ends within a record") from None
     if at != len(data):
         raise BatchCorrupt(f"{len(data) - at} bytes follow the batch's last record")
-    return data, found
+
+
+def raw_records(batch: Buffer, position: int, header: BatchHeader) -> tuple[bytes, list[RawRecord]]:
+    """(payload, records) of the batch at `position`. Raises BatchCorrupt; checks no CRC."""
+    payload = payload_of(batch, position, header)
+    return payload, list(iterate_raw_records(payload, header.record_count))
 
 
 def rewrite_batch(

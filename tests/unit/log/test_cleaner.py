@@ -11,6 +11,7 @@ from transaction_rig import Producer
 
 from headrace.errors import DataCorrupt, LedgerUnknown
 from headrace.log.cleaner import Cleaner, cleanable, dirt, is_due
+from headrace.log.compaction import STEP_RECORDS
 from headrace.log.environment import Environment
 from headrace.log.footer import decode_footer
 from headrace.log.log_config import LogConfig
@@ -229,3 +230,39 @@ def test_what_retention_has_dropped_is_not_read_again_as_another_ledger():
             assert (active.end_offset, active.end_position) == before
 
     asyncio.run(scenario())
+
+
+class Counting:
+    """Counts how often others had their turn."""
+
+    pauses = 0
+
+    async def pause(self) -> None:
+        self.pauses += 1
+        await asyncio.sleep(0)
+
+    async def spend(self, size: int) -> None:
+        await asyncio.sleep(0)
+
+
+def test_a_large_batch_lets_others_work_while_it_is_taken_apart():
+    async def run():
+        count = 20_000
+        async with rig(COMPACTED) as bench:
+            batch = encode_batch(
+                [
+                    Record(number, bench.clock.ms, b"%d" % (number % 10), b"v")
+                    for number in range(count)
+                ]
+            )
+            while (appended := bench.log.append(batch, check_batch(batch))) is None:
+                await asyncio.sleep(0)
+            await appended.completion.wait()
+            await bench.log.upkeep.roll_now()
+            pace = Counting()
+            done = await cleaner(bench, pace).run()
+            assert done.removed_records == count - 10
+            assert [offset for offset, _ in await values(bench)] == [*range(count - 10, count)]
+            assert pace.pauses >= 2 * (count // STEP_RECORDS), "in both passes"
+
+    asyncio.run(run())
