@@ -149,6 +149,25 @@ def test_streams_counts_each_word_once(broker, apps):
     assert counted == collections.Counter(n for most in words_with for n in range(1, most + 1))
 
 
+def test_streams_with_a_protocol_that_the_broker_lacks_ends_with_a_clear_error(broker, apps):
+    words, counts = fresh("words"), fresh("counts")
+    create_topic(broker.kafka, words, 2)
+    create_topic(broker.kafka, counts, 2)
+    app = apps(
+        "streams", "WordCount", broker.kafka, fresh("count"), words, counts, fresh("state"),
+        "group.protocol=streams",
+    )  # fmt: skip
+    app.compile("WordCount.java")
+    app.start()
+    assert app.process is not None
+
+    code = app.process.wait(START_TIMEOUT_S)
+
+    log = app.log_path.read_text(errors="replace")
+    assert code == 1, log[-3000:]
+    assert "The cluster does not support the STREAMS group protocol" in log, log[-3000:]
+
+
 def rest(port: int, path: str, body: object = None) -> object:
     """What Connect's REST service answers; None while it cannot."""
     data = None if body is None else json.dumps(body).encode()
