@@ -16,7 +16,7 @@ from headrace_verify.damage import run_flips, run_tails
 from headrace_verify.faults import run_faults
 from headrace_verify.kills import run_kills
 from headrace_verify.log_model import run_log
-from headrace_verify.planted import chosen, is_found
+from headrace_verify.planted import is_found
 from headrace_verify.power import run_power, run_power_faults
 from headrace_verify.power_broker import run_power_broker, run_power_files
 from headrace_verify.power_table import run_power_table
@@ -217,12 +217,8 @@ def run_attacks(
     return outcomes
 
 
-def run_planted(words: str, seed: int, on_begin: Callable[[Planted], None]) -> list[Proof]:
-    """Plant each chosen bug and see whether its attack finds it."""
-    proofs = []
-    for bug in chosen(words):
-        on_begin(bug)
-        with tempfile.TemporaryDirectory(prefix="headrace-verify-") as folder:
-            task = is_found(bug, BY_NAME, seed, Path(folder))
-            proofs.append(Proof(bug, task, task.seconds))
-    return proofs
+def find_planted(bug: Planted, seed: int) -> Proof:
+    """Plant a bug and see whether its attack finds it."""
+    with tempfile.TemporaryDirectory(prefix="headrace-verify-") as folder:
+        task = is_found(bug, BY_NAME, seed, Path(folder))
+    return Proof(bug, task, task.seconds)

@@ -198,10 +198,10 @@ class Crash:
 
     def find(self, bug: Planted, _show: Progress) -> Proof:
         """See Mode."""
-        from headrace_verify.crash import run_planted
+        from headrace_verify.crash import find_planted
 
         logging.getLogger("headrace").setLevel(logging.CRITICAL)
-        (proof,) = run_planted(str(bug.number), self._plan.seed, lambda _bug: None)
+        proof = find_planted(bug, self._plan.seed)
         if proof.is_skipped:
             return Proof(True, f"skipped: this machine lacks what {bug.attack!r} needs")
         return Proof(proof.is_found, bug.attack)

@@ -37,6 +37,21 @@ def test_every_promise_and_every_planted_bug_is_listed():
     assert all(one["promise"].endswith(".") for one in listed["attacks"])
 
 
+def test_a_bug_is_planted_by_its_name_where_others_share_its_number(monkeypatch):
+    planted = []
+
+    def find(bug, _attacks, _seed, folder):
+        planted.append(bug.name)
+        task = Task(bug.attack, 1, 1.0, folder)
+        task.wrong("found", seed=1)
+        return task
+
+    monkeypatch.setattr(crash, "is_found", find)
+    done = invoke("--planted", "know six retries")
+    assert done.exit_code == 0, done.output
+    assert planted == ["know six retries"]
+
+
 def test_each_planted_bug_names_an_attack():
     assert {bug.attack for bug in PLANTED} <= set(crash.BY_NAME)
     assert chosen("all") == PLANTED
