@@ -40,6 +40,7 @@ from headrace.coordination.groups.consumer_protocol import (
 )
 from headrace.errors import (
     CoordinatorLoading,
+    GroupFull,
     IllegalGeneration,
     InstanceIdFenced,
     InstanceIdUnreleased,
@@ -153,6 +154,8 @@ class ClassicClient:
             self.owned, self.doing = set(), "join"
         elif isinstance(error, MemberUnknown):
             self.member_id, self.owned, self.doing = "", set(), "join"
+        elif isinstance(error, GroupFull):
+            self.begin_anew()  # a place may be free later, when it joins again
         elif isinstance(error, InstanceIdFenced | InstanceIdUnreleased):
             self.owned, self.is_running = set(), False
         else:
