@@ -20,6 +20,7 @@ from headrace.broker.ownership import (
     orphaned_ownerships,
     shared_ownership,
 )
+from headrace.broker.ownership.hand_over import HandOvers
 from headrace.broker.ownership.membership import Membership
 from headrace.broker.topics import deletion
 from headrace.broker.topics.ownership import NO_LEADER
@@ -40,6 +41,7 @@ from headrace.log.upkeep import Upkeep
 from headrace.metadata.facts import (
     OWNERS,
     OwnerFact,
+    PartitionFact,
     PinFact,
     TopicFact,
     broker_key,
@@ -1038,6 +1040,62 @@ def test_a_broker_that_stops_does_not_wait_longer_than_until_the_next_owner_is_r
         owner, other, _topic = await two_brokers(cluster)
         await asyncio.wait_for(cluster.stop(owner.config.broker_id), 5)
         await until(lambda: cluster.agree("t", {other.config.broker_id}))
+        assert await cluster.append("t", 0, b"b") == 1
+
+    run(scenario)
+
+
+def test_brokers_that_stop_at_once_hand_over_to_those_that_stay(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for broker_id in (1, 2, 3):
+            await cluster.start(broker_id)
+        monkeypatch.setattr(hand_over, "READY_WAIT_S", 60)
+        stays = cluster.nodes[3]
+        await stays.topics.create("t", 12)
+        await until(lambda: cluster.agree("t", {1, 2, 3}))
+        for number in range(12):
+            await cluster.append("t", number, b"a")
+        leave, owned = Membership.leave, []
+
+        async def noted(membership: Membership) -> None:
+            for entry in await stays.metadata.list(OWNERS):
+                owned.append(OwnerFact.decode(entry.value).broker == membership._fact.id)
+            await leave(membership)
+
+        monkeypatch.setattr(Membership, "leave", noted)
+        await asyncio.wait_for(asyncio.gather(cluster.stop(1), cluster.stop(2)), 5)
+        assert not any(owned)
+        await until(lambda: cluster.agree("t", {3}))
+        for number in range(12):
+            assert await cluster.append("t", number, b"b") == 1
+
+    run(scenario)
+
+
+def test_a_ledger_that_a_former_life_of_the_next_owner_made_is_not_entered(monkeypatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        owner, other, topic = await two_brokers(cluster)
+        other_id, key = other.config.broker_id, (topic.id, 0)
+        is_dead = asyncio.Event()
+
+        async def too_late(*_: object) -> bool:
+            await is_dead.wait()
+            return False
+
+        with monkeypatch.context() as patch:
+            patch.setattr(HandOvers, "_move", too_late)
+            await pin(owner, topic, other_id)
+            await until(lambda: owner.ownership.view.owners[key].fact.is_ready == 1)
+            ahead = owner.ownership.view.owners[key].fact.ledger_ahead
+            await cluster.kill(other_id)
+            await until(lambda: len(owner.ownership.brokers()) == 1)
+        is_dead.set()
+        await cluster.ledgers.delete(ahead)  # the sweep: no chain names it
+        monkeypatch.setattr(shared_ownership, "WARM_VERSION", None)
+        await cluster.start(other_id)
+        await until(lambda: cluster.agree("t", {other_id}))
+        chain = await owner.metadata.get(partition_key(*key))
+        assert ahead not in [link.ledger for link in PartitionFact.decode(chain.value).ledgers]
         assert await cluster.append("t", 0, b"b") == 1
 
     run(scenario)

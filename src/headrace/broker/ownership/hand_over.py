@@ -88,12 +88,15 @@ class HandOvers:
         self._waiter = waiter
         self._prepare, self._resigned = events.leaving, events.resigned
         self._next_leaders: dict[PartitionKey, Leader] = {}
+        self._announced: dict[PartitionKey, str] = {}
+        """The life of the next owner that gets ready, or is. What an owner fact says besides may be
+        of a life that is over: its ledger may be deleted by now."""
         self._cold = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
         self._limit(WARM_AT_ONCE)
 
     def _limit(self, at_once: int) -> None:
         self._in_motion = asyncio.Semaphore(at_once)
-        self._announced = asyncio.Semaphore(at_once + GETTING_READY_AT_ONCE)
+        self._getting_ready = asyncio.Semaphore(at_once + GETTING_READY_AT_ONCE)
 
     def hurry(self) -> None:
         """This broker stops: hand over so many at once that all are done in time."""
@@ -115,13 +118,21 @@ class HandOvers:
         if not self._is_warm(topic, served, target):
             async with self._cold:
                 return await self._move(topic, number, served, target)
-        announced, in_motion = self._announced, self._in_motion
+        try:
+            return await self._run_warm(topic, number, served, target)
+        finally:
+            self._announced.pop(key, None)
+
+    async def _run_warm(self, topic: Topic, number: int, served: PartitionLog, target: int) -> bool:
+        getting_ready, in_motion = self._getting_ready, self._in_motion
         with ExitStack() as turns:
-            await announced.acquire()
-            turns.callback(announced.release)
+            await getting_ready.acquire()
+            turns.callback(getting_ready.release)
             if topic.is_internal:
                 await self._prepare(topic, number, READY_WAIT_S)
-            await self._announce(key, served, target)
+            if not self._can_take(target):  # it has begun to stop meanwhile
+                return False
+            await self._announce((topic.id, number), served, target)
             await in_motion.acquire()
             turns.callback(in_motion.release)
             late = asyncio.get_running_loop().call_later(IN_MOTION_MAX_S, turns.close)
@@ -131,9 +142,13 @@ class HandOvers:
     def _is_warm(self, topic: Topic, served: PartitionLog, target: int) -> bool:
         """Whether clients would notice a pause, and the next owner knows how to get ready."""
         broker = self._view.brokers.get(target)
-        if broker is None or broker.warm_version != WARM_VERSION:
+        if broker is None or broker.is_leaving or broker.warm_version != WARM_VERSION:
             return False
         return served.is_loaded and (served.active is not None or topic.is_internal)
+
+    def _can_take(self, target: int) -> bool:
+        broker = self._view.brokers.get(target)
+        return broker is not None and not broker.is_leaving
 
     async def _announce(self, key: PartitionKey, served: PartitionLog, target: int) -> None:
         """Have the next owner get ready, within reason, while this one still serves."""
@@ -145,28 +160,33 @@ class HandOvers:
 
         def is_decided() -> bool:
             now = self._view.owners.get(key)
-            return now is None or now.fact.leader_epoch != epoch or bool(now.fact.is_ready)
+            if now is None or now.fact.leader_epoch != epoch or now.fact.is_ready:
+                return True
+            return not self._can_take(target)
 
-        if await self._facts.write(key, fact, owner) and not await self._waiter.wait(
-            is_decided, READY_WAIT_S
-        ):
+        life = self._view.brokers[target].incarnation
+        if life is None or not await self._facts.write(key, fact, owner):
+            return
+        self._announced[key] = life
+        if not await self._waiter.wait(is_decided, READY_WAIT_S):
             log.info("%s: broker %d is not ready; it is handed over", served.name, target)
+
+    def _ready_fact(self, key: PartitionKey, target: int) -> OwnerFact | None:
+        """The owner fact that says that the next owner is ready, in the life that it has now."""
+        known, broker = self._view.owners.get(key), self._view.brokers.get(target)
+        life = self._announced.get(key)
+        if known is None or broker is None or life is None or broker.incarnation != life:
+            return None
+        return known.fact if known.fact.is_ready and known.fact.successor == target else None
 
     async def _move(self, topic: Topic, number: int, served: PartitionLog, target: int) -> bool:
         """Settle and seal, then name the next owner; it serves as soon as it sees that."""
         key = (topic.id, number)
-        broker = self._view.brokers.get(target)
-        if self._served.get(key) is not served or broker is None or broker.is_leaving:
+        if self._served.get(key) is not served or not self._can_take(target):
             return False
         gone = NotOwner(f"{served.name} is at broker {target} now: refresh the metadata")
-        known = self._view.owners.get(key)
         # Coordinators' clients ask any broker where they are; until it knows, they wait here.
-        is_awaited = (
-            known is not None
-            and known.fact.is_ready
-            and known.fact.successor == target
-            and not topic.is_internal
-        )
+        is_awaited = self._ready_fact(key, target) is not None and not topic.is_internal
         if is_awaited:
             self._next_leaders[key] = Leader(target, served.leader_epoch + 1)
         try:
@@ -197,7 +217,8 @@ class HandOvers:
             if fact is None or self._served.get(key) is not served:
                 break
             known = self._view.owners[key]
-            ahead = known.fact.ledger_ahead if known.fact.successor == target else None
+            ready = self._ready_fact(key, target)
+            ahead = None if ready is None else ready.ledger_ahead
             chain = None
             if not attempt and ahead is not None:
                 chain = served.upkeep.next_chain(fact.leader_epoch, ahead)

@@ -53,6 +53,9 @@ log = logging.getLogger(__name__)
 
 CHANGES_AT_ONCE = 512
 RETRY_S = 0.2
+LEAVE_ROUNDS_MAX = 3
+"""Of a broker that stops: what was meant for a broker that died or stops, too, has another next
+owner in the next round."""
 LOADS_AT_ONCE = 32
 """Of what no client has asked for yet: what one waits for is read at once, beside those."""
 
@@ -213,13 +216,18 @@ class SharedOwnership:
                 await self._membership.leave()
 
     async def _hand_over_all(self) -> None:
-        moves = [
-            self._hand_over(topic, number, self.placement.target(topic, number))
-            for topic, number in self._all_mine()
-        ]
-        for result in await asyncio.gather(*moves, return_exceptions=True):
-            if isinstance(result, Exception):
-                log.warning("a partition was not handed over: %s", result)
+        for _ in range(LEAVE_ROUNDS_MAX):
+            targets = [
+                (topic, number, self.placement.target(topic, number))
+                for topic, number in self._all_mine()
+                if self._mine[topic.id, number].failure is None
+            ]
+            moves = [self._hand_over(*one) for one in targets if one[2] != NO_BROKER]
+            if not moves:
+                return
+            for result in await asyncio.gather(*moves, return_exceptions=True):
+                if isinstance(result, Exception):
+                    log.warning("a partition was not handed over: %s", result)
 
     def _all_mine(self) -> list[tuple[Topic, int]]:
         topics = list(self._topics.by_id.values())
