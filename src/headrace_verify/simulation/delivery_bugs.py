@@ -15,7 +15,6 @@ from headrace.broker.timers import timer_partitions
 from headrace.coordination.shares.delivery import RowDelivery
 from headrace.coordination.shares.share_machine import ShareMachine
 from headrace.coordination.shares.state_records import GroupChanged
-from headrace.coordination.shares.window import AVAILABLE
 from headrace.coordination.timers.state_records import Scheduled
 from headrace.coordination.timers.timer_machine import TimerMachine
 from headrace.coordination.timers.timer_state import Skipped
@@ -104,21 +103,13 @@ def forget_acknowledgements_on_takeover(patch: Patch) -> None:
 
 
 def deliver_a_key_while_it_is_in_flight(patch: Patch) -> None:
-    def careless(self: Any, offset: int) -> Any:
-        row, run = self._rows.get(offset), self._window.run_at(offset)
-        is_available = run is not None and run.state == AVAILABLE and run.at_ms == 0
-        return run.count if row is not None and is_available else None
-
     add = RowDelivery.add
 
     def expose_all(self: Any, rows: Any, rows_end: int) -> None:
         rows = list(rows)
         add(self, rows, rows_end)
-        for row in rows:
-            if row.offset in self._rows:
-                self._expose_head(row.offset)
+        self._expose([row.offset for row in rows if row.offset in self._rows])
 
-    patch(RowDelivery, "_ready_count", careless)
     patch(RowDelivery, "add", expose_all)
 
 

@@ -39,6 +39,8 @@ class ShareModel:
     parked: set[int] = field(default_factory=set)
     records: dict[int, ModelRecord] = field(default_factory=dict)
     delivered: list[tuple[int, str, int]] = field(default_factory=list)
+    claimed: tuple[str, int] = ("", 0)
+    """Who has the partition alone, and until when."""
 
     def record(self, offset: int) -> ModelRecord:
         if offset not in self.records:
@@ -51,6 +53,21 @@ class ShareModel:
             for offset, record in sorted(self.records.items())
             if record.state == ACQUIRED and record.owner == member and record.at_ms > now_ms
         ]
+
+    def claim(self, member: str, now_ms: int) -> bool:
+        """Whether the member has the partition: it has it already, or no other member does."""
+        owner, until_ms = self.claimed
+        is_over = until_ms <= now_ms and not any(
+            record.state == ACQUIRED for record in self.records.values()
+        )
+        if owner not in {"", member} and not is_over:
+            return False
+        self.claimed = (member, now_ms + self.config.lock_ms)
+        return True
+
+    def end_claim(self, member: str) -> None:
+        if self.claimed[0] == member:
+            self.claimed = ("", 0)
 
     def acquire(self, first, last, deliveries, member, until_ms, now_ms):
         for offset in range(first, last + 1):
@@ -131,6 +148,7 @@ class ShareModel:
 
     def crash(self) -> None:
         """What was acquired is available again; its delivery was never counted as ended."""
+        self.claimed = ("", 0)
         for record in self.records.values():
             if record.state == ACQUIRED:
                 record.state, record.owner, record.at_ms = AVAILABLE, "", 0

@@ -21,6 +21,7 @@ from headrace.coordination.shares.commands import (
     RELEASE,
     RENEW,
     AcquireCommand,
+    ClaimCommand,
     DeadLetteredCommand,
     DescribeCommand,
     LearnCommand,
@@ -37,8 +38,9 @@ from headrace.coordination.shares.commands import (
     ShareLoadedCommand,
     ShareTickCommand,
 )
-from headrace.coordination.shares.config import ShareConfig
+from headrace.coordination.shares.config import EXCLUSIVE, FAILOVER, SHARED, ShareConfig
 from headrace.coordination.shares.share_machine import ShareMachine
+from headrace.errors import GroupFull
 
 GROUP = "g"
 MEMBERS = ("a", "b", "c")
@@ -61,6 +63,7 @@ class Rig:
             are_expired_dead=rng.random() < 0.5,
             has_attributes=rng.random() < 0.4,
             filter_tags=rng.choice(["", "", "x"]),
+            subscription=rng.choice([SHARED, SHARED, SHARED, FAILOVER, EXCLUSIVE]),
         )
         self.now_ms = 1_000
         self.log_end = 0
@@ -122,9 +125,23 @@ class Rig:
             raise AssertionError("the machine is never done with this moment")
         self.model.expire(self.now_ms, self.rows_end)
 
+    def claim(self, member: str) -> bool:
+        """Whether the member has the partition, in groups where one member has all of it."""
+        if not self.config.is_sticky:
+            return True
+        expected = self.model.claim(member, self.now_ms)
+        reply = self.ask(ClaimCommand(GROUP, member))
+        assert reply.is_owner == expected
+        is_refused = not expected and self.config.subscription == EXCLUSIVE
+        assert isinstance(reply.error, GroupFull) == is_refused
+        assert expected or is_refused or reply.wait_ms > 0, "it would ask again and again"
+        return expected
+
     def acquire(self) -> None:
         records_max = self.rng.choice([1, 2, 10, 500])
         member = self.rng.choice(MEMBERS)
+        if not self.claim(member):
+            return
         peeked = self.ask(PeekCommand(GROUP, self.log_end, records_max))
         assert peeked.error is None
         if peeked.rows_from >= 0:
@@ -238,6 +255,7 @@ class Rig:
         for offset, record in self.model.records.items():
             if record.state == ACQUIRED and record.owner == member:
                 self.model.release(offset, self.now_ms)
+        self.model.end_claim(member)
 
     def trim(self) -> None:
         self.log_start = self.rng.randrange(self.log_start, self.log_end + 1)
@@ -300,6 +318,8 @@ class Rig:
             assert self.model.record(offset).state == FINISHED, f"{offset} was passed over"
         acquired = sum(r.state == ACQUIRED for r in self.model.records.values())
         assert window.acquired_records == acquired
+        owners = {r.owner for r in self.model.records.values() if r.state == ACQUIRED}
+        assert len(owners) <= 1 or not self.config.is_sticky, f"{owners} have the partition"
         listed = [one.key for one in self.ask(ListParkedCommand(GROUP)).keys]
         assert listed == [b"key-%d" % key for key in sorted(self.model.parked)]
         described = self.ask(DescribeCommand()).groups[0]

@@ -25,6 +25,7 @@ from headrace.records.codec import (
     retain_records,
 )
 from headrace.records.compression import CODEC_NAMES, SNAPPY, compress, decompress
+from headrace.records.keys import batch_keys
 from headrace.records.keys_and_values import decode_keys_and_values
 
 with warnings.catch_warnings():
@@ -71,6 +72,8 @@ def test_what_is_encoded_is_decoded(records, base_offset, codec):
     assert header.max_timestamp_ms == max(record.timestamp_ms for record in records)
     assert decode_batch(data, decompressed_bytes_max=BOUND) == placed(records, base_offset)
     assert decode_keys_and_values(data) == [(record.key, record.value) for record in records]
+    keys = [(base_offset + index, record.key) for index, record in enumerate(records)]
+    assert batch_keys(data) == keys
 
 
 alike = st.tuples(
@@ -93,16 +96,21 @@ def test_runs_of_records_of_one_layout_are_read_alike(runs, random):
     data = encode_batch(records)
     pairs = [(record.key, record.value) for record in records]
     assert decode_keys_and_values(data) == pairs
+    assert batch_keys(data) == list(enumerate(record.key for record in records))
     changed = bytearray(data)
     changed[random.randrange(HEADER_SIZE, len(data))] ^= 1 << random.randrange(8)
     changed[17:21] = crc32c(bytes(changed[21:])).to_bytes(4, "big")
     try:
-        expected = [(record.key, record.value) for record in decode_batch(bytes(changed))]
+        expected = decode_batch(bytes(changed))
     except BatchCorrupt:
         with suppress(BatchCorrupt):  # offsets and timestamps are not looked at
             decode_keys_and_values(bytes(changed))
+        with suppress(BatchCorrupt):  # timestamps, values and headers are not looked at
+            batch_keys(bytes(changed))
     else:
-        assert decode_keys_and_values(bytes(changed)) == expected
+        pairs = [(record.key, record.value) for record in expected]
+        assert decode_keys_and_values(bytes(changed)) == pairs
+        assert batch_keys(bytes(changed)) == [(record.offset, record.key) for record in expected]
 
 
 @unhurried

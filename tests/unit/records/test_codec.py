@@ -18,6 +18,7 @@ from headrace.records.codec import (
     retain_records,
     write_varint,
 )
+from headrace.records.keys import batch_keys
 
 BOUND = 1 << 20
 
@@ -85,6 +86,34 @@ def test_the_forger_makes_good_batches_too():
 def test_lies_within_a_record_are_refused(payload):
     with pytest.raises(BatchCorrupt):
         decode(forge(payload))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        PLAIN[:-1],
+        PLAIN + b"\0",
+        PLAIN + PLAIN,
+        record(b"\0", 0, 0, -2, 1, b"v", 0),
+        record(b"\0", 0, 0, 1 << 30, b"k", 1, b"v", 0),
+        record(b"\0", 0, 0, 9, b"k"),
+        record(b"\0", 0, 1, 1, b"k", 1, b"v", 0),
+        record(b"\0", 0, -1, 1, b"k", 1, b"v", 0),
+        b"\x01" + PLAIN[1:],
+        b"\xff" * 10 + PLAIN,
+        record(b"\0", b"\xff" * 100),
+    ],
+    ids=range(12),
+)
+def test_keys_are_not_read_past_what_a_record_says(payload):
+    with pytest.raises(BatchCorrupt):
+        batch_keys(forge(payload))
+
+
+def test_a_control_batch_has_no_keys():
+    assert batch_keys(forge(PLAIN)) == [(0, b"k")]
+    assert batch_keys(forge(PLAIN, attributes=CONTROL)) == []
 
 
 @pytest.mark.parametrize("count", [0, 2, (1 << 31) - 1, -1, -(1 << 31)])

@@ -17,6 +17,7 @@ from headrace.records.attributes import PRIORITY_DEFAULT, expire_at_ms, priority
 from headrace.records.batch import CONTROL, TRANSACTIONAL, iterate_headers, read_header
 from headrace.records.codec import iterate_records
 from headrace.records.filters import parse_sql, parse_tags
+from headrace.records.keys import batch_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,11 +95,24 @@ SERIAL_KEY: Final = 0
 class RowReader:
     """Makes rows of records, as one group's settings have it."""
 
-    __slots__ = ("_config", "_filters")
+    __slots__ = ("_config", "_filters", "_reads_keys_alone")
 
     def __init__(self, config: ShareConfig) -> None:
         self._config = config
         self._filters = _filters(config.filter_tags, config.filter_sql)
+        self._reads_keys_alone = not (self._filters or config.has_attributes or config.ttl_ms >= 0)
+
+    def rows(self, batch: bytes, start: int) -> list[Row]:
+        """The rows of the records of one batch, from `start` on. Raises as `decode_batch` does."""
+        if not self._reads_keys_alone:
+            return [self.row(record) for record in iterate_records(batch) if record.offset >= start]
+        if self._config.is_serial:
+            return [_row(offset, SERIAL_KEY) for offset, _ in batch_keys(batch) if offset >= start]
+        return [
+            _row(offset, -1 - offset if key is None else crc32(key))
+            for offset, key in batch_keys(batch)
+            if offset >= start
+        ]
 
     def row(self, record: Record) -> Row:
         """The row of one record. A malformed attribute counts as not set: its topic took it while
@@ -124,6 +138,11 @@ class RowReader:
     def blind_row(self, offset: int) -> Row:
         """The row of an offset whose record cannot be read."""
         return Row(offset, SERIAL_KEY if self._config.is_serial else -1 - offset)
+
+
+def _row(offset: int, key_hash: int) -> Row:
+    """A row of which the key alone matters: in a third of the time of Row()."""
+    return tuple.__new__(Row, (offset, key_hash, 0, -1, True))
 
 
 def _attributes(headers: Headers, expires_ms: int) -> tuple[int, int]:
@@ -159,7 +178,7 @@ def rows_of(batch: bytes, start: int, reader: RowReader) -> list[Row]:
     goes on.
     """
     try:
-        return [reader.row(record) for record in iterate_records(batch) if record.offset >= start]
+        return reader.rows(batch, start)
     except HeadraceError as error:
         header = read_header(batch)
         log.warning("the batch at offset %d cannot be decoded: %s", header.base_offset, error)

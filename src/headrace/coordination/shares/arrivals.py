@@ -32,17 +32,19 @@ def decide_rows(group: ShareGroup, rows: tuple[Row, ...], rows_end: int, now_ms:
     letters: list[DeadLetter] = []
     runs: list[StoredRun] = []
     reached = keyed.rows_end
-    for row in rows:
-        if row.offset < reached:
+    for offset, _key_hash, _priority, expires_ms, is_wanted in rows:
+        if offset < reached:
             continue
-        if row.offset > reached:
-            runs.append(StoredRun(reached, row.offset - 1, ARCHIVED, 0))
-        reached = row.offset + 1
-        count = _open_count(group, row.offset)
-        if not row.is_wanted:
-            runs.append(StoredRun(row.offset, row.offset, ACKNOWLEDGED, 0))
-        elif 0 <= row.expires_ms <= now_ms and count is not None:
-            runs.append(_outdated(group, row.offset, count, now_ms, letters))
+        if offset > reached:
+            runs.append(StoredRun(reached, offset - 1, ARCHIVED, 0))
+        reached = offset + 1
+        if not is_wanted:
+            if runs and runs[-1].last + 1 == offset and runs[-1].state == ACKNOWLEDGED:
+                runs[-1] = runs[-1]._replace(last=offset)
+            else:
+                runs.append(StoredRun(offset, offset, ACKNOWLEDGED, 0))
+        elif 0 <= expires_ms <= now_ms and (count := _open_count(group, offset)) is not None:
+            runs.append(_outdated(group, offset, count, now_ms, letters))
     if reached < rows_end:
         runs.append(StoredRun(reached, rows_end - 1, ARCHIVED, 0))
     return [piece for run in runs for piece in _open_pieces(group, run)], _merged(letters)

@@ -3,19 +3,21 @@
 Invariants: only an index over the window, which decides; what is stale in a heap is passed over
 when it is met, and dropped when it comes to the top. `candidates` changes nothing; `note` is told
 of each change of the window after it was made.
-How it works: a heap of what may be delivered now and one of what may be later, by time. Keys
-(`RowDelivery`) have a queue each; the head of a queue is in a heap unless it is in flight, so no
-two records of a key are ever delivered at once, and a key that waits holds up no other. A record
-that is a key of its own has no queue: it is always a head.
+How it works: a heap of what may be delivered now and one of what may be later, by time; an entry is
+a range of offsets. Each key (`RowDelivery`) has a head, its first record that is not finished; only
+heads are in the heaps, so no two records of a key are ever delivered at once, and a key that waits
+holds up no other. A head remains one until it is finished, so an entry needs no look at its keys. A
+record that is a key of its own is always a head. Neighbouring heads share an entry: a batch of them
+costs as much as one, and a record by itself only what learning and finishing its key costs.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from headrace.coordination.shares.window import ACQUIRED, ARCHIVING, AVAILABLE, Window
+from headrace.coordination.shares.window import ACQUIRED, AVAILABLE, Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 STALE_RATIO: Final = 4
 """A heap is made again from the window when it has this many entries for each run."""
 STALE_MIN: Final = 256
+NEVER_MS: Final = -1
 
 Piece = tuple[int, int, int]
 """(first, last, delivery count so far) of available records."""
@@ -35,8 +38,9 @@ Entry = TypeVar("Entry", bound=tuple[int, ...])
 class Delivery(Protocol):
     """The order of delivery over one window."""
 
-    def candidates(self) -> Iterator[Piece]:
-        """Available records in the order of delivery; those never handed out are not among them."""
+    def candidates(self, now_ms: int) -> Iterator[Piece]:
+        """Available records in the order of delivery; those never handed out and those that have
+        expired by `now_ms` are not among them."""
         ...
 
     def note(self, first: int, last: int) -> None:
@@ -77,7 +81,7 @@ class OffsetDelivery:
         for run in window:
             self.note(run.first, run.last)
 
-    def candidates(self) -> Iterator[Piece]:
+    def candidates(self, now_ms: int) -> Iterator[Piece]:
         """See Delivery."""
         reached = self._window.start
         for first, last in ascending(self._ready):
@@ -135,7 +139,8 @@ class RowDelivery:
     """The heads of keys, higher priorities first, then by offset."""
 
     __slots__ = (
-        "_expiring", "_later", "_parked", "_queues", "_ready", "_rows", "_window", "rows_end",
+        "_expiring", "_heads", "_later", "_parked", "_ready", "_rows", "_waiting", "_window",
+        "rows_end",
     )  # fmt: skip
 
     def __init__(self, window: Window, parked: Mapping[int, object]) -> None:
@@ -144,11 +149,14 @@ class RowDelivery:
         self._window = window
         self._parked = parked
         self._rows: dict[int, Row] = {}
-        self._queues: dict[int, deque[int]] = {}
-        self._ready: list[tuple[int, int]] = []
-        """(-priority, offset) of heads that are available."""
-        self._later: list[tuple[int, int]] = []
-        """(at_ms, offset) of heads that wait."""
+        self._heads: dict[int, int] = {}
+        """Of each key the first record that is not finished."""
+        self._waiting: dict[int, deque[int]] = {}
+        """The records after the head, of keys that have any; finished ones may be among them."""
+        self._ready: list[tuple[int, int, int]] = []
+        """(-priority, first, last): heads that were available when it was noted."""
+        self._later: list[tuple[int, int, int]] = []
+        """(at_ms, first, last) of heads that wait."""
         self._expiring: list[tuple[int, int]] = []
         """(expires_ms, offset) of records that were available when it was noted."""
         self.rows_end = window.start
@@ -156,53 +164,57 @@ class RowDelivery:
 
     def add(self, rows: Iterable[Row], rows_end: int) -> None:
         """Learn the rows from `self.rows_end` to `rows_end`. What they are the window knows."""
-        touched: dict[int, None] = {}
+        known, heads, waiting = self._rows, self._heads, self._waiting
+        exposed: list[int] = []
+        reached, run_last, is_open = self.rows_end, -1, False
         for row in rows:
-            if row.offset < self.rows_end:
+            offset, key_hash, _priority, expires_ms, _is_wanted = row
+            if offset < reached:
                 continue
-            run = self._window.run_at(row.offset)
-            if run is None or run.is_terminal or run.state == ARCHIVING:
+            if offset > run_last:
+                run = self._window.run_at(offset)
+                is_open = run is not None and run.state in {AVAILABLE, ACQUIRED}
+                run_last = offset if run is None else run.last
+            if not is_open:
                 continue
-            self._rows[row.offset] = row
-            if row.expires_ms >= 0:
-                heappush(self._expiring, (row.expires_ms, row.offset))
-            if row.key_hash < 0:
-                self._expose_head(row.offset)
-                continue
-            queue = self._queues.get(row.key_hash)
-            if queue is None:
-                queue = self._queues[row.key_hash] = deque()
-                touched[row.key_hash] = None
-            queue.append(row.offset)
-        self.rows_end = max(self.rows_end, rows_end)
-        for key_hash in touched:
-            self._expose_key(key_hash)
+            known[offset] = row
+            if expires_ms >= 0:
+                heappush(self._expiring, (expires_ms, offset))
+            if key_hash >= 0:
+                if key_hash in heads:
+                    queue = waiting.get(key_hash)
+                    if queue is None:
+                        queue = waiting[key_hash] = deque()
+                    queue.append(offset)
+                    continue
+                heads[key_hash] = offset
+            exposed.append(offset)
+        self.rows_end = max(reached, rows_end)
+        self._expose(exposed)
 
-    def row_at(self, offset: int) -> Row | None:
-        """What is known of the record at `offset`, unless it is finished."""
-        return self._rows.get(offset)
-
-    def candidates(self) -> Iterator[Piece]:
+    def candidates(self, now_ms: int) -> Iterator[Piece]:
         """See Delivery."""
-        seen: set[int] = set()
-        for _priority, offset in ascending(self._ready):
-            if offset in seen:
-                continue
-            seen.add(offset)
-            count = self._ready_count(offset)
-            if count is not None:
-                yield offset, offset, count
+        rank = reached = 0
+        for negative_priority, first, last in ascending(self._ready):
+            if negative_priority != rank:
+                rank, reached = negative_priority, 0
+            if last >= reached:
+                yield from self._ready_pieces(max(first, reached), last, now_ms)
+                reached = last + 1
 
-    def _ready_count(self, offset: int) -> int | None:
-        """The delivery count of a head that may be delivered now, else None."""
-        row = self._rows.get(offset)
-        run = self._window.run_at(offset)
-        if row is None or run is None or run.state != AVAILABLE or run.at_ms != 0:
-            return None
-        if row.key_hash in self._parked:
-            return None
-        is_head = row.key_hash < 0 or self._queues[row.key_hash][0] == offset
-        return run.count if is_head else None
+    def _ready_pieces(self, first: int, last: int, now_ms: int) -> Iterator[Piece]:
+        """What of the heads [first, last] may be delivered."""
+        is_each = self._parked or (self._expiring and self._expiring[0][0] <= now_ms)
+        for low, high, run in self._window.each(first, last):
+            if run.state != AVAILABLE or run.at_ms:
+                continue
+            if not is_each:
+                yield low, high, run.count
+                continue
+            for offset in range(low, high + 1):
+                _offset, key_hash, _priority, expires_ms, _is_wanted = self._rows[offset]
+                if key_hash not in self._parked and not 0 <= expires_ms <= now_ms:
+                    yield offset, offset, run.count
 
     def expired(self, now_ms: int) -> list[tuple[int, int]]:
         """(offset, delivery count) of available records that have expired."""
@@ -217,96 +229,126 @@ class RowDelivery:
                 places += (2 * place + 1, 2 * place + 2)
         return sorted(found.items())
 
-    def has_expired(self, offset: int, now_ms: int) -> bool:
-        """Whether the record is known, and has expired."""
-        row = self._rows.get(offset)
-        return row is not None and 0 <= row.expires_ms <= now_ms
-
     def note(self, first: int, last: int) -> None:
         """See Delivery."""
-        for offset in range(max(first, self._window.start), last + 1):
-            row = self._rows.get(offset)
-            if row is None:
+        rows = self._rows
+        for low, high, run in self._window.between(first, min(last, self.rows_end - 1)):
+            if run.state != AVAILABLE:
                 continue
-            if row.expires_ms >= 0:
-                heappush(self._expiring, (row.expires_ms, offset))
-            self._expose(row)
+            noted = [rows[offset] for offset in range(low, high + 1) if offset in rows]
+            for row in noted:
+                if row.expires_ms >= 0:
+                    heappush(self._expiring, (row.expires_ms, row.offset))
+            self._expose([row.offset for row in noted if self._is_head(row)])
         self._drop_stale()
 
+    def _is_head(self, row: Row) -> bool:
+        return row.key_hash < 0 or self._heads[row.key_hash] == row.offset
+
     def _drop_stale(self) -> None:
-        while self._ready and self._ready_count(self._ready[0][1]) is None:
-            heappop(self._ready)
+        ready = self._ready
+        while ready:
+            negative_priority, first, last = ready[0]
+            piece = next(self._ready_pieces(first, last, NEVER_MS), None)
+            if piece is None:
+                heappop(ready)
+            elif piece[0] > first:
+                heapreplace(ready, (negative_priority, piece[0], last))
+            else:
+                break
         bound = STALE_MIN + STALE_RATIO * len(self._rows)
         if len(self._expiring) > bound:
             rows = self._rows.values()
             self._expiring = [(row.expires_ms, row.offset) for row in rows if row.expires_ms >= 0]
             heapify(self._expiring)
-        if len(self._ready) > bound:
-            self._ready = sorted({entry for entry in self._ready if self._is_known(entry[1])})
-        if len(self._later) > bound:
-            self._later = sorted({entry for entry in self._later if self._is_known(entry[1])})
-
-    def _is_known(self, offset: int) -> bool:
-        return offset in self._rows
+        if len(ready) > bound or len(self._later) > bound:
+            ready.clear()
+            self._later.clear()
+            self._expose(sorted(row.offset for row in self._rows.values() if self._is_head(row)))
 
     def finished(self, first: int, last: int) -> None:
         """The records [first, last] are finished or given up: the next of their keys may come."""
-        keys: dict[int, None] = {}
-        if last - first > len(self._rows):
-            offsets = [offset for offset in self._rows if first <= offset <= last]
+        rows, heads, waiting = self._rows, self._heads, self._waiting
+        moved: list[int] = []
+        if last - first > len(rows):
+            offsets = [offset for offset in rows if first <= offset <= last]
         else:
-            offsets = [offset for offset in range(first, last + 1) if offset in self._rows]
+            offsets = [offset for offset in range(first, last + 1) if offset in rows]
         for offset in offsets:
-            key_hash = self._rows.pop(offset).key_hash
-            if key_hash >= 0:
-                keys[key_hash] = None
-        for key_hash in keys:
-            self._expose_key(key_hash)
+            key_hash = rows.pop(offset).key_hash
+            if key_hash >= 0 and heads[key_hash] == offset:
+                if key_hash in waiting:
+                    moved.append(key_hash)
+                else:
+                    del heads[key_hash]
+        if moved:
+            heads_now = map(self._next_head, moved)
+            self._expose(sorted(head for head in heads_now if head is not None))
         self._drop_stale()
 
-    def _expose(self, row: Row) -> None:
-        if row.key_hash < 0:
-            self._expose_head(row.offset)
-        else:
-            self._expose_key(row.key_hash)
-
-    def _expose_key(self, key_hash: int) -> None:
-        """Let the key's head be found, unless it is in flight."""
-        queue = self._queues.get(key_hash)
-        if queue is None:
-            return
-        while queue and queue[0] not in self._rows:
-            queue.popleft()
+    def _next_head(self, key_hash: int) -> int | None:
+        """The record of the key that follows the finished head, which becomes its head."""
+        queue = self._waiting[key_hash]
+        head = None
+        while queue and head is None:
+            offset = queue.popleft()
+            head = offset if offset in self._rows else None
         if not queue:
-            del self._queues[key_hash]
-            return
-        self._expose_head(queue[0])
+            del self._waiting[key_hash]
+        if head is None:
+            del self._heads[key_hash]
+        else:
+            self._heads[key_hash] = head
+        return head
+
+    def _expose(self, offsets: Iterable[int]) -> None:
+        """Let these heads, which ascend, be found, unless they are in flight."""
+        rows, parked = self._rows, self._parked
+        run_last, at_ms = -1, NEVER_MS
+        # The heads that are gathered into one entry, and what they have in common.
+        first = last = first_at_ms = priority = -1
+        for offset in offsets:
+            if offset > run_last:
+                run = self._window.run_at(offset)
+                assert run is not None, "what is known lies inside the window"
+                run_last = run.last
+                at_ms = run.at_ms if run.state == AVAILABLE else NEVER_MS
+            row = rows[offset]
+            if at_ms == NEVER_MS or (parked and row.key_hash in parked):
+                continue
+            if offset == last + 1 and row.priority == priority and at_ms == first_at_ms:
+                last = offset
+                continue
+            if last >= 0:
+                self._push(first, last, priority, first_at_ms)
+            first, last, priority, first_at_ms = offset, offset, row.priority, at_ms
+        if last >= 0:
+            self._push(first, last, priority, first_at_ms)
+
+    def _push(self, first: int, last: int, priority: int, at_ms: int) -> None:
+        if at_ms:
+            heappush(self._later, (at_ms, first, last))
+        else:
+            heappush(self._ready, (-priority, first, last))
 
     def released(self, key_hash: int) -> None:
         """A key is not parked any more."""
-        self._expose_key(key_hash)
+        head = self._heads.get(key_hash)
+        if head is not None:
+            self._expose([head])
 
     def known_of(self, key_hash: int) -> int:
         """How many records of the key are known, about: finished ones among them may count."""
-        return len(self._queues.get(key_hash, ()))
-
-    def _expose_head(self, offset: int) -> None:
-        run = self._window.run_at(offset)
-        if run is None or run.state == ACQUIRED or self._rows[offset].key_hash in self._parked:
-            return
-        if run.state == AVAILABLE and run.at_ms == 0:
-            heappush(self._ready, (-self._rows[offset].priority, offset))
-        elif run.state == AVAILABLE:
-            heappush(self._later, (run.at_ms, offset))
+        return (key_hash in self._heads) + len(self._waiting.get(key_hash, ()))
 
     def pass_time(self, now_ms: int) -> None:
         """See Delivery."""
         while self._later and self._later[0][0] <= now_ms:
-            at_ms, offset = heappop(self._later)
-            run = self._window.run_at(offset)
-            if run is not None and run.state == AVAILABLE and run.at_ms == at_ms:
-                self._window.set(offset, offset, AVAILABLE, run.count)
-                self.note(offset, offset)
+            at_ms, first, last = heappop(self._later)
+            for low, high, run in self._window.between(first, last):
+                if run.state == AVAILABLE and run.at_ms == at_ms:
+                    self._window.set(low, high, AVAILABLE, run.count)
+                    self.note(low, high)
         # Available ones stay until they are finished by stored records; the others are noted again.
         while self._expiring and self._expiring[0][0] <= now_ms:
             if self._is_available(self._expiring[0][1]):

@@ -216,14 +216,12 @@ class ShareGroup:
             reply.reads_ahead = self.config.has_attributes
             if reply.reads_ahead:
                 reply.rows_from = keyed.rows_end
-        for first, last, _count in self.delivery.candidates():
+        for first, last, _count in self.delivery.candidates(now_ms):
             if left <= 0:
                 return reply
             if first >= readable_end:
                 if keyed is None:
                     break
-                continue
-            if keyed is not None and keyed.has_expired(first, now_ms):
                 continue
             size = min(last - first + 1, readable_end - first, left)
             reply.ranges.append((first, first + size - 1))
@@ -266,9 +264,7 @@ class ShareGroup:
         suspect = max(2, -(-limit // 2))
         """Deliveries after which a record may be what makes its consumers fail (KAFKA-17541)."""
         taken_any, keyed = False, self.keyed
-        for first, last, count in self._offered(command):
-            if keyed is not None and keyed.has_expired(first, now_ms):
-                continue  # the next tick finishes it
+        for first, last, count in self._offered(command, now_ms):
             size = last - first + 1
             if count >= suspect:
                 if count == limit - 1 and limit > 2 and taken_any:
@@ -286,11 +282,12 @@ class ShareGroup:
             if left <= 0:  # at once: what is offered next may have to be looked for
                 return
 
-    def _offered(self, command: AcquireCommand) -> Iterator[Piece]:
-        """Available pieces inside `within`, then records never handed out."""
+    def _offered(self, command: AcquireCommand, now_ms: int) -> Iterator[Piece]:
+        """Available pieces inside `within`, then records never handed out. Expired ones are left
+        out: the next tick finishes them."""
         within = list(command.within)
         lows = [low for low, _high in within]
-        for first, last, count in self.delivery.candidates():
+        for first, last, count in self.delivery.candidates(now_ms):
             at = max(bisect_right(lows, first) - 1, 0)
             while at < len(within) and lows[at] <= last:
                 low, high = within[at]

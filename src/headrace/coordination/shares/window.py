@@ -117,6 +117,17 @@ class Window:
             at += 1
         return pieces
 
+    def each(self, first: int, last: int) -> Iterator[tuple[int, int, Run]]:
+        """As `between`, one at a time, for callers that rarely need all: no change meanwhile."""
+        if last < max(first, self.start) or first >= self.end:
+            return
+        runs = self._runs
+        for at in range(max(bisect_right(self._firsts, first) - 1, 0), len(runs)):
+            run = runs[at]
+            if run.first > last:
+                return
+            yield max(run.first, first), min(run.last, last), run
+
     # --- changes -----------------------------------------------------------------------------
 
     def set(

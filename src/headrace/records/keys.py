@@ -1,0 +1,61 @@
+"""The keys of a batch's records, for callers that need nothing else of them.
+
+Invariants: as in `codec`, no number of the batch is trusted; values and headers are passed over by
+the record's length, so what is wrong inside them is found by those who decode them.
+How it works: sizes of one and two bytes are read in place. A record costs a third of what decoding
+it costs, which is what a receive in the order of keys spends most of its time on.
+"""
+
+from __future__ import annotations
+
+from headrace.errors import BatchCorrupt
+from headrace.records.batch import CONTROL, Buffer
+from headrace.records.codec import checked_payload, read_varint
+
+
+def batch_keys(data: Buffer) -> list[tuple[int, bytes | None]]:
+    """(offset, key) of each record of a batch; none of a control batch.
+
+    Raises BatchCorrupt, its CRC included, and UnsupportedForMessageFormat, as `decode_batch` does.
+    """
+    payload, header = checked_payload(data, 0)
+    if header.attributes & CONTROL:
+        return []
+    found: list[tuple[int, bytes | None]] = []
+    at, base, delta_before, size = 0, header.base_offset, -1, len(payload)
+    try:
+        for _ in range(header.record_count):
+            byte = payload[at]
+            if byte < 0x80:
+                length, at = (byte >> 1) ^ -(byte & 1), at + 1
+            elif (high := payload[at + 1]) < 0x80:
+                length, at = (byte & 0x7F | high << 7) >> 1 ^ -(byte & 1), at + 2
+            else:
+                length, at = read_varint(payload, at)
+            end = at + length
+            at += 1  # attributes: none are defined
+            while payload[at] > 0x7F:  # the timestamp
+                at += 1
+            at += 1
+            byte = payload[at]
+            if byte < 0x80:
+                delta, at = (byte >> 1) ^ -(byte & 1), at + 1
+            else:
+                delta, at = read_varint(payload, at)
+            byte = payload[at]
+            if byte < 0x80:
+                key_size, at = (byte >> 1) ^ -(byte & 1), at + 1
+            else:
+                key_size, at = read_varint(payload, at)
+            key_end = at + key_size if key_size > 0 else at
+            if not key_end < end <= size or key_size < -1:
+                raise BatchCorrupt(f"a record says it ends at {end}, before its key does")
+            if not delta_before < delta <= header.last_offset_delta:
+                raise BatchCorrupt(f"offset delta {delta} follows {delta_before}")
+            found.append((base + delta, None if key_size < 0 else payload[at:key_end]))
+            delta_before, at = delta, end
+    except IndexError:
+        raise BatchCorrupt("the batch ends within a record", offset=base) from None
+    if at != size:
+        raise BatchCorrupt(f"{size - at} bytes follow the batch's last record")
+    return found
