@@ -1,6 +1,7 @@
 """Consumer groups: how fast many members settle, and how fast a broker has its offsets back.
 
     python -m benchmarks.groups [members] [offsets]
+    python -m benchmarks.groups commits [seconds]
 
 Responsibilities: a broker process as it is shipped on this machine, and members at the level of the
 protocol: each with a connection of its own sends ConsumerGroupHeartbeat as often as it is told to,
@@ -8,11 +9,14 @@ takes and gives up partitions at once, and acknowledges that. They share one pro
 work counts as well. All join at once; then one more joins when all has been quiet. For the second
 figure offsets are committed by OffsetCommit of 1,000 partitions each, the broker is killed with
 kill -9, and the figure is the time from its start until offsets of every coordinator are answered.
+`commits` measures 50 groups that commit an offset of one partition each, again and again: groups of
+one coordinator partition, and of all 16.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 import tempfile
@@ -25,9 +29,13 @@ import psutil
 from tests.integration.broker import Broker
 from tests.integration.raw import Raw, frame, parse
 
+from headrace.broker.coordinators.coordinator_shards import hash_key
+
 HEARTBEAT, FETCH_OFFSETS, COMMIT, CREATE = 68, 9, 8, 19
 PARTITIONS_EACH = 2
 COMMIT_PARTITIONS = 1_000
+COMMIT_GROUPS = 50
+COORDINATOR_PARTITIONS = 16
 QUIET_S = 8
 LOADING = {14, 15, 16}
 
@@ -188,17 +196,89 @@ def restart(folder: Path, offsets: int) -> tuple[float, float, float]:
         broker.stop()
 
 
+async def commit_again(address: tuple[str, int], group: str, until_s: float) -> int:
+    """Commits of one consumer, the next one when the last is acknowledged: how many."""
+    part = {
+        "partition_index": 0,
+        "committed_offset": 0,
+        "committed_leader_epoch": 0,
+        "committed_metadata": "",
+    }
+    values = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [{"name": "t", "partitions": (part,)}],
+    }
+    request = frame(COMMIT, 8, values)
+    reader, writer = await asyncio.open_connection(*address)
+    count, good = 0, b""
+    while time.perf_counter() < until_s:
+        writer.write(request)
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        reply = await reader.readexactly(size)
+        if reply != good:
+            error = int(parse(COMMIT, 8, reply).topics[0].partitions[0].error_code)
+            assert error in LOADING | {0}, error
+            if error:
+                await asyncio.sleep(0.05)
+                continue
+            good = reply
+        count += 1
+    writer.close()
+    return count
+
+
+def commit_groups(*, share_partition: bool) -> list[str]:
+    """Groups that are spread over all partitions of the coordinators, or all in the first."""
+    names = (f"group-{number}" for number in itertools.count())
+    if share_partition:
+        names = (name for name in names if hash_key(name, COORDINATOR_PARTITIONS) == 0)
+    return list(itertools.islice(names, COMMIT_GROUPS))
+
+
+async def commit_all(address: tuple[str, int], names: list[str], seconds: float) -> int:
+    until_s = time.perf_counter() + seconds
+    return sum(await asyncio.gather(*[commit_again(address, name, until_s) for name in names]))
+
+
+def print_commits(folder: Path, seconds: float, *, share_partition: bool) -> None:
+    """The figures of consumers that commit."""
+    names = commit_groups(share_partition=share_partition)
+    broker = Broker(folder).start()
+    try:
+        with Raw(broker.address) as raw:
+            create(raw, "t", 1)
+        asyncio.run(commit_all(broker.address, names, 1))
+        process = psutil.Process(broker.process.pid)
+        before = process.cpu_times()
+        count = asyncio.run(commit_all(broker.address, names, seconds))
+        after = process.cpu_times()
+        cpu = after.user + after.system - before.user - before.system
+    finally:
+        broker.stop()
+    where = "in one coordinator partition" if share_partition else "over all of them"
+    print(
+        f"{COMMIT_GROUPS} groups {where}: {count / seconds:,.0f} commits/s,"
+        f" {cpu / count * 1e6:.0f} us of broker CPU each"
+    )
+
+
 def print_members(folder: Path, count: int) -> None:
     """The figures of members that join."""
     broker = Broker(folder).start()
     try:
         with Raw(broker.address) as raw:
             create(raw, "t", count * PARTITIONS_EACH)
+        cpu = psutil.Process(broker.process.pid).cpu_times()
+        before = cpu.user + cpu.system
         first, second, moved = asyncio.run(gather(broker.address, "t", count))
+        cpu = psutil.Process(broker.process.pid).cpu_times()
     finally:
         broker.stop()
     print(f"{count} members join at once: settled after {first:.2f} s")
     print(f"one more joins: settled after {second:.2f} s, {moved} partitions moved")
+    print(f"broker CPU for all of it: {cpu.user + cpu.system - before:.2f} s")
 
 
 def main(members: int, offsets: int) -> None:
@@ -214,5 +294,16 @@ def main(members: int, offsets: int) -> None:
         print(f"load {os.getloadavg()[0]:.1f}")
 
 
-if __name__ == "__main__":
+def commits(seconds: float) -> None:
+    """Print one line for groups of one coordinator partition, and one for groups of all."""
+    with tempfile.TemporaryDirectory() as name:
+        for share_partition in (True, False):
+            folder = Path(name) / str(share_partition)
+            print_commits(folder, seconds, share_partition=share_partition)
+        print(f"load {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__" and sys.argv[1:2] == ["commits"]:
+    commits(float(sys.argv[2]) if len(sys.argv) > 2 else 10)
+elif __name__ == "__main__":
     main(*[int(word) for word in [*sys.argv[1:], *("100", "1000000")[len(sys.argv) - 1 :]]])

@@ -30,6 +30,8 @@ from headrace.errors import RecordInvalid
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from headrace.errors import HeadraceError
+
 Record = TypeVar("Record")
 Reply = TypeVar("Reply")
 Command_contra = TypeVar("Command_contra", contravariant=True)
@@ -81,6 +83,20 @@ class Decision(Generic[Record, Reply]):
     answers: list[tuple[int, Reply]] = field(default_factory=list)
     effects: list[Any] = field(default_factory=list)
     batch: InTransaction | EndsTransaction | None = None
+
+
+class Refusable(Protocol):
+    """A command knows the reply that carries an error."""
+
+    def refused(self, error: HeadraceError) -> Any:
+        """The reply that carries `error`."""
+        ...
+
+
+class Parkable(Refusable, Protocol):
+    """A command that may be answered later, under its ticket."""
+
+    ticket: int
 
 
 class Machine(Protocol[Command_contra, Record, Reply]):

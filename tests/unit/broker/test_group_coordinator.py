@@ -9,8 +9,10 @@ from uuid import UUID
 
 import pytest
 
+from headrace.broker.coordinators import shard_appends
 from headrace.broker.coordinators.coordinator_shards import hash_key
 from headrace.broker.coordinators.group_coordinator import GroupCoordinator
+from headrace.broker.coordinators.shard_log import size_of
 from headrace.coordination.groups.commands import (
     CommitCommand,
     DeleteOffsetsCommand,
@@ -25,6 +27,7 @@ from headrace.coordination.groups.commands import (
 )
 from headrace.coordination.groups.config import GroupConfig
 from headrace.errors import (
+    BatchTooLarge,
     CoordinatorLoading,
     CoordinatorUnavailable,
     GroupIdInvalid,
@@ -59,10 +62,15 @@ class MemoryLog:
         self.replay_error: HeadraceError | None = None
         self.replay_gate: asyncio.Event | None = None
         self.append_error: HeadraceError | None = None
+        self.batch_bytes_max = 1_000_000
+        self.batches: list = []
 
     def append(self, records: list, _transaction: object = None) -> Completion:
         if self.append_error is not None:
             raise self.append_error
+        if size_of(records) > self.batch_bytes_max:
+            raise BatchTooLarge
+        self.batches.append(records)
         if not self.is_manual:
             self.records += records
             return completed()
@@ -230,13 +238,103 @@ async def test_replies_leave_in_the_order_of_their_appends():
             await w.commit(offset)
             done.append(offset)
 
-        tasks = [asyncio.ensure_future(commit(n)) for n in range(1, 4)]
-        await turns()
+        tasks = []
+        for n in range(1, 4):
+            tasks.append(asyncio.ensure_future(commit(n)))
+            await turns()  # each has a batch of its own
         for expected in (1, 2, 3):
             w.log().finish()
             await turns()
             assert done == list(range(1, expected + 1))
         await asyncio.gather(*tasks)
+
+
+@run
+async def test_decisions_of_one_turn_share_a_batch():
+    async with world() as w:
+        await w.commit(0)
+        w.log().is_manual = True
+        w.log().batches.clear()
+        commits = [asyncio.ensure_future(w.commit(n)) for n in range(1, 6)]
+        await turns()
+        assert [len(batch) for batch in w.log().batches] == [5]
+        assert not any(commit.done() for commit in commits)
+        w.log().finish()
+        assert await asyncio.gather(*commits) == [None] * 5
+        assert await w.fetch() == 5
+        w.restart()
+        assert await w.fetch() == 5
+
+
+@run
+async def test_a_batch_of_several_decisions_is_bounded():
+    async with world() as w:
+        await w.commit(0)
+        for records_max, bytes_max in ((3, 10**6), (10**6, 150)):
+            w.log().batches.clear()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(shard_appends, "TURN_RECORDS", records_max)
+                patch.setattr(shard_appends, "TURN_BYTES", bytes_max)
+                commits = [asyncio.ensure_future(w.commit(n)) for n in range(10)]
+                assert await asyncio.gather(*commits) == [None] * 10
+            batches = w.log().batches
+            assert sum(len(batch) for batch in batches) == 10
+            assert 2 < len(batches) < 10
+            assert all(len(batch) <= records_max for batch in batches)
+            assert all(size_of(batch) <= bytes_max for batch in batches)
+        assert await w.fetch() == 9
+
+
+@run
+async def test_a_failed_batch_refuses_every_decision_of_its_turn():
+    async with world() as w:
+        await w.commit(1)
+        w.log().is_manual = True
+        commits = [asyncio.ensure_future(w.commit(n)) for n in (2, 3)]
+        await turns()
+        later = asyncio.ensure_future(w.commit(4))
+        await asyncio.sleep(0)  # decided, and not given to the log yet
+        w.log().finish(StorageUnavailable())
+        for commit in (*commits, later):
+            assert isinstance(await commit, CoordinatorUnavailable)
+        await turns()
+        assert w.log().waiting == []
+        w.log().is_manual = False
+        assert await w.fetch() == 1
+
+
+@run
+async def test_a_decision_that_is_too_large_is_refused_alone():
+    async with world() as w:
+        member_id = await w.settle()
+        place = w.coordinator.partition_for
+        other = next(name for name in "abcdef" if place(name) == place("g"))
+        await w.commit(1, other)
+        parked = asyncio.ensure_future(w.join())
+        small = asyncio.ensure_future(w.commit(2, other))
+        await asyncio.sleep(0)
+        w.log().batch_bytes_max = 500
+        wide = [OffsetToCommit("t", n, 7) for n in range(100)]
+        before = w.log().replays
+        results = (await w.coordinator.commit(CommitCommand(other, -1, "", None, wide))).results
+        assert all(isinstance(result.error, BatchTooLarge) for result in results)
+        assert await small is None
+        assert await w.fetch(other) == 2
+        assert isinstance(await w.heartbeat(member_id), RebalanceInProgress), "nothing is forgotten"
+        assert not parked.done()
+        assert w.log().replays == before
+
+
+@run
+async def test_what_was_decided_when_a_shard_closes_is_still_appended():
+    async with world() as w:
+        await w.commit(1)
+        commit = asyncio.ensure_future(w.commit(2))
+        await asyncio.sleep(0)
+        w.coordinator.shards.close()
+        assert await commit is None
+        w.restart()
+        assert await w.fetch() == 2
 
 
 @run
@@ -317,6 +415,7 @@ async def test_the_log_is_read_again_only_when_later_appends_are_settled():
         await w.commit(1)
         w.log().is_manual = True
         first = asyncio.ensure_future(w.commit(2))
+        await turns()
         second = asyncio.ensure_future(w.commit(3))
         await turns()
         w.log().finish(StorageUnavailable())
@@ -373,7 +472,6 @@ async def test_a_cancelled_commit_disturbs_nobody():
         first, second = (asyncio.ensure_future(w.commit(n)) for n in (2, 3))
         await turns()
         first.cancel()
-        w.log().finish()
         w.log().finish()
         assert await second is None
         assert await w.fetch() == 3

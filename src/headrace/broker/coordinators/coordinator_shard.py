@@ -1,13 +1,16 @@
 """The host of machines: one shard per partition of an internal topic.
 
-Invariants: the only place that appends a machine's records, waits, and answers. In one
-turn of the loop a command is decided, its durable records handed to the log, and all its records
-applied. So the machine is ahead of the disk, and nothing else is: every reply, also of commands
-that only look, waits until everything appended before it is durable. Appends complete in order, so
-the newest append is all that there is to wait for. When an append fails, the machine has applied
-what the log does not hold: it is thrown away, all that wait are refused (CoordinatorUnavailable),
-and it is read back from the log (CoordinatorLoading meanwhile). Time is the monotonic clock, set to
-the calendar once at each load, so that a clock which is set does not end a thousand sessions.
+Invariants: the only place that appends a machine's records, waits, and answers. At once a command
+is decided, its durable records added to the record batch of this turn of the loop
+(`shard_appends`), and all its records applied. So the machine is ahead of the disk, and nothing
+else is: every reply, also of commands that only look, waits until everything decided before it is
+durable. Appends complete in order, so the newest append is all that there is to wait for. When an
+append fails, the machine has applied what the log does not hold: it is thrown away, all that wait
+are refused (CoordinatorUnavailable), and it is read back from the log (CoordinatorLoading
+meanwhile). A decision whose records the log refuses before they are applied, because they are too
+large or their transaction has ended, is refused alone: the machine has not changed. Time is the
+monotonic clock, set to the calendar once at each load, so that a clock which is set does not end a
+thousand sessions.
 Effects of a decision are performed once its records are durable; their outcomes come back as
 commands. A reload forgets them: the machine asks again for what is outstanding.
 """
@@ -16,9 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from headrace.broker.coordinators.shard_appends import ShardAppends
 from headrace.broker.coordinators.shard_log import (
     RECORD_OVERHEAD_BYTES,
     LogRecord,
@@ -27,8 +32,9 @@ from headrace.broker.coordinators.shard_log import (
 )
 from headrace.broker.coordinators.shard_replay import read_back
 from headrace.broker.coordinators.shard_snapshot import batches_of, state_size
-from headrace.coordination.machine import EndsTransaction
+from headrace.coordination.machine import EndsTransaction, Refusable
 from headrace.errors import (
+    BatchTooLarge,
     CoordinatorLoading,
     CoordinatorUnavailable,
     DiskFull,
@@ -37,6 +43,7 @@ from headrace.errors import (
     NotCoordinator,
     NotOwner,
     ProducerFenced,
+    RecordInvalid,
     TransactionCoordinatorFenced,
     TransactionUnverified,
 )
@@ -44,7 +51,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.coordination.machine import Decision, Machine
+    from headrace.coordination.machine import Decision, Machine, Parkable
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
     from headrace.runtime.tasks import Tasks
@@ -63,22 +70,14 @@ SHRINK_BYTES_MIN = 256 * 1024
 """Read back in some 5 ms; what is longer is shortened before it is handed over."""
 SHRINK_RATIO = 1.5
 
-_REFUSALS = (ProducerFenced, TransactionCoordinatorFenced, TransactionUnverified)
+_REFUSALS = (
+    BatchTooLarge,
+    RecordInvalid,
+    ProducerFenced,
+    TransactionCoordinatorFenced,
+    TransactionUnverified,
+)
 """The log is well, and does not take this batch: nothing was appended."""
-
-
-class Refusable(Protocol):
-    """A command knows the reply that carries an error."""
-
-    def refused(self, error: HeadraceError) -> Any:
-        """The reply that carries `error`."""
-        ...
-
-
-class Parkable(Refusable, Protocol):
-    """A command that may be answered later, under its ticket."""
-
-    ticket: int
 
 
 Command = TypeVar("Command", bound=Refusable)
@@ -119,7 +118,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         self._load_task: asyncio.Task[None] | None = None
         self._first_load = asyncio.Event()
         self._closed_with: HeadraceError | None = None
-        self._tail: Completion | None = None
+        self._appends = ShardAppends(shard_log, self._append_settled)
         self._parked: dict[int, tuple[asyncio.Future[Reply], Refusable]] = {}
         self._last_ticket = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -145,7 +144,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         decision = self._run(command)
         if isinstance(decision, HeadraceError):
             return command.refused(decision)
-        if self._tail is None:
+        if self._appends.tail is None:
             return decision.reply
         return await self._hold(command, decision.reply)
 
@@ -165,7 +164,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
                 return command.refused(decision)
             if decision.reply is not None:
                 del self._parked[command.ticket]
-                if self._tail is None:
+                if self._appends.tail is None:
                     return decision.reply
                 return await self._hold(command, decision.reply)
             return await future
@@ -174,9 +173,10 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
 
     async def _hold(self, command: Refusable, reply: Reply | None) -> Any:
         """Give `reply` once all that is appended by now is durable."""
-        assert self._tail is not None
+        tail = self._appends.tail
+        assert tail is not None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._tail.then(self._let_go, (self._load_count, [(future, command, reply)]))
+        tail.then(self._let_go, (self._load_count, [(future, command, reply)]))
         return await future
 
     def _let_go(self, error: BaseException | None, context: Any) -> None:
@@ -201,17 +201,19 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         if decision.answers:
             self._answer(decision.answers)
         if decision.effects:
-            context = (self._load_count, decision.effects)
-            if self._tail is None:
-                self._begin_effects(None, context)
-            else:
-                self._tail.then(self._begin_effects, context)
+            self._when_durable(self._begin_effects, (self._load_count, decision.effects))
         self._arm()
         if self._log_bytes > self._snapshot_at_bytes and not self._is_writing_snapshot:
             self._is_writing_snapshot = True
             snapshot = self._snapshot(machine, self.snapshot_bytes_min, SNAPSHOT_RATIO)
             self._tasks.spawn(snapshot, f"{self._name} snapshot")
         return decision
+
+    def _run_own(self, command: Command) -> None:
+        """Run a command of the host, which no caller sends again: a load does."""
+        outcome = self._run(command)
+        if isinstance(outcome, HeadraceError):
+            self._drop(outcome)
 
     def _store(
         self, machine: Machine[Command, Record, Reply], decision: Decision[Record, Reply]
@@ -226,9 +228,13 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         ]
         if not durable:
             return None
-        if batch is None:
-            return self._append(lambda: self._log.append(durable), size_of(durable))
-        return self._append(lambda: self._log.append(durable, batch), size_of(durable))
+        size_bytes = size_of(durable)
+        if batch is not None or not self._appends.fits_turn(size_bytes, len(durable)):
+            return self._append(lambda: self._log.append(durable, batch), size_bytes)
+        if self._appends.add(durable, size_bytes) is not None:
+            return _unavailable()
+        self._log_bytes += size_bytes
+        return None
 
     def _begin_effects(self, error: BaseException | None, context: tuple[int, list[Any]]) -> None:
         """Perform what waited for its decision to be durable."""
@@ -240,7 +246,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         def report(command: Command) -> None:
             if load_count == self._load_count and self.machine is not None:
                 try:
-                    self._run(command)
+                    self._run_own(command)
                 except Exception:
                     log.exception("%s: an effect's outcome failed", self._name)
 
@@ -254,41 +260,37 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             for ticket, reply in answers
             if (parked := self._parked.pop(ticket, None)) is not None
         ]
-        context = (self._load_count, replies)
-        if self._tail is None:
-            self._let_go(None, context)
+        self._when_durable(self._let_go, (self._load_count, replies))
+
+    def _when_durable(
+        self, callback: Callable[[BaseException | None, Any], None], context: Any
+    ) -> None:
+        """Call `callback` when all that was decided by now is durable, or has failed."""
+        tail = self._appends.tail
+        if tail is None:
+            callback(None, context)
         else:
-            self._tail.then(self._let_go, context)
+            tail.then(callback, context)
 
     # --- the log -----------------------------------------------------------------------------
 
     def _append(self, write: Callable[[], Completion], size_bytes: int) -> HeadraceError | None:
-        """Append by `write`; the error, if the log did not take it."""
-        try:
-            completion = write()
-        except HeadraceError as error:
-            self._drop(error)
-            return _unavailable()
-        if completion.done and completion.error is not None:
-            if isinstance(completion.error, _REFUSALS):
-                return completion.error
-            self._drop(completion.error)
-            return _unavailable()
-        self._log_bytes += size_bytes
-        if completion.done:
-            self._pause_ms = 0
+        """Append by `write` alone; the error, if the log did not take it."""
+        machine = self.machine
+        error = self._appends.append(write)
+        if error is None:
+            self._log_bytes += size_bytes
             return None
-        self._tail = completion
-        completion.then(self._appended, (self._load_count, completion))
-        return None
+        if self.machine is machine:  # else what was decided before could not be appended
+            if isinstance(error, _REFUSALS):
+                return error
+            self._drop(error)
+        return _unavailable()
 
-    def _appended(self, error: BaseException | None, context: tuple[int, Completion]) -> None:
-        load_count, completion = context
-        if self._tail is completion:
-            self._tail = None
+    def _append_settled(self, error: BaseException | None) -> None:
         if error is None:
             self._pause_ms = 0
-        elif load_count == self._load_count:
+        else:
             self._drop(error)
 
     async def shrink(self, timeout_s: float) -> None:
@@ -325,10 +327,10 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
                 for records in batches_of(machine, part):
                     if self._append(partial(self._log.append, records), size_of(records)):
                         return  # the machine may be another's picture by now
-                if self._tail is None:
+                if self._appends.tail is None:
                     await asyncio.sleep(0)
                 else:
-                    await self._tail.wait()
+                    await self._appends.tail.wait()
                 if self.machine is not machine:
                     return
             await self._log.end_snapshot(needed_from)
@@ -356,6 +358,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
     def _unload(self) -> None:
         self.machine = None
         self._load_count += 1
+        self._appends.discard()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -376,11 +379,9 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
     async def _wait_loaded(self) -> HeadraceError | None:
         if self._closed_with is None and self._load_count == 0:
             self._start_loading()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(LOAD_WAIT_S):
                     await self._first_load.wait()
-            except TimeoutError:
-                pass
         if self._closed_with is not None:
             return self._closed_with
         return None if self.machine is not None else CoordinatorLoading("reading the log")
@@ -412,12 +413,10 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             self._is_loading = False
 
     async def _load_once(self) -> None:
-        while self._tail is not None:
+        while self._appends.tail is not None:
             # What is still on its way may yet arrive: read only when that is settled.
-            try:
-                await self._tail.wait()
-            except HeadraceError:
-                pass
+            with suppress(HeadraceError):
+                await self._appends.tail.wait()
         machine = self._make_machine()
         log_bytes = await read_back(machine, self._log)
         if self._closed_with is not None:
@@ -465,7 +464,7 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         deadline_ms = self.machine.next_deadline_ms()
         if deadline_ms is not None and deadline_ms <= self._now_ms():
             try:
-                self._run(self._tick)
+                self._run_own(self._tick)
             except Exception:
                 log.exception("%s: a tick failed", self._name)
                 self._wake_at(self._now_ms() + TICK_RETRY_MS)
@@ -486,6 +485,8 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
         """Refuse what is parked and all that comes with `error`. Replies whose records are on
         their way are still given when these are durable."""
         self._closed_with = error
+        self.machine = None
+        self._appends.flush()
         self._refuse_parked(error)
         self._first_load.set()
         load_count = self._load_count

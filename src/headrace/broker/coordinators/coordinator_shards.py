@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from headrace.broker.coordinators.coordinator_shard import CoordinatorShard, Refusable
+from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
+from headrace.coordination.machine import Refusable
 from headrace.errors import CoordinatorUnavailable, HeadraceError, NotCoordinator
 
 if TYPE_CHECKING:

@@ -51,6 +51,11 @@ class InternalPartition:
         """Under which this broker owns the partition: the epoch of the coordinator."""
         return self._partition.leader_epoch
 
+    @property
+    def batch_bytes_max(self) -> int:
+        """See ShardLog."""
+        return self._partition.config.max_message_bytes
+
     def append(
         self, records: list[KeyValue], transaction: InTransaction | None = None
     ) -> Completion:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.runtime.completion import Completion
 
 RECORD_OVERHEAD_BYTES = 16
+BATCH_OVERHEAD_BYTES = 64
 
 LogRecord = tuple[bytes | None, bytes | None]
 
@@ -40,13 +41,18 @@ class ShardLog(Protocol):
         """Under which this broker owns the partition: the epoch of the coordinator."""
         ...
 
+    @property
+    def batch_bytes_max(self) -> int:
+        """The largest record batch that the log takes."""
+        ...
+
     def append(
         self, records: list[LogRecord], transaction: InTransaction | None = None
     ) -> Completion:
         """Append one record batch in this turn of the loop.
 
         Completes when it is durable, in the order of the appends; fails with StorageUnavailable,
-        or, of an older producer epoch than the log knows, with ProducerFenced.
+        with BatchTooLarge, or, of an older producer epoch than the log knows, with ProducerFenced.
         """
         ...
 

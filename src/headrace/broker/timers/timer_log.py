@@ -34,6 +34,11 @@ class TimerLog:
         """See ShardLog."""
         return self._inner.leader_epoch
 
+    @property
+    def batch_bytes_max(self) -> int:
+        """See ShardLog."""
+        return self._inner.batch_bytes_max
+
     def append(
         self, records: list[KeyValue], transaction: InTransaction | None = None
     ) -> Completion:
