@@ -7,9 +7,10 @@ import subprocess
 import sys
 import time
 import urllib.request
+from typing import Any
 
 import pytest
-from tests.integration.broker import Broker
+from tests.integration.broker import Broker, wait_until
 from tests.integration.clients import create_topic
 
 PARTITIONS = 6
@@ -34,15 +35,16 @@ def headrace(broker: Broker, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
-def ask(broker: Broker, method: str, path: str, body: object) -> None:
+def ask(broker: Broker, method: str, path: str, body: object, address: str = "") -> Any:
     request = urllib.request.Request(
-        f"http://{broker.http.split(',')[0]}{path}",
+        f"http://{address or broker.http.split(',')[0]}{path}",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
         method=method,
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         assert answer.status == 200
+        return json.load(answer)
 
 
 def test_a_message_is_found_on_whichever_worker_it_is(workers) -> None:
@@ -96,3 +98,34 @@ def test_keys_are_parked_on_every_worker_and_a_probe_leaves_no_group_behind(work
     assert result["count"] == 3
     groups = headrace(workers, "group", "list")
     assert "headrace-probe" not in groups.stdout
+
+
+def test_a_share_groups_backlog_is_moved_from_every_worker(workers) -> None:
+    from confluent_kafka import Producer
+
+    create_topic(workers.kafka, "jobs", PARTITIONS)
+    create_topic(workers.kafka, "later", PARTITIONS)
+    for address in workers.http.split(","):
+        ask(workers, "POST", "/v1/queues/jobs/movers/receive", {"max": 1}, address)
+    moving = "backlog", "move", "movers", "jobs", "--to", "later", "--json"
+    # The first request for groups creates the topic by which they have a coordinator.
+    wait_until(lambda: headrace(workers, *moving, "--dry-run").returncode == 0)
+    producer = Producer({"bootstrap.servers": workers.kafka})
+    for number in range(PARTITIONS * 2):
+        producer.produce("jobs", b"v", None, number % PARTITIONS)
+    assert producer.flush(30) == 0
+    moved = headrace(workers, *moving)
+    assert moved.returncode == 0, moved.stderr
+    assert json.loads(moved.stdout)["records"] == PARTITIONS * 2, moved.stderr
+    assert "not moved" not in moved.stderr
+    # What a consumer has is its own: it is not moved, and the command says so.
+    address = workers.http.split(",")[0]
+    producer.produce("jobs", b"v", None, 0)
+    producer.produce("jobs", b"v", None, 1)
+    assert producer.flush(30) == 0
+    held = ask(workers, "POST", "/v1/queues/jobs/movers/receive", {"max": 2}, address)
+    assert held["messages"]
+    moved = headrace(workers, *moving)
+    left = 2 - json.loads(moved.stdout)["records"]
+    assert left == len(held["messages"])
+    assert f"{left:,} records were not moved" in moved.stderr

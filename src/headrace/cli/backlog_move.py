@@ -21,7 +21,7 @@ from headrace.cli.failures import FAILED, USAGE, CommandFailed, from_kafka, no_g
 from headrace.cli.group_listing import SHARE, type_of
 from headrace.cli.group_reset import refuse_active
 from headrace.cli.lag import committed_offsets, first_unread
-from headrace.cli.output import print_json
+from headrace.cli.output import print_json, say
 from headrace.cli.positions import Bounds, Partition, log_bounds
 from headrace.cli.progress import counting
 from headrace.cli.share_offsets import share_starts
@@ -31,7 +31,7 @@ from headrace.cli.transfer import (
     messages_until,
     produce_copy,
 )
-from headrace.cli.web import HTTP, Web, path_of
+from headrace.cli.web import HTTP, Web, ask_each, path_of, require_all
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, Message
@@ -162,23 +162,58 @@ def _move_share(
     left = sum(max(start.lag, 0) for p, start in starts.items() if p.topic == topic)
     if options["dry_run"] or not left:
         return left
-    web, path = Web(options["http"], session.timeout_s), path_of("queues", topic, group)
+    path = path_of("queues", topic, group)
     producer = session.producer({"acks": "all", "enable.idempotence": True,
                                  "partitioner": PARTITIONER})  # fmt: skip
     moved, throttle = 0, _Throttle(options["rate"])
     # A partition that was added since has no end and is not asked: its records are newer.
     ends = [{"partition": p.number, "offset": b.latest} for p, b in bounds.items()]
     asked = {"max": RECEIVED_MAX, "wait_ms": WAIT_MS, "lock_ms": LOCK_MS, "ends": ends}
+    again = 0
+    answers: list[dict[str, Any]] = []
     with counting(f"move {topic}", left) as show_done:
-        while True:
-            found = web.ask("POST", f"{path}/receive", asked, wait_s=WAIT_MS / 1000)["messages"]
-            if not found:
-                return moved
-            _copy(session, producer, found, options["target"])
-            web.ask("POST", f"{path}/settle", {"ack": [one["receipt"] for one in found]})
-            moved += len(found)
-            show_done(len(found))
-            throttle.wait(len(found))
+        while not answers or any(answer["messages"] for answer in answers):
+            answers = []
+            for answer in ask_each(
+                *(options["http"], session.timeout_s, "POST", f"{path}/receive", asked),
+                wait_s=WAIT_MS / 1000,
+            ):
+                answers.append(answer)
+                found = answer["messages"]
+                if not found:
+                    continue
+                _copy(session, producer, found, options["target"])
+                web = Web(answer["asked_at"], session.timeout_s)
+                acks = {"ack": [one["receipt"] for one in found]}
+                results = web.ask("POST", f"{path}/settle", acks)["results"]
+                done = sum(one["ok"] for one in results)
+                if not done:
+                    raise _not_acknowledged(results[0])
+                again += len(found) - done
+                moved += done
+                show_done(done)
+                throttle.wait(len(found))
+    _say_what_is_left(group, left - moved, again)
+    require_all(answers, f"what {group} has not read of them stays there")
+    return moved
+
+
+def _not_acknowledged(result: dict[str, Any]) -> CommandFailed:
+    return CommandFailed(
+        f"records that were copied could not be acknowledged: {result['error']}",
+        "They stay in the group: start the move again, and they are copied twice",
+        FAILED,
+    )
+
+
+def _say_what_is_left(group: str, left: int, again: int) -> None:
+    if again:
+        say(f"{again:,} copies may be there twice: their records could not be acknowledged in time")
+    if left > 0:
+        say(
+            f"{left:,} records were not moved: consumers of {group} have them, or they wait for"
+            f" another delivery; move again when they are free: headrace backlog list {group}"
+        )
 
 
 def _copy(session: Session, producer: Client, messages: list[dict[str, Any]], target: str) -> None:

@@ -54,7 +54,8 @@ def ask_each(
     page by page where its answers have pages.
 
     For answers that have the fields `broker` (the one that answered) and `elsewhere` (partitions
-    that others serve). Raises CommandFailed where one cannot be asked.
+    that others serve); `asked_at` is added, its address. Raises CommandFailed where one cannot be
+    asked.
     """
     given = {name: value for name, value in (query or {}).items() if value is not None}
     asked: set[int] = set()
@@ -65,7 +66,7 @@ def ask_each(
             parameters = f"?{urlencode(page)}" if page else ""
             answer = web.ask(method, f"{path}{parameters}", body, wait_s=wait_s)
             asked.add(answer["broker"])
-            yield answer
+            yield answer | {"asked_at": web.answered_at}
             if "next_page_token" not in answer:
                 break
             page["page_token"] = answer["next_page_token"]

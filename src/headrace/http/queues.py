@@ -44,6 +44,7 @@ from headrace.http.operations import (
 )
 from headrace.http.operations import text as words
 from headrace.http.problems import Contradiction, status_of
+from headrace.http.search import partitions_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,7 +158,11 @@ class Queues:
         if ends is not None:
             ends = {int(one["partition"]): int(one["offset"]) for one in ends}
         messages = await self._receive_all(topic, asked, member, wait_ms / 1000, ends)
-        return {"topic": topic.name, "group": group_id, "messages": messages}
+        answer: Json = {"topic": topic.name, "group": group_id, "messages": messages}
+        if ends is not None:  # all up to there is wanted, so other brokers are asked, too
+            answer["broker"] = self._node.config.broker_id
+            answer["elsewhere"] = partitions_elsewhere(self._node, topic)
+        return answer
 
     async def _receive_all(
         self,
