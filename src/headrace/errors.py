@@ -327,6 +327,10 @@ class RegularExpressionInvalid(Rejected):
     """The regular expression of a subscription cannot be used (KIP-848)."""
 
 
+class StreamsTopologyInvalid(Rejected):
+    """The topology of a streams application contradicts itself, or is too large (KIP-1071)."""
+
+
 class OffsetMetadataTooLarge(Rejected):
     """The metadata string of a committed offset is too long."""
 

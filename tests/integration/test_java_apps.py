@@ -23,7 +23,8 @@ from confluent_kafka import Producer
 from tests.integration.broker import Broker
 from tests.integration.clients import create_topic
 from tests.integration.java import _classpath
-from tests.integration.test_transactions import fresh, read_all
+from tests.integration.raw import Raw, error_codes
+from tests.integration.test_transactions import fresh, read_all, read_pairs
 
 from headrace.java.jars import Jar, ensure_jars
 from headrace_bench.kafka_parts import java
@@ -149,23 +150,99 @@ def test_streams_counts_each_word_once(broker, apps):
     assert counted == collections.Counter(n for most in words_with for n in range(1, most + 1))
 
 
-def test_streams_with_a_protocol_that_the_broker_lacks_ends_with_a_clear_error(broker, apps):
-    words, counts = fresh("words"), fresh("counts")
-    create_topic(broker.kafka, words, 2)
-    create_topic(broker.kafka, counts, 2)
-    app = apps(
-        "streams", "WordCount", broker.kafka, fresh("count"), words, counts, fresh("state"),
-        "group.protocol=streams",
+STREAMS_GROUP_DESCRIBE, ALTER_CONFIGS, GROUP_CONFIGS = 89, 44, 32
+
+
+def streams_members(broker, group: str) -> list:
+    """The members of a streams group, as the broker describes them."""
+    with Raw(broker.address) as raw:
+        (described,) = raw.call(STREAMS_GROUP_DESCRIBE, 0, group_ids=(group,)).groups
+    return list(described.members)
+
+
+def tasks_of(member) -> list[tuple[str, int]]:
+    """The active tasks that a member has."""
+    return [
+        (ids.subtopology_id, number)
+        for ids in member.assignment.active_tasks
+        for number in ids.partitions
+    ]
+
+
+def set_group_config(broker, group: str, name: str, value: str) -> None:
+    change = {"name": name, "config_operation": 0, "value": value}
+    with Raw(broker.address) as raw:
+        resources = [{"resource_type": GROUP_CONFIGS, "resource_name": group, "configs": [change]}]
+        assert error_codes(raw.call(ALTER_CONFIGS, 1, resources=resources)) == [0]
+
+
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once_v2", "at_least_once"
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
+def test_streams_of_the_new_protocol_share_tasks_and_count_exactly(broker, apps, guarantee):
+    """Two processes, one killed and started again: what they count is exact in the end."""
+    words, counts, group = fresh("words"), fresh("counts"), fresh("count")
+    create_topic(broker.kafka, words, 4)
+    create_topic(broker.kafka, counts, 4)
+    first, second = (
+        apps(
+            name, "WordCount", broker.kafka, group, words, counts, fresh("state"),
+            "group.protocol=streams", f"processing.guarantee={guarantee}", "num.stream.threads=2",
+        )
+        for name in ("first", "second")
     )  # fmt: skip
-    app.compile("WordCount.java")
-    app.start()
-    assert app.process is not None
+    for app in (first, second):
+        app.compile("WordCount.java")
+    producer = Producer({"bootstrap.servers": broker.kafka, "enable.idempotence": True})
+    sent = 0
 
-    code = app.process.wait(START_TIMEOUT_S)
+    def send(count: int) -> None:
+        nonlocal sent
+        for number in range(sent, sent + count):
+            producer.produce(words, b"word%d" % (number % 7), partition=number % 4)
+        assert producer.flush(30) == 0
+        sent += count
 
-    log = app.log_path.read_text(errors="replace")
-    assert code == 1, log[-3000:]
-    assert "The cluster does not support the STREAMS group protocol" in log, log[-3000:]
+    def is_shared_by(count: int) -> bool:
+        """Whether so many processes have all eight tasks among them."""
+        members = streams_members(broker, group)
+        tasks = [task for member in members for task in tasks_of(member)]
+        processes = {member.process_id for member in members if tasks_of(member)}
+        return len(processes) == count and len({*tasks}) == len(tasks) == 8
+
+    send(1_000)
+    set_group_config(broker, group, "streams.session.timeout.ms", "6000")
+    first.start()
+    second.start()
+    first.wait("both have tasks", partial(is_shared_by, 2))
+    first.wait("they count", lambda: len(read_all(broker, counts)) >= 500)
+    second.kill()
+    send(500)
+    first.wait("the first has all tasks", partial(is_shared_by, 1))
+    second.start()
+    first.wait("both have tasks again", partial(is_shared_by, 2))
+    send(100)
+
+    def last_counts() -> dict[bytes, int]:
+        return {key: int.from_bytes(value) for key, value in read_pairs(broker, counts)}
+
+    wanted = {
+        b"word%d" % word: count
+        for word, count in collections.Counter(number % 7 for number in range(sent)).items()
+    }
+    if guarantee == EXACTLY_ONCE:
+        first.wait("all words are counted", lambda: len(read_all(broker, counts)) >= sent)
+        counted = collections.Counter(int.from_bytes(value) for value in read_all(broker, counts))
+        assert counted == collections.Counter(
+            n for most in wanted.values() for n in range(1, most + 1)
+        )
+        assert last_counts() == wanted
+    else:  # a record whose offset was not committed in time is counted again
+        first.wait(
+            "all words are counted",
+            lambda: all(last_counts().get(word, 0) >= count for word, count in wanted.items()),
+        )
 
 
 def rest(port: int, path: str, body: object = None) -> object:

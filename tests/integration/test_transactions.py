@@ -51,6 +51,13 @@ def transactional(broker, transactional_id: str, **options) -> Producer:
 
 def read_all(broker, topic: str, isolation: str = "read_committed") -> list[bytes]:
     """The values up to the end that a consumer of this isolation sees."""
+    return sorted(value for _, value in read_pairs(broker, topic, isolation))
+
+
+def read_pairs(
+    broker, topic: str, isolation: str = "read_committed"
+) -> list[tuple[bytes | None, bytes]]:
+    """Keys and values, those of a partition in its order: see `read_all`."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.kafka,
@@ -64,7 +71,7 @@ def read_all(broker, topic: str, isolation: str = "read_committed") -> list[byte
     try:
         partitions = consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        values: list[bytes] = []
+        pairs: list[tuple[bytes | None, bytes]] = []
         ended: set[int] = set()
         deadline = time.monotonic() + TIMEOUT_S
         while len(ended) < len(partitions):
@@ -76,8 +83,8 @@ def read_all(broker, topic: str, isolation: str = "read_committed") -> list[byte
                 assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
                 ended.add(message.partition())
             else:
-                values.append(message.value())
-        return sorted(values)
+                pairs.append((message.key(), message.value()))
+        return pairs
     finally:
         consumer.close()
 

@@ -167,6 +167,8 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
         83: share_state(fresh, topic_id, state_epoch=0, start_offset=0),
         86: share_state(fresh, topic_id),
         87: share_state(fresh, topic_id, leader_epoch=-1),
+        88: streams_values(fresh),
+        89: {"group_ids": (fresh + "-streams",), "include_authorized_operations": True},
         90: {"groups": [{"group_id": fresh, "topics": None}]},
         91: {
             "group_id": fresh,
@@ -181,6 +183,23 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
 def share_values(group: str, topic_id: UUID) -> dict:
     topics = [{"topic_id": topic_id, "partitions": [{"partition_index": 0}]}]
     return {"group_id": group, "member_id": "m", "topics": topics}
+
+
+def streams_values(group: str) -> dict:
+    """A member that joins an application which reads one topic, without state."""
+    subtopology = {"subtopology_id": "0", "source_topics": (TOPIC,)}
+    return {
+        "group_id": group,
+        "member_id": "member-of-" + group,
+        "member_epoch": 0,
+        "rebalance_timeout": 10_000,
+        "topology": {"epoch": 0, "subtopologies": [subtopology]},
+        "active_tasks": (),
+        "standby_tasks": (),
+        "warmup_tasks": (),
+        "process_id": "p",
+        "endpoint_information_epoch": -1,
+    }
 
 
 def share_state(group: str, topic_id: UUID, **values: int) -> dict:
@@ -219,7 +238,7 @@ NEEDS_A_TOPIC = {20, 21, 27, 32, 33, 37, 44}
 NEEDS_A_GROUP = {42, 47}
 ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, COMMIT_OFFSETS = 24, 25, 26, 28
 DESCRIBE_TRANSACTIONS = 65
-DESCRIBE_CONSUMERS = 69
+DESCRIBE_CONSUMERS, DESCRIBE_STREAMS = 69, 89
 NEEDS_A_TRANSACTION = {ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, COMMIT_OFFSETS}
 PROMISED_ERRORS = {
     11: {0, MEMBER_ID_REQUIRED},
@@ -271,6 +290,9 @@ def test_each_version_is_answered(broker, topic_id, api, version):
         if api == DESCRIBE_CONSUMERS:
             joined = minimal(68, 1, topic_id, fresh + "-consumers")
             assert error_codes(raw.call(68, 1, **joined)) == [0]
+        if api == DESCRIBE_STREAMS:
+            joined = minimal(88, 0, topic_id, fresh + "-streams")
+            assert error_codes(raw.call(88, 0, **joined)) == [0]
         if api == DESCRIBE_TRANSACTIONS:
             begin_transaction(raw, END_TRANSACTION, 3, fresh)
         answer = raw.call(api, version, **values)
@@ -306,6 +328,15 @@ def check(api: int, version: int, answer) -> None:
         assert answer.topics[0].partitions[0].end_offset >= 10
     if api == 32:
         assert len(answer.results[0].configs) > 10
+    if api == 60:
+        assert len(answer.brokers) == 1
+    if api == 75:
+        assert answer.topics[0].name == TOPIC
+    check_of_groups(api, version, answer)
+
+
+def check_of_groups(api: int, version: int, answer) -> None:
+    """The same, of consumer groups of the new protocol and of streams groups."""
     if api == 68:
         assert answer.member_epoch == 1
         assert [t.partitions for t in answer.assignment.topic_partitions] == [(0,)]
@@ -314,10 +345,13 @@ def check(api: int, version: int, answer) -> None:
         assert answer.groups[0].group_state == "Stable"
         assert member.assignment.topic_partitions[0].topic_name == TOPIC
         assert version < 1 or member.member_type == 1
-    if api == 60:
-        assert len(answer.brokers) == 1
-    if api == 75:
-        assert answer.topics[0].name == TOPIC
+    if api == 88:
+        assert answer.member_epoch > 0
+        assert answer.status == ()
+    if api == 89:
+        (group,) = answer.groups
+        assert (group.group_state, len(group.members)) in {("Assigning", 1), ("Stable", 1)}
+        assert group.topology.subtopologies[0].source_topics == (TOPIC,)
 
 
 @pytest.mark.parametrize("version", range(10))

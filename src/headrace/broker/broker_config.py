@@ -44,6 +44,16 @@ class BrokerConfig:
     """group.consumer.heartbeat.interval.ms"""
     group_consumer_assignment_interval_ms: int = 200
     """group.consumer.assignment.interval.ms (Kafka: 1,000)"""
+    group_streams_size_max: int = 2_147_483_647
+    """group.streams.max.size"""
+    group_streams_session_timeout_ms: int = 45_000
+    """group.streams.session.timeout.ms"""
+    group_streams_heartbeat_interval_ms: int = 5_000
+    """group.streams.heartbeat.interval.ms"""
+    group_streams_num_standby_replicas: int = 0
+    """group.streams.num.standby.replicas"""
+    group_streams_initial_rebalance_delay_ms: int = 100
+    """group.streams.initial.rebalance.delay.ms (Kafka: 3,000; as for classic groups)"""
     offset_metadata_size_max: int = 4_096
     """offset.metadata.max.bytes"""
     offsets_retention_minutes: int = 7 * 24 * 60
@@ -111,6 +121,8 @@ class BrokerConfig:
             self.group_size_max,
             consumer_group_size_max=self.group_consumer_size_max,
             consumer_session_timeout_ms=self.group_consumer_session_timeout_ms,
+            streams_group_size_max=self.group_streams_size_max,
+            streams_session_timeout_ms=self.group_streams_session_timeout_ms,
             assignment_interval_ms=self.group_consumer_assignment_interval_ms,
             offset_metadata_size_max=self.offset_metadata_size_max,
             offsets_retention_ms=self.offsets_retention_minutes * 60_000,

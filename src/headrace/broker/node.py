@@ -12,17 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
-from headrace.broker.coordinators.group_config import consumer_terms, group_value
-from headrace.broker.coordinators.group_coordinator import (
-    ConsumerSurroundings,
-    GroupCoordinator,
-)
+from headrace.broker.coordinators.group_config import group_value
+from headrace.broker.coordinators.group_coordinator import GroupCoordinator
+from headrace.broker.coordinators.group_surroundings import surroundings
 from headrace.broker.coordinators.groups_configured import ConfiguredGroups
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.coordinators.marker_sender import MarkerSender
 from headrace.broker.coordinators.marker_writer import MarkerWriter
 from headrace.broker.coordinators.producer_ids import ProducerIds
-from headrace.broker.coordinators.subscribed_topics import SubscribedTopics
 from headrace.broker.coordinators.transaction_checks import TransactionChecks
 from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from headrace.broker.coordinators.transaction_verification import Verifications
@@ -283,10 +280,13 @@ class Node:
             self.tasks,
             config=config.group_config(),
             topics=self.topics,
-            consumers=ConsumerSurroundings(
-                SubscribedTopics(self.topics, self._rack_of),
-                lambda group_id: consumer_terms(self.group_configs.overrides(group_id), config),
+            consumers=surroundings(
+                config,
+                self.topics,
+                self.group_configs,
+                self._rack_of,
                 self.share_groups.exists,
+                self.tasks,
             ),
         )
         self.transactions = TransactionCoordinator(

@@ -80,6 +80,7 @@ INVALID_RECORD_STATE = 121
 SHARE_SESSION_NOT_FOUND = 122
 INVALID_SHARE_SESSION_EPOCH = 123
 INVALID_REGULAR_EXPRESSION = 128
+STREAMS_INVALID_TOPOLOGY = 130
 SHARE_SESSION_LIMIT_REACHED = 133
 
 _CODES: dict[type[HeadraceError], int] = {
@@ -160,6 +161,7 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.InstanceIdUnreleased: UNRELEASED_INSTANCE_ID,
     errors.AssignorUnsupported: UNSUPPORTED_ASSIGNOR,
     errors.RegularExpressionInvalid: INVALID_REGULAR_EXPRESSION,
+    errors.StreamsTopologyInvalid: STREAMS_INVALID_TOPOLOGY,
     errors.FetchSessionUnknown: FETCH_SESSION_ID_NOT_FOUND,
     errors.FetchSessionEpochInvalid: INVALID_FETCH_SESSION_EPOCH,
     errors.RecordStateInvalid: INVALID_RECORD_STATE,

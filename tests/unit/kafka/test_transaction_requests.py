@@ -274,7 +274,7 @@ def test_transactions_are_listed_by_state() -> None:
     asyncio.run(scenario())
 
 
-def test_the_coordinator_of_a_transactional_id_is_found_and_the_feature_is_finalised() -> None:
+def test_the_coordinator_of_a_transactional_id_is_found_and_features_are_finalised() -> None:
     async def scenario() -> None:
         async with session() as s:
             body = {"key_type": 1, "coordinator_keys": [ID, "other"]}
@@ -285,7 +285,7 @@ def test_the_coordinator_of_a_transactional_id_is_found_and_the_feature_is_final
                 3,
                 {"client_software_name": "a", "client_software_version": "1"},
             )
-            (feature,) = versions.finalized_features
-            assert (feature.name, feature.max_version_level) == ("transaction.version", 2)
+            levels = {one.name: one.max_version_level for one in versions.finalized_features}
+            assert levels == {"streams.version": 1, "transaction.version": 2}
 
     asyncio.run(scenario())

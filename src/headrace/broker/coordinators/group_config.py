@@ -31,6 +31,8 @@ _DURATION: Final = re.compile(
     r"(?:T(?:(?P<h>[0-9]{1,6})H)?(?:(?P<m>[0-9]{1,8})M)?(?:(?P<s>[0-9]{1,9})S)?)?"
 )
 DURATION_S_MAX: Final = 10 * 365 * 86_400
+STANDBYS_MAX: Final = 10
+"""Of a task. Kafka's group.streams.max.standby.replicas is 2, and can be raised."""
 
 
 def _between(low: int, high: int) -> Callable[[str], bool]:
@@ -90,6 +92,34 @@ _TABLE = (
         "How often members of a consumer group of the new protocol send heartbeats; more often"
         " while the group changes.",
         _between(100, 60_000),
+    ),
+    ConfigDefinition(
+        "streams.session.timeout.ms",
+        INT,
+        "45000",
+        "A member of a streams group that sends no heartbeat for so long has left.",
+        _between(1_000, 30 * 60_000),
+    ),
+    ConfigDefinition(
+        "streams.heartbeat.interval.ms",
+        INT,
+        "5000",
+        "How often members of a streams group send heartbeats; more often while the group changes.",
+        _between(100, 60_000),
+    ),
+    ConfigDefinition(
+        "streams.num.standby.replicas",
+        INT,
+        "0",
+        "How many other processes keep a copy of the state of each task of a streams group.",
+        _between(0, STANDBYS_MAX),
+    ),
+    ConfigDefinition(
+        "streams.initial.rebalance.delay.ms",
+        INT,
+        "100",
+        "How long a new streams group waits for further members before it assigns tasks.",
+        _between(0, 10 * 60_000),
     ),
     ConfigDefinition(
         "share.record.lock.duration.ms",
@@ -239,22 +269,50 @@ class ConsumerTerms(NamedTuple):
     heartbeat_interval_ms: int
 
 
+class StreamsTerms(NamedTuple):
+    """What is set for a streams group."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    standby_count: int
+    initial_delay_ms: int
+
+
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
+STREAMS_SESSION_TIMEOUT: Final = "streams.session.timeout.ms"
+STREAMS_HEARTBEAT_INTERVAL: Final = "streams.heartbeat.interval.ms"
+STREAMS_STANDBYS: Final = "streams.num.standby.replicas"
+STREAMS_INITIAL_DELAY: Final = "streams.initial.rebalance.delay.ms"
 
 
-def consumer_defaults(config: BrokerConfig) -> dict[str, str]:
+def defaults_of_broker(config: BrokerConfig) -> dict[str, str]:
     """What groups without these settings have on this broker."""
     return {
         SESSION_TIMEOUT: str(config.group_consumer_session_timeout_ms),
         HEARTBEAT_INTERVAL: str(config.group_consumer_heartbeat_interval_ms),
+        STREAMS_SESSION_TIMEOUT: str(config.group_streams_session_timeout_ms),
+        STREAMS_HEARTBEAT_INTERVAL: str(config.group_streams_heartbeat_interval_ms),
+        STREAMS_STANDBYS: str(config.group_streams_num_standby_replicas),
+        STREAMS_INITIAL_DELAY: str(config.group_streams_initial_rebalance_delay_ms),
     }
 
 
 def consumer_terms(overrides: Mapping[str, str], config: BrokerConfig) -> ConsumerTerms:
     """What a group's overrides mean to its members of the new protocol."""
-    values = {**consumer_defaults(config), **overrides}
+    values = {**defaults_of_broker(config), **overrides}
     return ConsumerTerms(int(values[SESSION_TIMEOUT]), int(values[HEARTBEAT_INTERVAL]))
+
+
+def streams_terms(overrides: Mapping[str, str], config: BrokerConfig) -> StreamsTerms:
+    """What a group's overrides mean to a streams group."""
+    values = {**defaults_of_broker(config), **overrides}
+    return StreamsTerms(
+        int(values[STREAMS_SESSION_TIMEOUT]),
+        int(values[STREAMS_HEARTBEAT_INTERVAL]),
+        int(values[STREAMS_STANDBYS]),
+        int(values[STREAMS_INITIAL_DELAY]),
+    )
 
 
 def share_config(overrides: Mapping[str, str]) -> ShareConfig:

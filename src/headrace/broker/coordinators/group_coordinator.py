@@ -58,6 +58,14 @@ from headrace.coordination.groups.host_commands import (
     WriteMarkerCommand,
 )
 from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
+from headrace.coordination.streams.commands import (
+    DescribeStreamsGroupsCommand,
+    DescribeStreamsGroupsReply,
+    StreamsGroupDescription,
+    StreamsHeartbeatCommand,
+    StreamsHeartbeatReply,
+)
+from headrace.coordination.streams.internal_topics import with_problem
 from headrace.coordination.topic_view import NoTopics, TopicView
 from headrace.errors import (
     CoordinatorLoading,
@@ -75,8 +83,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
 
-    from headrace.broker.coordinators.group_config import ConsumerTerms
+    from headrace.broker.coordinators.group_config import ConsumerTerms, StreamsTerms
     from headrace.broker.coordinators.shard_log import ShardLog
+    from headrace.broker.coordinators.streams_topics import StreamsTopics
     from headrace.coordination.machine import EndsTransaction
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
@@ -110,6 +119,14 @@ class ConsumerSurroundings(NamedTuple):
     topics: PreparedTopics
     terms: Callable[[str], ConsumerTerms]
     is_share_group: Callable[[str], bool] = lambda _group_id: False
+    streams: StreamsSurroundings | None = None
+
+
+class StreamsSurroundings(NamedTuple):
+    """What streams groups need beside that."""
+
+    terms: Callable[[str], StreamsTerms]
+    internal_topics: StreamsTopics
 
 
 @dataclass(slots=True)
@@ -232,6 +249,41 @@ class GroupCoordinator:
                 except RegularExpressionInvalid as error:
                     command.pattern_error = error
         return cast("ConsumerHeartbeatReply", await self._submit(command))
+
+    async def streams_heartbeat(self, command: StreamsHeartbeatCommand) -> StreamsHeartbeatReply:
+        """StreamsGroupHeartbeat: answered when what it changes is durable. The creation of internal
+        topics that are missing is begun, and not waited for."""
+        if command.member_epoch == JOIN_EPOCH and self._is_share_group(command.group_id):
+            return command.refused(
+                GroupUnknown(
+                    f"group {command.group_id[:60]!r} is a share group, not a streams group:"
+                    " choose another id"
+                )
+            )
+        streams = None if self._consumers is None else self._consumers.streams
+        command.topics = self._view
+        if streams is not None:
+            (
+                command.session_timeout_ms,
+                command.heartbeat_interval_ms,
+                command.standby_count,
+                command.initial_delay_ms,
+            ) = streams.terms(command.group_id)
+        reply = cast("StreamsHeartbeatReply", await self._submit(command))
+        if reply.missing and streams is not None:
+            problem = streams.internal_topics.problem(command.group_id)
+            reply.statuses = with_problem(reply.statuses, problem)
+            streams.internal_topics.create(command.group_id, reply.missing)
+        return reply
+
+    async def describe_streams_groups(self, group_ids: list[str]) -> list[StreamsGroupDescription]:
+        """StreamsGroupDescribe, answered in the order of `group_ids`."""
+        described: dict[str, StreamsGroupDescription] = {}
+        for ids in self._by_partition(group_ids):
+            command = DescribeStreamsGroupsCommand(ids)
+            reply = cast("DescribeStreamsGroupsReply", await self._submit_to(ids[0], command))
+            described.update((group.group_id, group) for group in reply.groups)
+        return [described[group_id] for group_id in group_ids]
 
     async def leave(self, command: LeaveCommand) -> LeaveReply:
         """LeaveGroup."""
@@ -365,13 +417,19 @@ class GroupCoordinator:
                     counters.members += len(group.members)
                     if group.consumer is not None:
                         counters.members += len(group.consumer.members)
+                    if group.streams is not None:
+                        counters.members += len(group.streams.members)
                     counters.offsets += len(group.offsets)
         return counters
 
     # --- the way to a shard ------------------------------------------------------------------
 
     async def _submit(
-        self, command: HeartbeatCommand | LeaveCommand | ConsumerHeartbeatCommand
+        self,
+        command: HeartbeatCommand
+        | LeaveCommand
+        | ConsumerHeartbeatCommand
+        | StreamsHeartbeatCommand,
     ) -> object:
         if not command.group_id:
             return command.refused(GroupIdInvalid("a group id must not be empty"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from headrace.broker.coordinators.group_config import (
     GROUP_DEFINITIONS,
     check_group_config,
-    consumer_defaults,
+    defaults_of_broker,
 )
 from headrace.broker.topics.topic_config import (
     DEFINITIONS,
@@ -147,7 +147,7 @@ class Configurations:
 
     def of_group(self, group_id: str) -> list[Setting]:
         """All settings of a group; a group without settings of its own has the defaults."""
-        defaults = consumer_defaults(self._config)
+        defaults = defaults_of_broker(self._config)
         return _settings(GROUP_DEFINITIONS, self._groups.overrides(group_id), defaults)
 
     async def change_group(

@@ -176,6 +176,40 @@ _GROUPS = (
         " its group's `consumer.session.timeout.ms` says otherwise.",
     ),
     of_config(
+        "group.streams.heartbeat.interval.ms",
+        "group_streams_heartbeat_interval_ms",
+        Whole(100, 60_000),
+        "How often members of streams groups send heartbeats, unless their group's"
+        " `streams.heartbeat.interval.ms` says otherwise.",
+    ),
+    of_config(
+        "group.streams.initial.rebalance.delay.ms",
+        "group_streams_initial_rebalance_delay_ms",
+        Whole(0, 10 * 60_000),
+        "How long a new streams group waits for further members before it assigns tasks, unless"
+        " its `streams.initial.rebalance.delay.ms` says otherwise.",
+    ),
+    of_config(
+        "group.streams.max.size",
+        "group_streams_size_max",
+        Whole(1),
+        "The most members that a streams group may have.",
+    ),
+    of_config(
+        "group.streams.num.standby.replicas",
+        "group_streams_num_standby_replicas",
+        Whole(0, 10),
+        "How many other processes keep a copy of the state of each task of a streams group, unless"
+        " its `streams.num.standby.replicas` says otherwise.",
+    ),
+    of_config(
+        "group.streams.session.timeout.ms",
+        "group_streams_session_timeout_ms",
+        Whole(1_000, 30 * 60_000),
+        "A member of a streams group that sends no heartbeat for so long has left, unless its"
+        " group's `streams.session.timeout.ms` says otherwise.",
+    ),
+    of_config(
         "group.initial.rebalance.delay.ms",
         "group_initial_rebalance_delay_ms",
         Whole(0),

@@ -23,6 +23,10 @@ class GroupConfig:
     """group.consumer.max.size"""
     consumer_session_timeout_ms: int = 45_000
     """group.consumer.session.timeout.ms, of members that have not been heard of since a load"""
+    streams_group_size_max: int = 2_147_483_647
+    """group.streams.max.size"""
+    streams_session_timeout_ms: int = 45_000
+    """group.streams.session.timeout.ms, of members that have not been heard of since a load"""
     assignment_interval_ms: int = 200
     """group.consumer.assignment.interval.ms (Kafka: 1,000): the target of a group is computed no
     more often, so that many members that join at once cost few computations"""

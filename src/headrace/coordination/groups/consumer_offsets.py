@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.coordination.streams import offsets as streams_offsets
 from headrace.errors import (
     HeadraceError,
     IllegalGeneration,
@@ -50,8 +51,10 @@ def check_member_epoch(
 
 def partition_check(
     group: Group | None, command: CommitCommand | TransactionalCommitCommand
-) -> Callable[[UUID | None, int], bool] | None:
+) -> Callable[[str, UUID | None, int], bool] | None:
     """What says whether a partition may be committed at an older epoch; None: all may."""
+    if group is not None and group.streams is not None:
+        return streams_offsets.partition_check(group.streams, command.member_id, command.generation)
     if group is None or group.consumer is None:
         return None
     current = group.consumer.current.get(command.member_id)
@@ -59,7 +62,7 @@ def partition_check(
     if current is None or epoch < 0 or epoch == current.epoch:
         return None
 
-    def may_commit(topic_id: UUID | None, number: int) -> bool:
+    def may_commit(_topic: str, topic_id: UUID | None, number: int) -> bool:
         for owned in (current.assigned, current.revoking):
             assigned_epoch = None if topic_id is None else owned.get(topic_id, {}).get(number)
             if assigned_epoch is not None:
@@ -71,6 +74,8 @@ def partition_check(
 
 def check_fetch(group: Group | None, member_id: str, epoch: int) -> HeadraceError | None:
     """Say what is wrong with a fetch of this member, if anything is."""
+    if group is not None and group.streams is not None:
+        return streams_offsets.check_fetch(group.streams, member_id, epoch)
     if group is not None and group.consumer is None:
         return None  # a classic group: its members are not checked
     consumer = None if group is None else group.consumer

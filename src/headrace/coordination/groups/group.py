@@ -31,6 +31,12 @@ from headrace.coordination.groups.state_records import (
     StoredMember,
 )
 from headrace.coordination.machine import Decision, TransactionEnded
+from headrace.coordination.streams.records import StreamsRecord
+from headrace.coordination.streams.streams_group import (
+    StreamsGroup,
+    StreamsMember,
+    StreamsTouched,
+)
 
 if TYPE_CHECKING:
     from headrace.coordination.groups.config import GroupConfig
@@ -106,11 +112,12 @@ class Member:
 class Group:
     """One group.
 
-    `consumer` is there while it is a group of the new protocol; then its classic side is as empty
-    as a new group's. `offsets` and `open_commits` are shared by all copies: they belong to the
-    machine, and durable records alone change them. `record` is what the log knows of the group,
-    None if nothing. `delay_left_ms` is not negative while the first members gather (initial
-    delay); `phase_deadline_ms` ends the join phase, or the time in which members must sync.
+    `consumer` is there while it is a group of the new protocol, `streams` while it is a streams
+    group; then its classic side is as empty as a new group's. `offsets` and `open_commits` are
+    shared by all copies: they belong to the machine, and durable records alone change them.
+    `record` is what the log knows of the group, None if nothing. `delay_left_ms` is not negative
+    while the first members gather (initial delay); `phase_deadline_ms` ends the join phase, or the
+    time in which members must sync.
     """
 
     group_id: str
@@ -131,6 +138,7 @@ class Group:
     offsets: dict[tuple[str, int], OffsetStored] = field(default_factory=dict)
     open_commits: OpenCommits = field(default_factory=OpenCommits)
     consumer: ConsumerGroup | None = None
+    streams: StreamsGroup | None = None
 
     def copy(self) -> Group:
         """A copy whose own fields may be changed; members are still those of the original."""
@@ -153,18 +161,23 @@ class Group:
             self.offsets,
             self.open_commits,
             self.consumer,
+            self.streams,
         )
 
     def has_members(self) -> bool:
         """Whether somebody works in the group, or is about to."""
         if self.consumer is not None:
             return bool(self.consumer.members)
+        if self.streams is not None:
+            return bool(self.streams.members)
         return self.state != EMPTY or bool(self.pending)
 
     def next_deadline_ms(self) -> int | None:
         """The first moment at which time alone changes the group."""
         if self.consumer is not None:
             return self.consumer.next_deadline_ms()
+        if self.streams is not None:
+            return self.streams.next_deadline_ms()
         deadline = self.phase_deadline_ms
         for pending_ms in self.pending.values():
             if deadline is None or pending_ms < deadline:
@@ -203,6 +216,7 @@ class Group:
         return (
             self.state == EMPTY
             and self.consumer is None
+            and self.streams is None
             and self.record is None
             and not (self.offsets or self.open_commits or self.members or self.pending)
         )
@@ -297,7 +311,7 @@ class GroupChanged(NamedTuple):
 class MemberSeen(NamedTuple):
     """Volatile: the member was heard of; its session ends at `deadline_ms`."""
 
-    member: Member | ConsumerMember
+    member: Member | ConsumerMember | StreamsMember
     deadline_ms: int
 
 
@@ -323,11 +337,19 @@ VolatileRecord = (
     GroupChanged
     | MemberSeen
     | ConsumerTouched
+    | StreamsTouched
     | GroupForgotten
     | DeadlinesPassed
     | CleanupScheduled
 )
-GroupRecord = DurableRecord | ConsumerRecord | OffsetPending | TransactionEnded | VolatileRecord
+GroupRecord = (
+    DurableRecord
+    | ConsumerRecord
+    | StreamsRecord
+    | OffsetPending
+    | TransactionEnded
+    | VolatileRecord
+)
 GroupDecision = Decision[GroupRecord, GroupReply]
 
 

@@ -80,6 +80,14 @@ from headrace.coordination.machine import (
     TransactionEnded,
     decode_or_none,
 )
+from headrace.coordination.streams import description, heartbeat, streams_group
+from headrace.coordination.streams import records as streams_records
+from headrace.coordination.streams.commands import (
+    DescribeStreamsGroupsCommand,
+    StreamsHeartbeatCommand,
+)
+from headrace.coordination.streams.records import StreamsRecord, StreamsRecordRemoved
+from headrace.coordination.streams.streams_group import StreamsGroup, StreamsTouched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,6 +129,10 @@ class GroupMachine:
             return migration.decide_consumer_heartbeat(
                 groups.get(command.group_id), command, now_ms, config
             )
+        if isinstance(command, StreamsHeartbeatCommand):
+            return migration.decide_streams_heartbeat(
+                groups.get(command.group_id), command, now_ms, config
+            )
         match command:
             case JoinCommand():
                 return migration.decide_join(groups.get(command.group_id), command, now_ms, config)
@@ -137,14 +149,34 @@ class GroupMachine:
                 return offsets.decide_delete(groups.get(command.group_id), command)
             case DeleteGroupsCommand():
                 return listing.decide_delete_groups(groups, command)
-            case ListGroupsCommand():
-                return listing.decide_list(groups, command)
-            case DescribeGroupsCommand():
-                return listing.decide_describe(groups, command)
-            case DescribeConsumerGroupsCommand():
-                return decide_describe(groups, command)
+            case (
+                ListGroupsCommand()
+                | DescribeGroupsCommand()
+                | DescribeConsumerGroupsCommand()
+                | DescribeStreamsGroupsCommand()
+            ):
+                return self._decide_description(command)
             case _:
                 return self._decide_for_host(command, now_ms)
+
+    def _decide_description(
+        self,
+        command: ListGroupsCommand
+        | DescribeGroupsCommand
+        | DescribeConsumerGroupsCommand
+        | DescribeStreamsGroupsCommand,
+    ) -> GroupDecision:
+        match command:
+            case ListGroupsCommand():
+                return listing.decide_list(self.groups, command)
+            case DescribeGroupsCommand():
+                return listing.decide_describe(self.groups, command)
+            case DescribeConsumerGroupsCommand():
+                return decide_describe(self.groups, command)
+            case DescribeStreamsGroupsCommand():
+                return description.decide_describe(self.groups, command)
+            case _:
+                assert_never(command)
 
     def _decide_for_host(
         self,
@@ -180,6 +212,11 @@ class GroupMachine:
                 volatile.append(records[-1])
                 answers += replies
                 continue
+            if group.streams is not None:
+                records = heartbeat.expire(group.streams, now_ms, self._config)
+                durable += records[:-1]
+                volatile.append(records[-1])
+                continue
             draft = Draft(group, now_ms, self._config)
             rebalance.expire(draft)
             decision = draft.decision(None)
@@ -201,6 +238,8 @@ class GroupMachine:
         for group in self.groups.values():
             if group.consumer is not None:
                 records.append(loaded(group.consumer, now_ms, self._config))
+            if group.streams is not None:
+                records.append(streams_group.loaded(group.streams, now_ms, self._config))
             if not group.members:
                 continue
             draft = Draft(group, now_ms, self._config)
@@ -229,9 +268,6 @@ class GroupMachine:
         if type(record) is OffsetStored:  # a million of them are read back
             self._take_offset(record)
             return
-        if isinstance(record, ConsumerRecord | ConsumerTouched):
-            self._take_consumer_record(record)
-            return
         match record:
             case MemberSeen(member, deadline_ms):
                 member.deadline_ms = deadline_ms
@@ -259,7 +295,17 @@ class GroupMachine:
             case CleanupScheduled(at_ms):
                 self._cleanup_ms = at_ms
             case _:
-                assert_never(record)
+                self._take_record_of_new_protocol(record)
+
+    def _take_record_of_new_protocol(
+        self, record: ConsumerRecord | ConsumerTouched | StreamsRecord | StreamsTouched
+    ) -> None:
+        if isinstance(record, ConsumerRecord | ConsumerTouched):
+            self._take_consumer_record(record)
+        elif isinstance(record, StreamsRecord | StreamsTouched):
+            self._take_streams_record(record)
+        else:
+            assert_never(record)
 
     def _take_pending(self, pending: OffsetPending) -> None:
         """A commit within a transaction: it waits for the marker."""
@@ -272,13 +318,17 @@ class GroupMachine:
     def _remove_group(self, group_id: str) -> None:
         """The classic group's record is gone; what else there is of the group stays."""
         known = self.groups.pop(group_id, None)
-        if known is not None and (known.offsets or known.open_commits or known.consumer):
-            self.groups[group_id] = Group(
-                group_id,
-                offsets=known.offsets,
-                open_commits=known.open_commits,
-                consumer=known.consumer,
-            )
+        if known is None:
+            return
+        rest = Group(
+            group_id,
+            offsets=known.offsets,
+            open_commits=known.open_commits,
+            consumer=known.consumer,
+            streams=known.streams,
+        )
+        if not rest.is_forgettable():
+            self.groups[group_id] = rest
 
     def _remove_offset(self, record: OffsetRemoved) -> None:
         known = self.groups.get(record.group_id)
@@ -316,6 +366,31 @@ class GroupMachine:
             group = self.groups[record.group_id] = bare
         assert group.consumer is not None
         group.consumer.apply(record)
+
+    def _take_streams_record(self, record: StreamsRecord | StreamsTouched) -> None:
+        """What there is of a streams group; stored records make it one."""
+        group = self.groups.get(record.group_id)
+        streams = None if group is None else group.streams
+        if isinstance(record, StreamsTouched):
+            if group is not None and streams is not None:
+                streams.touch(record)
+                self._arm(group)
+            return
+        if isinstance(record, StreamsRecordRemoved):
+            if group is None or streams is None:
+                return
+            streams.apply(record)
+            if record.key_type == streams_records.GROUP_KEY:
+                group.streams = None
+                self._forget_if_nothing(group)
+            return
+        if streams is None:
+            streams = StreamsGroup(record.group_id)
+            bare = Group(record.group_id, streams=streams)
+            if group is not None:
+                bare.offsets, bare.open_commits = group.offsets, group.open_commits
+            self.groups[record.group_id] = bare
+        streams.apply(record)
 
     def _take_offset(self, record: OffsetStored) -> None:
         """A commit outside of transactions, or a snapshot's repetition of what is in force."""
@@ -366,6 +441,8 @@ class GroupMachine:
             return encode(record.stored)
         if isinstance(record, ConsumerRecord):
             return consumer_records.encode(record)
+        if isinstance(record, StreamsRecord):
+            return streams_records.encode(record)
         return None
 
     def decode(self, key: bytes | None, value: bytes | None) -> GroupRecord | None:
@@ -405,6 +482,8 @@ class GroupMachine:
                 part.append(group.record)
             if group.consumer is not None:
                 part += group.consumer.state_records()
+            if group.streams is not None:
+                part += group.streams.state_records()
             for place in list(group.offsets):
                 if len(part) >= PART_RECORDS:
                     yield part

@@ -35,6 +35,12 @@ from headrace.coordination.groups.consumer_commands import (
     DescribeConsumerGroupsReply,
 )
 from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
+from headrace.coordination.streams.commands import (
+    DescribeStreamsGroupsCommand,
+    DescribeStreamsGroupsReply,
+    StreamsHeartbeatCommand,
+    StreamsHeartbeatReply,
+)
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -80,6 +86,8 @@ GroupCommand = (
     | DescribeGroupsCommand
     | ConsumerHeartbeatCommand
     | DescribeConsumerGroupsCommand
+    | StreamsHeartbeatCommand
+    | DescribeStreamsGroupsCommand
     | ForgetTopicsCommand
     | TickCommand
     | LoadedCommand
@@ -97,5 +105,7 @@ GroupReply = (
     | DescribeGroupsReply
     | ConsumerHeartbeatReply
     | DescribeConsumerGroupsReply
+    | StreamsHeartbeatReply
+    | DescribeStreamsGroupsReply
     | DoneReply
 )

@@ -30,6 +30,8 @@ from headrace.coordination.groups.group import (
 from headrace.coordination.groups.offsets import removals
 from headrace.coordination.groups.state_records import OffsetRemoved
 from headrace.coordination.machine import Decision
+from headrace.coordination.streams import description
+from headrace.coordination.streams.description import STREAMS
 from headrace.errors import GroupNotEmpty, GroupUnknown
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ def _listing(group: Group) -> GroupListing:
     consumer = group.consumer
     if consumer is not None:
         return GroupListing(group.group_id, CONSUMER, consumer.state(), CONSUMER)
+    if group.streams is not None:
+        return GroupListing(group.group_id, STREAMS, group.streams.state(), STREAMS)
     return GroupListing(group.group_id, group.protocol_type, group.state, CLASSIC)
 
 
@@ -80,6 +84,8 @@ def _describe(group_id: str, group: Group | None, topics: TopicView) -> GroupDes
         return GroupDescription(group_id, GroupUnknown(group=group_id), DEAD)
     if group.consumer is not None:
         return describe_as_classic(group.consumer, topics)
+    if group.streams is not None:
+        return description.describe_as_classic(group.streams)
     is_stable = group.state == STABLE
     members = [
         MemberDescription(

@@ -42,7 +42,8 @@ from headrace.coordination.groups.group import (
     refused,
 )
 from headrace.coordination.groups.state_records import GroupRemoved
-from headrace.errors import CoordinatorLoading, HeadraceError, InconsistentProtocol
+from headrace.coordination.streams import heartbeat
+from headrace.errors import CoordinatorLoading, GroupUnknown, HeadraceError, InconsistentProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     )
     from headrace.coordination.groups.config import GroupConfig
     from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
+    from headrace.coordination.streams.commands import StreamsHeartbeatCommand
     from headrace.coordination.topic_view import TopicView
 
 
@@ -65,6 +67,8 @@ def decide_consumer_heartbeat(
     """ConsumerGroupHeartbeat."""
     if group is None or group.consumer is not None or command.member_epoch != JOIN_EPOCH:
         return consumer_heartbeat.decide_heartbeat(group, command, now_ms, config)
+    if group.streams is not None and group.has_members():
+        return refused(command, _other_kind(group, "a streams group"))
     home, durable = _without_protocol(group)
     volatile: list[GroupRecord] = []
     if group.state != EMPTY:
@@ -80,13 +84,39 @@ def decide_consumer_heartbeat(
     return decision
 
 
+def decide_streams_heartbeat(
+    group: Group | None, command: StreamsHeartbeatCommand, now_ms: int, config: GroupConfig
+) -> GroupDecision:
+    """StreamsGroupHeartbeat. There is no way from consumers to streams while there are members."""
+    if group is None or group.streams is not None or command.member_epoch != JOIN_EPOCH:
+        return heartbeat.decide_heartbeat(group, command, now_ms, config)
+    if group.has_members():
+        return refused(command, _other_kind(group, "a group of consumers"))
+    home, durable = _without_protocol(group)
+    decision = heartbeat.decide_heartbeat(home, command, now_ms, config)
+    if decision.records:
+        decision.records = [*durable, *decision.records]
+    return decision
+
+
+def _other_kind(group: Group, what: str) -> GroupUnknown:
+    return GroupUnknown(
+        f"group {group.group_id[:100]!r} is {what} with members: choose another id, or stop them"
+        " first",
+        group=group.group_id,
+    )
+
+
 def decide_join(
     group: Group | None, command: JoinCommand, now_ms: int, config: GroupConfig
 ) -> GroupDecision:
     """JoinGroup."""
-    if group is None or group.consumer is None:
+    if group is None or (group.consumer is None and group.streams is None):
         return classic.decide_join(group, command, now_ms, config)
-    if group.has_members():
+    if group.streams is not None and group.has_members():
+        what = "the group is a streams group with members: choose another id, or stop them first"
+        return refused(command, InconsistentProtocol(what))
+    if group.consumer is not None and group.has_members():
         return classic_members.decide_join(group, group.consumer, command, now_ms, config)
     home, durable = _without_protocol(group)
     decision = classic.decide_join(home, command, now_ms, config)
@@ -125,6 +155,8 @@ def _without_protocol(group: Group) -> tuple[Group, list[GroupRecord]]:
     bare = Group(group.group_id, offsets=group.offsets, open_commits=group.open_commits)
     if group.consumer is not None:
         return bare, [*group.consumer.removals()]
+    if group.streams is not None:
+        return bare, [*group.streams.removals()]
     return bare, [] if group.record is None else [GroupRemoved(group.group_id)]
 
 

@@ -50,6 +50,7 @@ from headrace.coordination.groups.state_records import (
 from headrace.coordination.host_commands import DoneReply
 from headrace.coordination.machine import Decision, InTransaction, TransactionEnded
 from headrace.coordination.stored_bytes import STRING_SIZE_MAX
+from headrace.coordination.streams import offsets as streams_offsets
 from headrace.errors import (
     GroupNotEmpty,
     GroupSubscribed,
@@ -142,7 +143,9 @@ def _checked_offsets(
         ):
             # It was deleted between the request's arrival and this moment.
             error = TopicUnknown("the topic was deleted: refresh the metadata", topic=topic)
-        elif check is not None and not check(meant_id if ids is None else ids[topic], partition):
+        elif check is not None and not check(
+            topic, meant_id if ids is None else ids[topic], partition
+        ):
             error = MemberEpochStale(
                 "the partition was not assigned to the member at this epoch: heartbeat first",
                 topic=topic,
@@ -169,6 +172,10 @@ def _check_commit(
     if group.consumer is not None:
         return check_member_epoch(
             group.consumer, command.member_id, generation, command.group_instance_id
+        )
+    if group.streams is not None:
+        return streams_offsets.check_member_epoch(
+            group.streams, command.member_id, generation, command.group_instance_id
         )
     if generation < 0 and group.state == EMPTY:
         return None
@@ -231,6 +238,9 @@ def decide_delete(group: Group | None, command: DeleteOffsetsCommand) -> GroupDe
     topics: dict[str, None] | None = {}
     if group.consumer is not None:
         topics = subscribed_by_consumers(group.consumer, command.topics)
+    elif group.streams is not None:
+        topology = group.streams.topology if group.streams.members else None
+        topics = {} if topology is None else topology.topics()
     elif group.state != EMPTY:
         if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return refused(command, GroupNotEmpty("the group has members"))
@@ -304,6 +314,8 @@ def find_expired(groups: Iterable[Group], now_ms: int, config: GroupConfig) -> l
 def _kept_since_ms(group: Group, stored: OffsetStored) -> int:
     if group.consumer is not None:
         return max(group.consumer.emptied_ms, stored.timestamp_ms)
+    if group.streams is not None:
+        return max(group.streams.emptied_ms, stored.timestamp_ms)
     if group.protocol_type and group.timestamp_ms >= 0:
         return max(group.timestamp_ms, stored.timestamp_ms)
     return stored.timestamp_ms
@@ -313,6 +325,8 @@ def removals(group: Group) -> list[GroupRecord]:
     """The records that take the group itself away."""
     if group.consumer is not None:
         return [*group.consumer.removals()]
+    if group.streams is not None:
+        return [*group.streams.removals()]
     if group.record is not None:
         return [GroupRemoved(group.group_id)]
     return [GroupForgotten(group.group_id)]

@@ -29,11 +29,13 @@ from headrace.coordination.stored_bytes import (
     stored_string,
     tagged_fields,
 )
+from headrace.coordination.streams import records as streams_records
 from headrace.errors import RecordInvalid
 from headrace.records.identifiers import ZERO_UUID
 
 if TYPE_CHECKING:
     from headrace.coordination.groups.consumer_records import ConsumerRecord
+    from headrace.coordination.streams.records import StreamsRecord
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
@@ -126,7 +128,9 @@ def encode(record: DurableRecord) -> tuple[bytes, bytes | None]:
     return key, None if isinstance(record, GroupRemoved) else _group_value(record)
 
 
-def decode(key: bytes, value: bytes | None) -> DurableRecord | ConsumerRecord | None:
+def decode(
+    key: bytes, value: bytes | None
+) -> DurableRecord | ConsumerRecord | StreamsRecord | None:
     """The record that `key` and `value` hold; None for a version that we do not know.
 
     Raises RecordInvalid when a known version is cut, has a lying length, or bytes left over.
@@ -151,6 +155,8 @@ def decode(key: bytes, value: bytes | None) -> DurableRecord | ConsumerRecord | 
             if value is None
             else _decode_group(group_id, StoredReader(value))
         )
+    if version >= streams_records.GROUP_KEY:
+        return streams_records.decode(version, reader, value)
     return consumer_records.decode(version, reader, value)
 
 

@@ -38,8 +38,9 @@ TOPIC_OPERATIONS = 0b1101_1111_1000
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 NOT_ASKED = -(2**31)
 GROUP_KEY, TRANSACTION_KEY = 0, 1
-TRANSACTION_VERSION, TRANSACTION_VERSION_LEVEL = "transaction.version", 2
-"""KIP-890: clients that know it bump their epoch with every transaction."""
+FEATURES = {"streams.version": 1, "transaction.version": 2}
+"""The level of each feature: groups of Kafka Streams (KIP-1071), and KIP-890, by which clients bump
+their epoch with every transaction."""
 PARTITIONS_MAX = 2_000
 """max.request.partition.size.limit"""
 
@@ -54,19 +55,13 @@ async def api_versions(_node: Node, request: Any, context: Context) -> Answer:
         "error_code": 0,
         "api_keys": apis.advertised(),
         "supported_features": [
-            {
-                "name": TRANSACTION_VERSION,
-                "min_version": 0,
-                "max_version": TRANSACTION_VERSION_LEVEL,
-            }
+            {"name": name, "min_version": 0, "max_version": level}
+            for name, level in FEATURES.items()
         ],
         "finalized_features_epoch": 1,
         "finalized_features": [
-            {
-                "name": TRANSACTION_VERSION,
-                "max_version_level": TRANSACTION_VERSION_LEVEL,
-                "min_version_level": TRANSACTION_VERSION_LEVEL,
-            }
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, level in FEATURES.items()
         ],
         "zk_migration_ready": False,
     }

@@ -1,0 +1,45 @@
+"""What the group coordinator needs of a broker beside its log: topics, and the settings of groups.
+
+Invariants: only puts together; the parts know nothing of each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.coordinators.group_config import consumer_terms, streams_terms
+from headrace.broker.coordinators.group_coordinator import (
+    ConsumerSurroundings,
+    StreamsSurroundings,
+)
+from headrace.broker.coordinators.streams_topics import StreamsTopics
+from headrace.broker.coordinators.subscribed_topics import SubscribedTopics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.coordinators.groups_configured import ConfiguredGroups
+    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
+    from headrace.runtime.tasks import Tasks
+
+
+def surroundings(
+    config: BrokerConfig,
+    topics: Topics,
+    groups: ConfiguredGroups,
+    rack_of: Callable[[Topic, int], str | None],
+    is_share_group: Callable[[str], bool],
+    tasks: Tasks,
+) -> ConsumerSurroundings:
+    """See the module."""
+    return ConsumerSurroundings(
+        SubscribedTopics(topics, rack_of),
+        lambda group_id: consumer_terms(groups.overrides(group_id), config),
+        is_share_group,
+        StreamsSurroundings(
+            lambda group_id: streams_terms(groups.overrides(group_id), config),
+            StreamsTopics(topics, tasks),
+        ),
+    )

@@ -1,0 +1,85 @@
+"""Creates the internal topics that streams groups need, and remembers why that failed.
+
+Invariants: knows topics, and no rule of groups. At most one creation per group is under way. In a
+cluster the coordinator of the group creates them through the metadata store, as any broker can; a
+topic that another coordinator has created meanwhile is as good as its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from headrace.errors import HeadraceError, TopicExists
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.coordination.streams.topology import InternalTopic
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+PROBLEMS_MAX: Final = 1_000
+"""Groups whose last failure is remembered."""
+BROKER_DEFAULT: Final = -1
+
+
+class CreatesTopics(Protocol):
+    """What of `Topics` is needed here."""
+
+    async def create(
+        self,
+        name: str,
+        partition_count: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        configs: Mapping[str, str] | None = None,
+    ) -> object:
+        """Raises HeadraceError."""
+        ...
+
+
+class StreamsTopics:
+    """See the module."""
+
+    def __init__(self, topics: CreatesTopics, tasks: Tasks) -> None:
+        self._topics = topics
+        self._tasks = tasks
+        self._under_way: dict[str, None] = {}
+        self._problems: dict[str, str] = {}
+
+    def create(self, group_id: str, missing: Sequence[InternalTopic]) -> None:
+        """Begin to create topics, unless that is under way for the group."""
+        if group_id not in self._under_way:
+            self._under_way[group_id] = None
+            self._tasks.spawn(self._create(group_id, missing), f"internal topics of {group_id}")
+
+    def problem(self, group_id: str) -> str:
+        """Why a topic of the group could not be created the last time; empty: none is known."""
+        return self._problems.get(group_id, "")
+
+    async def _create(self, group_id: str, missing: Sequence[InternalTopic]) -> None:
+        problem = ""
+        try:
+            for topic in missing:
+                try:
+                    await self._create_one(topic)
+                except HeadraceError as error:
+                    problem = problem or f"{topic.name} cannot be created: {error}"
+        finally:
+            self._under_way.pop(group_id, None)
+        self._problems.pop(group_id, None)
+        if problem:
+            log.warning("streams group %s: %s", group_id, problem)
+            if len(self._problems) >= PROBLEMS_MAX:
+                del self._problems[next(iter(self._problems))]
+            self._problems[group_id] = problem
+
+    async def _create_one(self, topic: InternalTopic) -> None:
+        factor = topic.replication_factor if topic.replication_factor > 0 else BROKER_DEFAULT
+        try:
+            await self._topics.create(
+                topic.name, topic.partition_count, factor, dict(topic.configs)
+            )
+        except TopicExists:
+            log.debug("internal topic %s was created meanwhile", topic.name)

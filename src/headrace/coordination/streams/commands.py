@@ -1,0 +1,124 @@
+"""What members and administrators ask of a streams group, and the answers.
+
+Invariants: as in `groups/commands.py`. What the host adds (`topics` and what follows) comes last
+and has defaults; a face leaves it alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.coordination.streams.tasks import NO_TASKS, Tasks
+from headrace.coordination.topic_view import NoTopics, TopicView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.coordination.streams.internal_topics import Status
+    from headrace.coordination.streams.records import StreamsMemberStored
+    from headrace.coordination.streams.topology import InternalTopic, Topology
+    from headrace.errors import HeadraceError
+
+UNCHANGED_MS = -1
+
+
+class EndpointPartitions(NamedTuple):
+    """What a process holds that answers interactive queries: partitions by topic."""
+
+    endpoint: tuple[str, int]
+    active: dict[str, tuple[int, ...]]
+    standby: dict[str, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class StreamsHeartbeatReply:
+    """Answers a StreamsHeartbeatCommand; None stands for what has not changed.
+
+    `missing` is for the host: the internal topics that it has to create.
+    """
+
+    error: HeadraceError | None = None
+    member_id: str = ""
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    tasks: Tasks | None = None
+    statuses: list[Status] = field(default_factory=list)
+    endpoint_epoch: int = 0
+    endpoints: list[EndpointPartitions] | None = None
+    missing: Sequence[InternalTopic] = ()
+
+
+@dataclass(slots=True)
+class StreamsHeartbeatCommand:
+    """StreamsGroupHeartbeat: join (epoch 0), stay, leave (-1), leave for a moment (-2).
+
+    None (and -1 for the timeout) stands for what has not changed since the last heartbeat.
+    """
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    client_id: str = ""
+    client_host: str = ""
+    instance_id: str | None = None
+    rack: str | None = None
+    rebalance_timeout_ms: int = UNCHANGED_MS
+    topology: Topology | None = None
+    owned: Tasks | None = None
+    process_id: str | None = None
+    endpoint: tuple[str, int] | None = None
+    tags: tuple[tuple[str, str], ...] | None = None
+    endpoint_epoch: int = -1
+    is_shutdown_asked: bool = False
+    topics: TopicView = field(default_factory=NoTopics)
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    standby_count: int = 0
+    initial_delay_ms: int = 0
+
+    def refused(self, error: HeadraceError) -> StreamsHeartbeatReply:
+        """The reply that carries `error`."""
+        return StreamsHeartbeatReply(error, self.member_id)
+
+
+class StreamsMemberDescription(NamedTuple):
+    """One member of a described group."""
+
+    stored: StreamsMemberStored
+    epoch: int
+    assigned: Tasks = NO_TASKS
+    target: Tasks = NO_TASKS
+
+
+@dataclass(slots=True)
+class StreamsGroupDescription:
+    """One described group; `Dead` with an error where there is no group of this type."""
+
+    group_id: str
+    error: HeadraceError | None = None
+    state: str = "Dead"
+    epoch: int = 0
+    target_epoch: int = 0
+    topology: Topology | None = None
+    members: list[StreamsMemberDescription] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DescribeStreamsGroupsReply:
+    """Answers a DescribeStreamsGroupsCommand, in the order of the request."""
+
+    groups: list[StreamsGroupDescription] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DescribeStreamsGroupsCommand:
+    """StreamsGroupDescribe."""
+
+    group_ids: list[str]
+
+    def refused(self, error: HeadraceError) -> DescribeStreamsGroupsReply:
+        """The reply that carries `error` for every group."""
+        return DescribeStreamsGroupsReply(
+            [StreamsGroupDescription(group_id, error) for group_id in self.group_ids]
+        )

@@ -1,0 +1,67 @@
+"""Who may commit and fetch offsets in a streams group.
+
+Invariants: pure checks, as for a consumer group of the new protocol: a member commits with its
+epoch, or with an older one that is not below the epoch at which the active task that reads the
+partition was assigned to it (KIP-1251).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError, InstanceIdFenced, MemberEpochStale, MemberUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from headrace.coordination.streams.streams_group import StreamsGroup
+
+
+def check_member_epoch(
+    group: StreamsGroup, member_id: str, epoch: int, instance_id: str | None
+) -> HeadraceError | None:
+    """Say what is wrong with a commit of this member, if anything is."""
+    if epoch < 0 and not group.members:
+        return None  # an administrator, or a consumer that assigns itself
+    if member_id not in group.members:
+        return MemberUnknown("the member is not in the group: only members may commit")
+    if instance_id is not None and group.static.get(instance_id, member_id) != member_id:
+        return InstanceIdFenced(f"instance id {instance_id!r} belongs to a newer member")
+    current = group.current.get(member_id)
+    if current is None or not 0 <= epoch <= current.epoch:
+        return MemberEpochStale(f"member epoch {epoch} is not that of the member: heartbeat first")
+    return None
+
+
+def partition_check(
+    group: StreamsGroup, member_id: str, epoch: int
+) -> Callable[[str, UUID | None, int], bool] | None:
+    """What says whether a partition may be committed at an older epoch; None: all may."""
+    current, topology = group.current.get(member_id), group.topology
+    if current is None or epoch < 0 or epoch == current.epoch or topology is None:
+        return None
+    readers: dict[str, list[str]] = {}
+    for subtopology in topology.subtopologies:
+        for topic in subtopology.inputs():
+            readers.setdefault(topic, []).append(subtopology.id)
+
+    def may_commit(topic: str, _topic_id: UUID | None, number: int) -> bool:
+        for subtopology_id in readers.get(topic, ()):
+            for held in (current.assigned, current.revoking):
+                assigned_epoch = held.active.get(subtopology_id, {}).get(number)
+                if assigned_epoch is not None:
+                    return epoch >= assigned_epoch
+        return False
+
+    return may_commit
+
+
+def check_fetch(group: StreamsGroup, member_id: str, epoch: int) -> HeadraceError | None:
+    """Say what is wrong with a fetch of this member, if anything is."""
+    if member_id not in group.members:
+        return MemberUnknown("the member is not in the group: join with epoch 0")
+    current = group.current.get(member_id)
+    if current is None or current.epoch != epoch:
+        return MemberEpochStale(f"member epoch {epoch} is not that of the member: heartbeat first")
+    return None

@@ -1,0 +1,141 @@
+"""How a member of a streams group gets from the tasks it has to those it is to have.
+
+Invariants: pure. A task is revoked before another member gets it: what a member must give up stays
+with it (`revoking`) until a list of its tasks comes without it, and its epoch stays until then.
+Nothing is revoked from a member that has not confirmed yet what it was given: a list that it sent
+before it took a task cannot be told from one that it sent after it gave the task up, and a client
+sends no list when it is back where it was (`reported`: its last list; None: none since the
+coordinator was loaded). So a list that lacks a revoked task was sent after the revocation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.coordination.streams.records import (
+    STABLE,
+    UNRELEASED,
+    UNREVOKED,
+    StreamsCurrentStored,
+)
+from headrace.coordination.streams.tasks import (
+    NOTHING_HELD,
+    EpochSet,
+    HeldTasks,
+    Tasks,
+    TaskSet,
+    contains,
+    overlaps,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ACTIVE, STANDBY, WARMUP = range(3)
+
+
+def reconcile(
+    current: StreamsCurrentStored,
+    target: Tasks,
+    target_epoch: int,
+    reported: Tasks | None,
+    is_free: Callable[[int, str, int], bool],
+    *,
+    has_nothing: bool = False,
+) -> StreamsCurrentStored:
+    """The member's next assignment; `current` itself where nothing changes.
+
+    `is_free(role, subtopology, partition)` says whether no other member is in the way.
+    `has_nothing`: the member begins anew, and has no task.
+    """
+    if current.state == UNREVOKED:
+        if not has_nothing and (reported is None or overlaps(reported, current.revoking)):
+            return current
+    elif current.state == STABLE and current.epoch == target_epoch:
+        return current
+    kept, revoking = _split(current.assigned, target)
+    if not revoking.is_empty() and not has_nothing:
+        if reported is not None and not contains(reported, current.assigned):
+            return current  # it must confirm first
+        return current._replace(state=UNREVOKED, assigned=kept, revoking=revoking)
+    active, is_whole = _filled_active(kept.active, target, target_epoch, is_free)
+    standby, has_standby = _filled(STANDBY, kept.standby, target.standby, is_free)
+    warmup, has_warmup = _filled(WARMUP, kept.warmup, target.warmup, is_free)
+    following = current._replace(
+        epoch=target_epoch,
+        previous_epoch=current.previous_epoch if current.epoch == target_epoch else current.epoch,
+        state=STABLE if is_whole and has_standby and has_warmup else UNRELEASED,
+        assigned=HeldTasks(active, standby, warmup),
+        revoking=NOTHING_HELD,
+    )
+    return current if following == current else following
+
+
+def _filled_active(
+    kept: EpochSet, target: Tasks, epoch: int, is_free: Callable[[int, str, int], bool]
+) -> tuple[EpochSet, bool]:
+    """`kept` and what of the target is free; whether that is all of it."""
+    found, is_whole = _filled(
+        ACTIVE, {one: tuple(epochs) for one, epochs in kept.items()}, target.active, is_free
+    )
+    filled: EpochSet = {}
+    for one, numbers in found.items():
+        before = kept.get(one, {})
+        filled[one] = {number: before.get(number, epoch) for number in numbers}
+    return filled, is_whole
+
+
+def _filled(
+    role: int, kept: TaskSet, target: TaskSet, is_free: Callable[[int, str, int], bool]
+) -> tuple[TaskSet, bool]:
+    found: TaskSet = {}
+    is_whole = True
+    for one in sorted({*kept, *target}):
+        has = kept.get(one, ())
+        wanted = target.get(one, ())
+        free = [n for n in wanted if n not in has and is_free(role, one, n)]
+        is_whole = is_whole and len(has) + len(free) == len(wanted)
+        if has or free:
+            found[one] = tuple(sorted([*has, *free]))
+    return found, is_whole
+
+
+def _split(assigned: HeldTasks, target: Tasks) -> tuple[HeldTasks, HeldTasks]:
+    """What stays, and what goes."""
+    kept_active: EpochSet = {}
+    revoked_active: EpochSet = {}
+    for one, epochs in assigned.active.items():
+        wanted = frozenset(target.active.get(one, ()))
+        for number, epoch in epochs.items():
+            side = kept_active if number in wanted else revoked_active
+            side.setdefault(one, {})[number] = epoch
+    kept_standby, revoked_standby = _split_set(assigned.standby, target.standby)
+    kept_warmup, revoked_warmup = _split_set(assigned.warmup, target.warmup)
+    return (
+        HeldTasks(kept_active, kept_standby, kept_warmup),
+        HeldTasks(revoked_active, revoked_standby, revoked_warmup),
+    )
+
+
+def _split_set(assigned: TaskSet, target: TaskSet) -> tuple[TaskSet, TaskSet]:
+    kept: TaskSet = {}
+    revoked: TaskSet = {}
+    for one, numbers in assigned.items():
+        wanted = frozenset(target.get(one, ()))
+        stays = tuple(n for n in numbers if n in wanted)
+        goes = tuple(n for n in numbers if n not in wanted)
+        if stays:
+            kept[one] = stays
+        if goes:
+            revoked[one] = goes
+    return kept, revoked
+
+
+def is_within(reported: Tasks, held: HeldTasks) -> bool:
+    """Whether all that is reported is held."""
+    return all(
+        number in theirs.get(one, ())
+        for mine, theirs in zip(reported.roles(), held.roles(), strict=True)
+        for one, numbers in mine.items()
+        for number in numbers
+    )

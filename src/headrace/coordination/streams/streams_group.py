@@ -1,0 +1,264 @@
+"""A streams group (KIP-1071) as it stands in memory.
+
+Invariants: durable records alone change what is durable, in any order that a compacted log may
+have; rules never change a group, they work on a `StreamsDraft` (`draft.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+
+from headrace.coordination.streams.records import (
+    CURRENT_KEY,
+    GROUP_KEY,
+    MEMBER_KEY,
+    NO_TOPOLOGY_EPOCH,
+    STABLE,
+    TARGET_EPOCH_KEY,
+    TARGET_KEY,
+    TOPOLOGY_KEY,
+    UNREVOKED,
+    StreamsCurrentStored,
+    StreamsGroupStored,
+    StreamsMemberStored,
+    StreamsRecord,
+    StreamsRecordRemoved,
+    StreamsTargetEpochStored,
+    StreamsTargetStored,
+    StreamsTopologyStored,
+)
+
+if TYPE_CHECKING:
+    from headrace.coordination.groups.config import GroupConfig
+    from headrace.coordination.streams.internal_topics import Configured
+    from headrace.coordination.streams.tasks import Tasks
+    from headrace.coordination.streams.topology import Topology
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+LEAVE_STATIC_EPOCH: Final = -2
+
+STATE_EMPTY: Final = "Empty"
+STATE_NOT_READY: Final = "NotReady"
+STATE_ASSIGNING: Final = "Assigning"
+STATE_RECONCILING: Final = "Reconciling"
+STATE_STABLE: Final = "Stable"
+
+
+@dataclass(slots=True)
+class StreamsMember:
+    """One member. What is not in `stored` is not in the log."""
+
+    stored: StreamsMemberStored
+    deadline_ms: int = 0
+    """When its session ends."""
+    revoke_deadline_ms: int | None = None
+    """When it must have given up what it was asked to; None: nothing."""
+    reported: Tasks | None = None
+    """The tasks that it said last that it has; None: it has not said so here."""
+
+
+class Volatile(NamedTuple):
+    """What of a group is not in the log."""
+
+    topics_version: int = -1
+    """Of the topics that `configured` was made with."""
+    assigned_ms: int = -1
+    """When the target was computed last."""
+    changed_ms: int = -1
+    """When the epoch rose last."""
+    gather_until_ms: int = -1
+    """Until then the first members gather, and nothing is assigned."""
+    endpoint_epoch: int = 0
+    """Rises with each change of what members with endpoints have."""
+    shutdown_by: str | None = None
+    """The member that asked for the end of the whole application."""
+    configured: Configured | None = None
+
+
+@dataclass(slots=True)
+class StreamsGroup:
+    """One group."""
+
+    group_id: str
+    stored: StreamsGroupStored = field(init=False)
+    topology: Topology | None = None
+    target_epoch: int = 0
+    target_assigned_ms: int = -1
+    target: dict[str, Tasks] = field(default_factory=dict)
+    members: dict[str, StreamsMember] = field(default_factory=dict)
+    current: dict[str, StreamsCurrentStored] = field(default_factory=dict)
+    static: dict[str, str] = field(default_factory=dict)
+    volatile: Volatile = field(default_factory=Volatile)
+
+    def __post_init__(self) -> None:
+        self.stored = StreamsGroupStored(self.group_id, 0)
+
+    @property
+    def epoch(self) -> int:
+        """Of the group."""
+        return self.stored.epoch
+
+    @property
+    def emptied_ms(self) -> int:
+        """When the last member left; -1 while there are members."""
+        return self.stored.emptied_ms
+
+    def is_ready(self) -> bool:
+        """Whether all topics of the topology exist, as far as is known."""
+        return (
+            self.topology is not None
+            and self.stored.validated_epoch != NO_TOPOLOGY_EPOCH
+            and self.stored.validated_epoch == self.topology.epoch
+        )
+
+    def state(self) -> str:
+        """Kafka's word for what the group is doing."""
+        if not self.members:
+            return STATE_EMPTY
+        if not self.is_ready():
+            return STATE_NOT_READY
+        if self.epoch > self.target_epoch:
+            return STATE_ASSIGNING
+        if all(self.is_settled(member_id) for member_id in self.members):
+            return STATE_STABLE
+        return STATE_RECONCILING
+
+    def is_settled(self, member_id: str) -> bool:
+        """Whether the member has what the target gives it, or is away for a moment."""
+        current = self.current.get(member_id)
+        if current is None:
+            return False
+        return current.epoch == LEAVE_STATIC_EPOCH or (
+            current.epoch == self.target_epoch and current.state == STABLE
+        )
+
+    def next_deadline_ms(self) -> int | None:
+        """The first moment at which time alone changes the group."""
+        deadline_ms: int | None = None
+        for member in self.members.values():
+            for one in (member.deadline_ms, member.revoke_deadline_ms):
+                if one is not None and (deadline_ms is None or one < deadline_ms):
+                    deadline_ms = one
+        return deadline_ms
+
+    def state_records(self) -> list[StreamsRecord]:
+        """Durable records that by themselves rebuild the group."""
+        group_id = self.group_id
+        topology = self.topology
+        return [
+            *(member.stored for member in self.members.values()),
+            self.stored,
+            *([] if topology is None else [StreamsTopologyStored(group_id, topology)]),
+            *(StreamsTargetStored(group_id, m, tasks) for m, tasks in self.target.items()),
+            StreamsTargetEpochStored(group_id, self.target_epoch, self.target_assigned_ms),
+            *self.current.values(),
+        ]
+
+    def removals(self) -> list[StreamsRecord]:
+        """The records that take the whole group away."""
+        group_id = self.group_id
+        return [
+            *(StreamsRecordRemoved(CURRENT_KEY, group_id, m) for m in self.current),
+            *(StreamsRecordRemoved(TARGET_KEY, group_id, m) for m in self.target),
+            *(StreamsRecordRemoved(MEMBER_KEY, group_id, m) for m in self.members),
+            StreamsRecordRemoved(TARGET_EPOCH_KEY, group_id),
+            StreamsRecordRemoved(TOPOLOGY_KEY, group_id),
+            StreamsRecordRemoved(GROUP_KEY, group_id),
+        ]
+
+    # --- changing ----------------------------------------------------------------------------
+
+    def apply(self, record: StreamsRecord) -> None:
+        """Take one durable record into the state."""
+        match record:
+            case StreamsGroupStored():
+                self.stored = record
+            case StreamsMemberStored():
+                self._put_member(record)
+            case StreamsTopologyStored(_, topology):
+                self.topology = topology
+            case StreamsTargetEpochStored(_, epoch, assigned_ms):
+                self.target_epoch, self.target_assigned_ms = epoch, assigned_ms
+            case StreamsTargetStored(_, member_id, tasks):
+                self.target[member_id] = tasks
+            case StreamsCurrentStored():
+                self.current[record.member_id] = record
+            case StreamsRecordRemoved(key_type, _, member_id):
+                self._remove(key_type, member_id)
+            case _:
+                assert_never(record)
+
+    def _put_member(self, record: StreamsMemberStored) -> None:
+        known = self.members.get(record.member_id)
+        if known is None:
+            self.members[record.member_id] = StreamsMember(record)
+        else:
+            known.stored = record
+        if record.instance_id is not None:
+            self.static[record.instance_id] = record.member_id
+
+    def _remove(self, key_type: int, member_id: str | None) -> None:
+        if key_type == TARGET_EPOCH_KEY:
+            self.target_epoch, self.target_assigned_ms = 0, -1
+        elif key_type == GROUP_KEY:
+            self.stored = StreamsGroupStored(self.group_id, 0)
+        elif key_type == TOPOLOGY_KEY:
+            self.topology = None
+        elif member_id is None:
+            return
+        elif key_type == TARGET_KEY:
+            self.target.pop(member_id, None)
+        elif key_type == CURRENT_KEY:
+            self.current.pop(member_id, None)
+        else:
+            member = self.members.pop(member_id, None)
+            instance_id = None if member is None else member.stored.instance_id
+            if instance_id is not None and self.static.get(instance_id) == member_id:
+                del self.static[instance_id]
+
+    def touch(self, record: StreamsTouched) -> None:
+        """Take over what is not in the log."""
+        self.volatile = record.volatile
+        for touched in record.members:
+            member = self.members.get(touched.member_id)
+            if member is not None:
+                member.deadline_ms = touched.deadline_ms
+                member.revoke_deadline_ms = touched.revoke_deadline_ms
+                member.reported = touched.reported
+
+
+class TouchedStreamsMember(NamedTuple):
+    """What is known of a member, not stored."""
+
+    member_id: str
+    deadline_ms: int
+    revoke_deadline_ms: int | None = None
+    reported: Tasks | None = None
+
+
+class StreamsTouched(NamedTuple):
+    """Volatile: what of a group is not in the log. Comes last of a decision's records."""
+
+    group_id: str
+    volatile: Volatile
+    members: tuple[TouchedStreamsMember, ...]
+
+
+_EPOCH_MASK: Final = 0x7FFF_FFFF
+
+
+def loaded(group: StreamsGroup, now_ms: int, config: GroupConfig) -> StreamsTouched:
+    """Every stored member gets one whole session to be heard of again, and one to revoke."""
+    members: list[TouchedStreamsMember] = []
+    for member_id, member in group.members.items():
+        current = group.current.get(member_id)
+        revoke_ms: int | None = None
+        if current is not None and current.state == UNREVOKED:
+            revoke_ms = now_ms + max(member.stored.rebalance_timeout_ms, 0)
+        session_ms = now_ms + config.streams_session_timeout_ms
+        members.append(TouchedStreamsMember(member_id, session_ms, revoke_ms))
+    # No client has this endpoint epoch from before: each is told about the endpoints again.
+    volatile = Volatile(changed_ms=now_ms, endpoint_epoch=now_ms // 1_000 & _EPOCH_MASK)
+    return StreamsTouched(group.group_id, volatile, tuple(members))
