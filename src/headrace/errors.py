@@ -83,6 +83,10 @@ class FormatUnsupported(Fatal):
     """The folder was written in a format that this version does not read."""
 
 
+class CompactionInterrupted(Retriable):
+    """A round of log compaction ended before its time; the log is as it was."""
+
+
 class OffsetOutOfRange(Rejected):
     """The offset lies outside [log start offset, log end offset]."""
 

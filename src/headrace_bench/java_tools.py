@@ -73,11 +73,18 @@ def consumed_rate_of(line: str) -> float | None:
 
 
 def producer_performance(
-    bootstrap: str, topic: str, records: int, record_bytes: int, warmup: int
+    bootstrap: str,
+    topic: str,
+    records: int,
+    record_bytes: int,
+    warmup: int,
+    transaction_ms: int = 0,
 ) -> Produced:
-    """Send so many; see `_producer` for the settings."""
+    """Send so many; see `_producer` for the settings; in transactions of `transaction_ms`."""
     arguments = _producer(bootstrap, topic, records + warmup, record_bytes)
     warm = ["--warmup-records", str(warmup)] if warmup else []
+    if transaction_ms:
+        warm += ["--transaction-duration-ms", str(transaction_ms)]
     out = _run("ProducerPerformance", [*warm, *arguments])
     found = [match for line in out.splitlines() if (match := _SUMMARY.search(line))]
     steady = [m for m in found if "steady state" in m[0]]
@@ -114,6 +121,13 @@ def consumer_performance(bootstrap: str, topic: str, records: int) -> Consumed:
     line = [line for line in out.splitlines() if line.count(",") >= 9][-1]
     fields = [field.strip() for field in line.split(",")]
     return Consumed(int(fields[4]), float(fields[2]), float(fields[8]))
+
+
+def copier(bootstrap: str, source: str, target: str, name: str) -> list[str]:
+    """The command of a TransactionalMessageCopier; `name` is its group and transactional id."""
+    arguments = ["--broker-list", bootstrap, "--input-topic", source, "--input-partition", "0"]
+    arguments += ["--output-topic", target, "--consumer-group", name, "--transactional-id", name]
+    return _command("TransactionalMessageCopier", [*arguments, "--use-group-metadata"])
 
 
 class EndToEnd(NamedTuple):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from headrace_bench import java_tools, latency, raw_client
+from headrace_bench import java_tools, latency, raw_client, transactions
 from headrace_bench.peers import Peer, cpu_s, rss_bytes
 from headrace_bench.processes import SystemFailed
 from headrace_bench.tools import check_server
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Figures = dict[str, float]
 FILL_RECORD_BYTES = 1024
+SMALL_RECORD_BYTES = 100
+TRANSACTION_MS = 50
 _FLUSH_MAX_S = 90.0
 _numbers = iter(range(1, 1_000_000))
 
@@ -73,6 +75,9 @@ class Measures:
             "fetch": self._fetch,
             "latency": self._latency,
             "latency_tool": self._latency_tool,
+            "copy": self._copy,
+            "commit": self._commit,
+            "isolation": self._isolation,
         }
         return kinds[workload.kind](workload, peer, side)
 
@@ -164,13 +169,20 @@ class Measures:
     def _fill(self, workload: Workload, peer: Peer) -> tuple[str, int]:
         """The topic to read, written once per broker."""
         size_mb = max(300, int(workload.options["size_mb"] * self._length))
-        key = (peer.name, str(size_mb))
+        records = size_mb * 1_000_000 // FILL_RECORD_BYTES
+        return self._filled_topic(peer, records, FILL_RECORD_BYTES, 0)
+
+    def _filled_topic(
+        self, peer: Peer, records: int, record_bytes: int, transaction_ms: int
+    ) -> tuple[str, int]:
+        key = (peer.name, f"{records} of {record_bytes}, {transaction_ms}")
         if key not in self._filled:
             # As they come would take Headrace's syncs; what is read is the same either way.
             topic = Topic(peer, "unsynced")
             name = topic.__enter__()
-            records = size_mb * 1_000_000 // FILL_RECORD_BYTES
-            java_tools.producer_performance(peer.bootstrap, name, records, FILL_RECORD_BYTES, 0)
+            java_tools.producer_performance(
+                peer.bootstrap, name, records, record_bytes, 0, transaction_ms
+            )
             self._filled[key] = (topic, name, records)
         _, name, records = self._filled[key]
         return name, records
@@ -228,6 +240,23 @@ class Measures:
         with Topic(peer, side.policy) as topic:
             records = max(500, int(workload.options["records"] * self._length))
             return java_tools.end_to_end_latency(peer.bootstrap, topic, records)._asdict()
+
+    def _copy(self, workload: Workload, peer: Peer, side: Side) -> Figures:
+        records = int(workload.options["records"] * self._length)
+        source, _ = self._filled_topic(peer, records, SMALL_RECORD_BYTES, 0)
+        with Topic(peer, side.policy) as target:
+            return transactions.copy(peer, source, target, records)
+
+    def _commit(self, workload: Workload, peer: Peer, side: Side) -> Figures:
+        with Topic(peer, side.policy) as topic:
+            return transactions.commit(
+                peer, topic, workload.options["record_bytes"], workload.seconds * self._length
+            )
+
+    def _isolation(self, workload: Workload, peer: Peer, _side: Side) -> Figures:
+        records = int(workload.options["size_mb"] * self._length) * 1_000_000 // FILL_RECORD_BYTES
+        topic, records = self._filled_topic(peer, records, FILL_RECORD_BYTES, TRANSACTION_MS)
+        return transactions.isolation(peer, topic, records, workload.options["fetch_bytes"])
 
 
 def _flush(producer: Producer) -> int:

@@ -175,10 +175,12 @@ def _pipelined(connections: list[_Connection], seconds: float) -> Counted:
     return Counted(counted, elapsed, [])
 
 
-def fetch_request(topic: str, partition: int, offset: int, size_bytes: int) -> bytes:
-    """Fetch v4 without a session."""
+def fetch_request(
+    topic: str, partition: int, offset: int, size_bytes: int, isolation: int = 0
+) -> bytes:
+    """Fetch v4 without a session; isolation 1 is read_committed."""
     name = topic.encode()
-    body = struct.pack(">iiiibih", -1, 500, 1, size_bytes, 0, 1, len(name)) + name
+    body = struct.pack(">iiiibih", -1, 500, 1, size_bytes, isolation, 1, len(name)) + name
     body += struct.pack(">iiqi", 1, partition, offset, size_bytes)
     return _frame(FETCH, 4, body)
 
@@ -200,7 +202,9 @@ def _received(count: int) -> int:
     return count
 
 
-def fetch_all(bootstrap: str, topic: str, end: int, size_bytes: int) -> tuple[int, float]:
+def fetch_all(
+    bootstrap: str, topic: str, end: int, size_bytes: int, isolation: int = 0
+) -> tuple[int, float]:
     """Read partition 0 up to offset `end`, one fetch at a time; (bytes of records, seconds)."""
     host, _, port = bootstrap.rpartition(":")
     # size, correlation, throttle, topics, name, partitions; then the partition's own fields.
@@ -211,7 +215,7 @@ def fetch_all(bootstrap: str, topic: str, end: int, size_bytes: int) -> tuple[in
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_097_152)
         started = time.perf_counter()
         while offset < end:
-            connection.sendall(fetch_request(topic, 0, offset, size_bytes))
+            connection.sendall(fetch_request(topic, 0, offset, size_bytes, isolation))
             answer = _read_answer(connection, buffer)
             _, error, _, _, aborted = struct.unpack_from(">ihqqi", answer, at)
             if error:

@@ -163,7 +163,7 @@ class Session:
                                     f"{side.policy}")  # fmt: skip
                     self._one(workload, side, number, entry)
                     progress.advance(task)
-        if workload.kind == "fetch":
+        if workload.kind in ("fetch", "copy", "isolation"):
             self.measures.forget_filled()
         return entry
 

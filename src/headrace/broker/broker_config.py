@@ -69,8 +69,10 @@ class BrokerConfig:
     compaction_bytes_per_s: int = 32 * 1024 * 1024
     """log.cleaner.io.max.bytes.per.second (Kafka: unbounded), read and written; 0: unbounded."""
     compaction_keys_max: int = 1_000_000
-    """Keys that one round tells apart, some 180 bytes each (Kafka: log.cleaner.dedupe.buffer.size);
+    """Keys that one round tells apart, some 200 bytes each (Kafka: log.cleaner.dedupe.buffer.size);
     further records wait for the next round."""
+    compaction_process_bytes_min: int = 16 * 1024 * 1024
+    """A round that has more to read than this gets a process of its own."""
     request_bytes_max: int = 100 * 1024 * 1024
     """socket.request.max.bytes"""
     connections_idle_max_ms: int = 600_000

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.errors import (
     BatchCorrupt,
@@ -27,41 +27,36 @@ from headrace.errors import (
     NotOwner,
 )
 from headrace.log.aborted_index import ENTRIES_MAX, AbortedIndex
-from headrace.log.compaction import (
-    KEYS_MAX,
-    STEP_RECORDS,
-    AbortedRanges,
-    Compaction,
-    KeyMap,
-    Steps,
-    check_left,
-)
+from headrace.log.compaction import KEYS_MAX, Run, check_left
+from headrace.log.compaction_workers import Job, LoopWorker, ProcessWorker
 from headrace.log.segment import Segment, producers_behind
 from headrace.metadata.facts import LedgerLink
-from headrace.records.batch import HEADER_SIZE, iterate_headers, read_header
+from headrace.records.batch import HEADER_SIZE, read_header
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from headrace.log.compaction_workers import Worker
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
-    from headrace.records.batch import BatchHeader, Buffer
+    from headrace.records.batch import Buffer
+    from headrace.runtime.completion import Completion
     from headrace.storage.ledger import LedgerId
 
 logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
-READ_BYTES: Final = 128 * 1024
-"""At once: what is read is taken apart without a pause, while clients wait."""
+READ_BYTES: Final = 256 * 1024
+"""At once: the CRCs of what is read are checked without a pause, while clients wait."""
 WRITE_BYTES: Final = 1024 * 1024
+PAUSE_BATCHES: Final = 1_000
+"""Of which header and CRC were checked, some 3 ms of work."""
 
 
 class Pace(Protocol):
     """How fast a round may go."""
 
     async def pause(self) -> None:
-        """Let others work: `STEP_RECORDS` were taken apart since the last pause."""
+        """Let others work: some 3 ms were used since the last pause."""
         ...
 
     async def spend(self, size: int) -> None:
@@ -162,29 +157,34 @@ class Cleaner:
         *,
         keys_max: int = KEYS_MAX,
         build_ms_max: int = 15 * 60 * 1000,
+        process_bytes_min: int | None = None,
     ) -> None:
         """`build_ms_max`: how long a new ledger may stay out of the chain, where a sweep deletes
-        what no chain names."""
+        what no chain names. `process_bytes_min`: a round that has to read more gets a process of
+        its own; None: never."""
         self._log = log
         self._environment = environment
         self._store = environment.store
         self._pace = pace or NoPace()
         self._keys_max = keys_max
         self._build_ns_max = build_ms_max * 1_000_000
-        self._unpaused_records = 0
+        self._process_bytes_min = process_bytes_min
+        self._unpaused_batches = 0
         self._read_bytes = 0
         self._written_bytes = 0
+        self._removed_records = 0
+        self._dropped_markers: set[int] = set()
+        self._storing: Completion | None = None
         self._replaced: list[Segment] = []
 
     async def run(self) -> Round:
         """Compact once. Raises what storage and metadata raise, DataCorrupt; then nothing is lost,
         and the next round begins anew. `replaced` holds, as in Round, what went before that."""
-        removed, is_complete = 0, True
+        is_complete = True
         now_ms = self._environment.clock.now_ms()
         segments = cleanable(self._log, now_ms)
         try:
-            compaction = await self._compact(segments, now_ms)
-            removed = 0 if compaction is None else compaction.removed_records
+            await self._compact(segments, now_ms)
         except (_Stopped, NotOwner):
             is_complete = False
         except BatchCorrupt as error:
@@ -199,34 +199,40 @@ class Cleaner:
                 raise
             is_complete = False
         replaced = [segment.ledger for segment in self._replaced]
-        return Round(self._read_bytes, self._written_bytes, removed, replaced, is_complete)
+        return Round(
+            self._read_bytes, self._written_bytes, self._removed_records, replaced, is_complete
+        )
 
     @property
     def replaced(self) -> Sequence[Segment]:
         """Ledgers that the chain no longer names by now, also after an error."""
         return self._replaced
 
-    async def _compact(self, segments: list[Segment], now_ms: int) -> Compaction | None:
+    async def _compact(self, segments: list[Segment], now_ms: int) -> None:
         log = self._log
         cleaned = log.upkeep.chain.fact.cleaned_offset or 0
         dirty = [segment for segment in segments if segment.end_offset > cleaned]
         if not dirty:
-            return None
-        aborted = AbortedRanges(
-            await self._aborted(segments[0].base_offset, segments[-1].end_offset)
-        )
-        keys = await self._map(dirty, max(cleaned, log.log_start_offset), aborted)
-        compaction = Compaction(keys, aborted, now_ms, log.config.delete_retention_ms)
-        begun = [segment for segment in segments if segment.base_offset < keys.end_offset]
-        for group in await self._groups(begun):
-            await self._replace(group, compaction)
+            return
+        aborted = await self._aborted(segments[0].base_offset, segments[-1].end_offset)
+        job = Job(aborted, self._keys_max, now_ms, log.config.delete_retention_ms)
+        size = sum(segment.end_position for segment in dirty)
+        worker: Worker = LoopWorker(job, self._pace.pause)
+        if self._process_bytes_min is not None and size > self._process_bytes_min:
+            worker = await ProcessWorker.start(job)
+        try:
+            end_offset = await self._map(worker, dirty, max(cleaned, log.log_start_offset))
+            begun = [segment for segment in segments if segment.base_offset < end_offset]
+            for group in await self._groups(begun):
+                await self._replace(group, worker)
+        finally:
+            await worker.close()
 
         async def note() -> None:
-            if keys.end_offset > cleaned and _is_served(log):
-                await log.upkeep.chain.cleaned(keys.end_offset)
+            if end_offset > cleaned and _is_served(log):
+                await log.upkeep.chain.cleaned(end_offset)
 
         await log.upkeep.do(note(), "note of a compaction")
-        return compaction
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -250,29 +256,17 @@ class Cleaner:
                 break
         return found
 
-    async def _map(self, dirty: list[Segment], offset: int, aborted: AbortedRanges) -> KeyMap:
-        keys = KeyMap(aborted, self._keys_max)
+    async def _map(self, worker: Worker, dirty: list[Segment], offset: int) -> int:
+        """Where the map ends: what begins there or later waits for the next round."""
+        end_offset: int | None = None
         for segment in dirty:
-            async for data, at, header in self._batches(segment):
-                if header.last_offset < offset:
-                    keys.end_offset = header.last_offset + 1
-                elif keys.is_full:
-                    return keys
-                else:
-                    await self._in_steps(keys.add(data, at, header))
-            keys.end_offset = segment.end_offset
-        return keys
+            async for run in self._runs(segment):
+                if await worker.map(run, offset):
+                    return (await worker.end_map(None))[0]
+            end_offset = segment.end_offset
+        return (await worker.end_map(end_offset))[0]
 
-    async def _in_steps(self, steps: Steps[_T]) -> _T:
-        """Take all steps of the work on one batch, which may be a large one, with pauses."""
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                return cast("_T", done.value)
-            await self._pace.pause()
-
-    async def _batches(self, segment: Segment) -> AsyncIterator[tuple[Buffer, int, BatchHeader]]:
+    async def _runs(self, segment: Segment) -> AsyncIterator[Run]:
         """All batches of a sealed ledger, of which CRC and place are checked."""
         if segment not in self._log.segments:  # retention was faster
             raise _Stopped
@@ -291,23 +285,24 @@ class Cleaner:
             if len(data) < size:
                 raise segment.corrupt(position + len(data), "the ledger ends there, too early")
             aside.verify_crc(data, position)
-            consumed = 0
-            for at, header in iterate_headers(data):
-                if header.base_offset < offset:
-                    raise segment.corrupt(position + at, f"offset {header.base_offset} comes late")
-                offset, consumed = header.last_offset + 1, at + header.size
-                yield data, at, header
-                self._unpaused_records += header.record_count % STEP_RECORDS
-                if self._unpaused_records >= STEP_RECORDS:
-                    self._unpaused_records = 0
-                    await self._pace.pause()
-            if not consumed:
+            run = Run.of(data)
+            if not run.batches:
                 if want >= end - position:
                     raise segment.corrupt(position, "a batch reaches past the end")
                 want = max(want * 2, read_header(data).size if size >= HEADER_SIZE else 0)
                 continue
+            for at, header in run.batches:
+                if header.base_offset < offset:
+                    raise segment.corrupt(position + at, f"offset {header.base_offset} comes late")
+                offset = header.last_offset + 1
+            yield run
+            consumed = run.batches[-1][0] + run.batches[-1][1].size
             position, want = position + consumed, READ_BYTES
             self._read_bytes += consumed
+            self._unpaused_batches += len(run.batches)
+            if self._unpaused_batches >= PAUSE_BATCHES:
+                self._unpaused_batches = 0
+                await self._pace.pause()
         if offset != segment.end_offset:
             raise segment.corrupt(position, f"it ends at offset {offset}, too early")
 
@@ -336,7 +331,7 @@ class Cleaner:
             size, entries = size + segment.end_position, entries + more
         return [group for group in groups if any(segment.end_position for segment in group)]
 
-    async def _replace(self, group: list[Segment], compaction: Compaction) -> None:
+    async def _replace(self, group: list[Segment], worker: Worker) -> None:
         """Write what is left of these ledgers to a new one, and put that in their place."""
         log, store = self._log, self._store
         begin_ns = self._environment.clock.now_ns()
@@ -351,10 +346,11 @@ class Cleaner:
         ledger = await store.create(labels, log.config.copies)
         new = Segment(ledger, group[0].base_offset, group[0].leader_epoch)
         new.is_compacted = True
+        self._storing = None
         try:
-            is_changed = await self._write(group, new, compaction)
+            is_changed = await self._write(group, new, worker)
             if is_changed or len(group) > 1:
-                await self._finish(group, new, compaction)
+                await self._finish(group, new)
         except BaseException:
             # Never in a chain, so it can go; if it stays, it is an orphan.
             self._environment.tasks.spawn(self._drop(ledger), "drop of a compacted ledger")
@@ -370,46 +366,53 @@ class Cleaner:
         except HeadraceError:
             pass  # an orphan: collected later
 
-    async def _write(self, group: list[Segment], new: Segment, compaction: Compaction) -> bool:
+    async def _write(self, group: list[Segment], new: Segment, worker: Worker) -> bool:
         """Append what is left; whether anything is not as it was."""
         end_offset, is_changed = group[-1].end_offset, False
         left: list[Buffer] = []
         size = 0
         for segment in group:
-            async for data, at, header in self._batches(segment):
-                is_edge = header.base_offset == new.base_offset or (
-                    header.last_offset + 1 == end_offset
-                )
-                kept = await self._in_steps(compaction.rewrite(data, at, header, is_edge=is_edge))
-                if kept is None:
-                    is_changed = True
-                    continue
-                after = read_header(kept)
-                check_left(kept, header, after)
-                is_changed = is_changed or after != header
-                position = new.end_position + size
-                new.index.add(after.base_offset, position, after.max_timestamp_ms)
-                new.end_offset = after.last_offset + 1
-                left.append(bytes(kept))  # a view would hold all of what was read
-                size += len(kept)
+            async for run in self._runs(segment):
+                rewritten = await worker.rewrite(run, new.base_offset, end_offset)
+                self._removed_records += rewritten.removed_records
+                self._dropped_markers.update(rewritten.dropped_markers)
+                for (_, header), kept in zip(run.batches, rewritten.batches, strict=True):
+                    if kept is None:
+                        is_changed = True
+                        continue
+                    after = read_header(kept)
+                    check_left(kept, header, after)
+                    is_changed = is_changed or after != header
+                    position = new.end_position + size
+                    new.index.add(after.base_offset, position, after.max_timestamp_ms)
+                    new.end_offset = after.last_offset + 1
+                    left.append(bytes(kept))  # a view would hold all of what was read
+                    size += len(kept)
                 if size >= WRITE_BYTES:
                     await self._append(new, left, size)
                     left, size = [], 0
         if size:
             await self._append(new, left, size)
+        await self._stored()
         if new.end_offset != end_offset:
             raise new.corrupt(new.end_position, f"it would end at {new.end_offset}")
         return is_changed
 
     async def _append(self, new: Segment, parts: list[Buffer], size: int) -> None:
+        """Hand over to the store, which stores it while the next is read."""
         await self._pace.spend(size)
-        position, completion = self._store.append(new.ledger, parts, size, None)
+        await self._stored()
+        position, self._storing = self._store.append(new.ledger, parts, size, None)
         assert position == new.end_position, "a new ledger has one writer"
-        await completion.wait()
         new.end_position += size
         self._written_bytes += size
 
-    async def _finish(self, group: list[Segment], new: Segment, compaction: Compaction) -> None:
+    async def _stored(self) -> None:
+        storing, self._storing = self._storing, None
+        if storing is not None:
+            await storing.wait()
+
+    async def _finish(self, group: list[Segment], new: Segment) -> None:
         """Seal the new ledger, and read back that it is whole."""
         log, store = self._log, self._store
         new.max_timestamp_ms = new.safe_max_timestamp_ms = new.index.max_timestamp_ms
@@ -417,7 +420,7 @@ class Cleaner:
         for segment in group:
             await log.reader.load_index(segment)
             if segment.aborted is not None:
-                new.abort_all(_without(segment.aborted, compaction.dropped_markers))
+                new.abort_all(_without(segment.aborted, self._dropped_markers))
         if not self._is_unchanged(group):
             raise _Stopped
         before = log.segments[: log.segments.index(group[-1]) + 1]

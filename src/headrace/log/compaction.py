@@ -22,10 +22,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Generator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from headrace.errors import BatchCorrupt
-from headrace.records.batch import CONTROL, TRANSACTIONAL
+from headrace.records.batch import CONTROL, TRANSACTIONAL, iterate_headers
 from headrace.records.marker import read_marker
 from headrace.records.rewriting import (
     delete_horizon_ms,
@@ -43,16 +43,46 @@ if TYPE_CHECKING:
     from headrace.records.rewriting import RawRecord
 
 DIGEST_BYTES: Final = 16
+WHOLE_KEY_BYTES: Final = 40
+"""Longer keys take a digest's place in the key map."""
 STEP_RECORDS: Final = 500
 """Records that are taken apart in one step, about 3 ms of work."""
 KEYS_MAX: Final = 1_000_000
-"""Of the key map: about 180 bytes each."""
+"""Of the key map: about 200 bytes each."""
 
 
 _T = TypeVar("_T")
 Steps = Generator[None, None, _T]
 """Work on one batch, which may have a million records: the caller may do other work after each
 step. It has an outcome when all steps are taken."""
+
+
+class Run(NamedTuple):
+    """Whole batches that follow each other in a ledger."""
+
+    data: Buffer
+    batches: list[tuple[int, BatchHeader]]
+    """(position in `data`, header) of each."""
+
+    @classmethod
+    def of(cls, data: Buffer) -> Run:
+        """Raises BatchCorrupt."""
+        return cls(data, list(iterate_headers(data)))
+
+    def whole(self) -> memoryview:
+        """The bytes of its batches; `data` may end with a part of one more."""
+        at, header = self.batches[-1]
+        return memoryview(self.data)[self.batches[0][0] : at + header.size]
+
+
+class Left(NamedTuple):
+    """What a round leaves of a run."""
+
+    batches: list[Buffer | None]
+    """For each batch its own bytes, others that take its place, or None."""
+    removed_records: int
+    dropped_markers: list[int]
+    """Offsets of the transaction markers that were removed."""
 
 
 class AbortedRanges:
@@ -83,7 +113,7 @@ class KeyMap:
     def __init__(self, aborted: AbortedRanges, keys_max: int = KEYS_MAX) -> None:
         self._aborted = aborted
         self._keys_max = keys_max
-        self._offsets: dict[bytes, int] = {}
+        self._offsets: dict[bytes | int, int] = {}
         self.end_offset = 0
         """What begins at or after it is not in the map."""
 
@@ -102,20 +132,21 @@ class KeyMap:
             offsets, base_offset = self._offsets, header.base_offset
             records = iterate_raw_records(payload_of(data, position, header), header.record_count)
             for count, record in enumerate(records, 1):
-                if record.key is not None:
-                    offsets[_digest(record.key)] = base_offset + record.offset_delta
+                if (key := record.key) is not None:
+                    short = key if len(key) <= WHOLE_KEY_BYTES else _digest(key)
+                    offsets[short] = base_offset + record.offset_delta
                 if count % STEP_RECORDS == 0:
                     yield
         self.end_offset = header.last_offset + 1
 
     def latest(self, key: bytes) -> int:
         """The latest offset of `key` in the dirty range, -1 if it does not occur there."""
-        return self._offsets.get(_digest(key), -1)
+        return self._offsets.get(key if len(key) <= WHOLE_KEY_BYTES else _digest(key), -1)
 
 
-def _digest(key: bytes) -> bytes:
-    """The key itself if it is shorter than a digest, so that neither can be taken for the other."""
-    return key if len(key) < DIGEST_BYTES else blake2b(key, digest_size=DIGEST_BYTES).digest()
+def _digest(key: bytes) -> int:
+    """In place of a long key: a number, so that it cannot be taken for a key."""
+    return int.from_bytes(blake2b(key, digest_size=DIGEST_BYTES).digest())
 
 
 class Compaction:
@@ -130,7 +161,7 @@ class Compaction:
         self._horizon_ms = min(now_ms + delete_retention_ms, 2**63 - 1)
         self._with_data: set[int] = set()
         """Producers of whose present transaction a batch was kept."""
-        self.dropped_markers: set[int] = set()
+        self.dropped_markers: list[int] = []
         """Offsets of the transaction markers that were removed."""
         self.removed_records = 0
 
@@ -196,9 +227,42 @@ class Compaction:
             return rewrite_batch(header, payload, records, self._horizon_ms)
         if self._now_ms < horizon_ms or is_edge:
             return stored
-        self.dropped_markers.add(header.base_offset)
+        self.dropped_markers.append(header.base_offset)
         self.removed_records += 1
         return None
+
+
+def map_run(keys: KeyMap, run: Run, from_offset: int) -> Steps[bool]:
+    """Take a run into the map, without what ends before `from_offset`. Returns whether the map is
+    full, and the rest has to wait. Raises BatchCorrupt."""
+    unpaused = 0
+    for at, header in run.batches:
+        if header.last_offset < from_offset:
+            keys.end_offset = header.last_offset + 1
+            continue
+        if keys.is_full:
+            return True
+        yield from keys.add(run.data, at, header)
+        unpaused += header.record_count % STEP_RECORDS
+        if unpaused >= STEP_RECORDS:
+            unpaused = 0
+            yield
+    return False
+
+
+def rewrite_run(compaction: Compaction, run: Run, base_offset: int, end_offset: int) -> Steps[Left]:
+    """What is left of a run of the ledger that begins and ends there. Raises BatchCorrupt."""
+    batches: list[Buffer | None] = []
+    removed, dropped = compaction.removed_records, len(compaction.dropped_markers)
+    unpaused = 0
+    for at, header in run.batches:
+        is_edge = header.base_offset == base_offset or header.last_offset + 1 == end_offset
+        batches.append((yield from compaction.rewrite(run.data, at, header, is_edge=is_edge)))
+        unpaused += header.record_count % STEP_RECORDS
+        if unpaused >= STEP_RECORDS:
+            unpaused = 0
+            yield
+    return Left(batches, compaction.removed_records - removed, compaction.dropped_markers[dropped:])
 
 
 def check_left(left: Buffer, header: BatchHeader, after: BatchHeader) -> None:

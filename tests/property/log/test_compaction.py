@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.errors import MetadataUnavailable, StorageUnavailable
 from headrace.log import compaction
 from headrace.log.cleaner import Cleaner
+from headrace.log.compaction_workers import Job, ProcessWorker, Served
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import PartitionLog
@@ -82,6 +83,37 @@ class DoubtfulMetadata(MemoryMetadataStore):
                     await super().put(key, value, version)
                 raise MetadataUnavailable("no answer")
         return await super().put(key, value, version)
+
+
+class WithoutPipes(ProcessWorker):
+    """The process's requests and answers, without a process."""
+
+    def __init__(self, job: Job) -> None:
+        self.served, self.answers = Served(), []
+        self._is_mapping = False
+
+    @classmethod
+    async def start(cls, job: Job) -> WithoutPipes:
+        worker = cls(job)
+        await worker.begin(job)
+        return worker
+
+    async def send(self, operation, first, second, body):
+        self.answers.append(self.served.answer(operation, first, second, bytes(body)))
+
+    async def receive(self):
+        answer = self.answers.pop(0)
+        return answer.status, answer.first, answer.second, b"".join(answer.parts)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_processes():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headrace.log.cleaner.ProcessWorker", WithoutPipes)
+        yield
 
 
 class Bench:
@@ -180,7 +212,10 @@ class Bench:
             self.metadata.puts_left = self.random.randrange(1, 4)
             self.metadata.is_stored = self.random.random() < 0.5
         keys_max = self.random.choice((1, 3, 1_000))
-        cleaner = Cleaner(self.log, self.environment, keys_max=keys_max)
+        process_bytes_min = self.random.choice((None, 0))
+        cleaner = Cleaner(
+            self.log, self.environment, keys_max=keys_max, process_bytes_min=process_bytes_min
+        )
         try:
             await cleaner.run()
         except (StorageUnavailable, MetadataUnavailable):

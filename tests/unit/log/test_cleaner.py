@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import psutil
 import pytest
 from crc32c import crc32c
 from log_rig import Rig, rig, settle
 from transaction_rig import Producer
 
-from headrace.errors import DataCorrupt, LedgerUnknown
+from headrace.errors import CompactionInterrupted, DataCorrupt, LedgerUnknown
 from headrace.log.cleaner import Cleaner, cleanable, dirt, is_due
 from headrace.log.compaction import STEP_RECORDS
 from headrace.log.environment import Environment
@@ -88,6 +89,45 @@ def test_a_removed_offset_gives_the_next_batch_and_the_end_stays():
             await put(bench, b"other", b"x")
             await bench.reload()
             assert await values(bench) == [(5, b"5"), (6, b"x")]
+
+    asyncio.run(run())
+
+
+def test_a_large_round_runs_in_a_process_of_its_own():
+    async def run():
+        async with rig(COMPACTED) as bench:
+            await filled(bench)
+            children = []
+
+            async def look():
+                children.extend(psutil.Process().children())
+
+            environment = Environment(bench.store, bench.metadata, bench.clock, bench.tasks)
+            done = await Cleaner(
+                bench.log, environment, AtFirstRead(look), process_bytes_min=0
+            ).run()
+            assert done.removed_records == 5
+            assert await values(bench) == [(5, b"5")]
+            assert len(children) == 1
+            assert not children[0].is_running(), "it ends with the round"
+
+    asyncio.run(run())
+
+
+def test_a_round_whose_process_is_killed_changes_nothing():
+    async def run():
+        async with rig(COMPACTED) as bench:
+            await filled(bench)
+
+            async def kill():
+                for child in psutil.Process().children():
+                    child.kill()
+
+            environment = Environment(bench.store, bench.metadata, bench.clock, bench.tasks)
+            round_ = Cleaner(bench.log, environment, AtFirstRead(kill), process_bytes_min=0)
+            with pytest.raises(CompactionInterrupted, match="tried again"):
+                await round_.run()
+            assert len(await values(bench)) == 6
 
     asyncio.run(run())
 

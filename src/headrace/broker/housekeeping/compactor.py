@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
     from headrace.log.segment import Segment
+    from headrace.runtime.clock import Clock
     from headrace.storage.ledger import LedgerId
 
 log = logging.getLogger(__name__)
@@ -53,8 +54,11 @@ DELETE_DELAY_NS = 60 * 10**9
 class _RatePace:
     """Bounds a round's bytes per second, and its share of the broker's time to about a half."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
+        self._clock = clock
+        self._paid_ns = 0
+        """When all bytes so far are paid for (monotonic)."""
 
     async def pause(self) -> None:
         """See Pace."""
@@ -63,7 +67,10 @@ class _RatePace:
     async def spend(self, size: int) -> None:
         """See Pace."""
         bytes_per_s = self._config.compaction_bytes_per_s
-        await asyncio.sleep(size / bytes_per_s if bytes_per_s else 0)
+        now_ns = self._clock.now_ns()
+        if bytes_per_s:
+            self._paid_ns = max(self._paid_ns, now_ns) + size * 10**9 // bytes_per_s
+        await asyncio.sleep(max(self._paid_ns - now_ns, 0) / 1e9)
 
 
 def _has_dirt(fact: PartitionFact, partition: PartitionLog) -> bool:
@@ -94,7 +101,7 @@ class Compactor:
         self._environment = environment
         self._clock = environment.clock
         self._config = config
-        self._pace = _RatePace(config)
+        self._pace = _RatePace(config, environment.clock)
         self._resting: dict[str, int] = {}
         self._replaced: dict[LedgerId, tuple[Segment, int]] = {}
         """Ledgers to delete, and when (monotonic)."""
@@ -200,6 +207,7 @@ class Compactor:
             self._pace,
             keys_max=self._config.compaction_keys_max,
             build_ms_max=min(BUILD_MS_MAX, self._config.sweep_grace_ms // 4),
+            process_bytes_min=self._config.compaction_process_bytes_min,
         )
         try:
             if self._is_active_overdue(partition, now_ms):

@@ -311,7 +311,15 @@ _HOUSEKEEPING = (
         "headrace.log.cleaner.keys.max",
         "compaction_keys_max",
         Whole(1_000, 100_000_000),
-        "Keys that one round of compaction tells apart, some 180 bytes of memory each.",
+        "Keys that one round of compaction tells apart, some 200 bytes of memory each.",
+        **LIVE,
+    ),
+    of_config(
+        "headrace.log.cleaner.process.bytes.min",
+        "compaction_process_bytes_min",
+        DURATION,
+        "A round of compaction that has more bytes than this to look at runs in a process of its"
+        " own, on another core; smaller ones run between requests.",
         **LIVE,
     ),
 )

@@ -1,0 +1,46 @@
+"""The process that takes batches apart for a round of compaction: see `compaction_workers`.
+
+Invariants: it has its standard input and output, and opens nothing else. It ends when its input
+does. Its priority is lower than the broker's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import IO, Final
+
+from headrace.log.compaction_workers import BODY_BYTES_MAX, HEAD, Served
+
+NICE: Final = 5
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer requests until there are no more."""
+    served = Served()
+    while len(head := requests.read(HEAD.size)) == HEAD.size:
+        operation, first, second, size = HEAD.unpack(head)
+        if size > BODY_BYTES_MAX or len(body := requests.read(size)) < size:
+            return
+        answer = served.answer(operation, first, second, body)
+        answers.write(
+            HEAD.pack(answer.status, answer.first, answer.second, sum(map(len, answer.parts)))
+        )
+        for part in answer.parts:
+            answers.write(part)
+        answers.flush()
+
+
+def main() -> None:
+    """The broker decides when to end, not a person's Ctrl-C in its terminal."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICE)
+    try:
+        serve(sys.stdin.buffer, sys.stdout.buffer)
+    except BrokenPipeError:
+        os._exit(0)  # the broker has ended
+
+
+if __name__ == "__main__":
+    main()
