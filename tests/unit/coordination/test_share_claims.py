@@ -53,6 +53,16 @@ def test_the_first_member_that_asks_has_the_partition_until_its_session_ends():
     assert not rig.claim("a", 1_700).is_owner
 
 
+def test_a_member_that_lost_the_partition_while_it_read_gets_no_records():
+    rig = Rig(FAILOVER)
+    rig.claim("a", 0)
+    assert rig.claim("b", LOCK_MS).is_owner, "a has not come back for a whole lease"
+    late = AcquireCommand("g", "a", [(0, 99)], 10, True, owner="a")
+    assert not rig.ask(late, LOCK_MS + 1).acquired, "b has the partition"
+    mine = AcquireCommand("g", "b", [(0, 99)], 10, True, owner="b")
+    assert [tuple(one) for one in rig.ask(mine, LOCK_MS + 1).acquired] == [(0, 9, 1)]
+
+
 def test_a_quiet_member_loses_the_partition_but_not_while_its_records_are_in_flight():
     rig = Rig(FAILOVER)
     rig.claim("a", 0)

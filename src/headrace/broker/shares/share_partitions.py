@@ -183,15 +183,14 @@ class SharePartitions:
         isolation = READ_COMMITTED if terms.is_committed_only else READ_UNCOMMITTED
         group_id = request.group_id
         pause = Pause(isolation, 0, hosted.settled)
-        if terms.config.is_sticky:
-            pause = Pause(isolation, hosted.data.visibility.bound(isolation).offset, hosted.settled)
-            claim = ClaimCommand(group_id, request.owner or request.member_id, request.lock_ms)
-            claimed = cast("ClaimReply", await hosted.shard.submit(claim))
-            _check(claimed.error)
-            if not claimed.is_owner:
-                return Received(pause=pause._replace(wait_ms=claimed.wait_ms))
         for _ in range(ROUNDS_MAX):
             end, settled = hosted.data.visibility.bound(isolation).offset, hosted.settled
+            if terms.config.is_sticky:  # in each round: a read may take longer than a claim lasts
+                claim = ClaimCommand(group_id, request.owner or request.member_id, request.lock_ms)
+                claimed = cast("ClaimReply", await hosted.shard.submit(claim))
+                _check(claimed.error)
+                if not claimed.is_owner:
+                    return Received(pause=Pause(isolation, end, settled, claimed.wait_ms))
             command = PeekCommand(group_id, min(end, request.end), request.records_max)
             peeked = cast("PeekReply", await hosted.shard.submit(command))
             _check(peeked.error)
@@ -225,6 +224,7 @@ class SharePartitions:
             request.records_max,
             request.is_strict,
             request.lock_ms,
+            request.owner or request.member_id,
         )
         reply = cast("AcquireReply", await hosted.shard.submit(command))
         _check(reply.error)

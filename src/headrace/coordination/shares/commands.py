@@ -242,6 +242,8 @@ class AcquireCommand:
     """Never more than `records_max`; else whole ranges of `within` are finished."""
     lock_ms: int = -1
     """-1: the group's"""
+    owner: str = ""
+    """In a sticky group: nothing is delivered unless this one still has the partition's claim."""
 
     def refused(self, error: HeadraceError) -> AcquireReply:
         """The reply that carries `error`."""

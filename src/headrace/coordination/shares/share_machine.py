@@ -380,6 +380,8 @@ def _changed(group: ShareGroup, runs: Sequence[StoredRun]) -> list[ShareRecord]:
 def _decide_acquire(group: ShareGroup, command: AcquireCommand, now_ms: int) -> ShareDecision:
     if command.records_max <= 0:
         return Decision([], AcquireReply(RequestInvalid("at least one record must be asked for")))
+    if command.owner and group.config.is_sticky and group.claim.owner != command.owner:
+        return Decision([], AcquireReply())
     locked = group.decide_acquire(command, now_ms)
     acquired = [Acquired(one.first, one.last, one.deliveries) for one in locked]
     reply = AcquireReply(None, acquired)
