@@ -357,6 +357,29 @@ def test_a_ledger_that_another_broker_writes_is_not_read_before_it_is_recovered(
     with_store(scenario)
 
 
+def test_a_ledger_that_another_broker_writes_is_opened_when_that_one_has_sealed_it(with_store):
+    async def scenario(store):
+        other = await beside(store)
+        ledger, fenced = await store.create(), await store.create()
+        await append(store, ledger, b"abc")
+        opening = asyncio.create_task(other.open_when_sealed(ledger))
+        recovered = asyncio.create_task(other.open_when_sealed(fenced))
+        await append(store, ledger, b"not fenced by that")
+        assert not opening.done()
+        await store.seal(ledger, b"footer")
+        await asyncio.wait_for(opening, 30)
+        [info] = other.list()
+        assert (info.ledger, info.end, info.footer) == (ledger, 21, b"footer")
+        third = await beside(store)
+        await third.recover(fenced)
+        await asyncio.wait_for(recovered, 30)
+        assert {info.ledger for info in other.list()} == {ledger, fenced}
+        await other.close()
+        await third.close()
+
+    with_store(scenario)
+
+
 def test_a_ledger_of_another_cluster_or_product_is_not_listed(with_store):
     async def scenario(store):
         ours = await store.create({"partition": b"orders-3"})

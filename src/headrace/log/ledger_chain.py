@@ -86,6 +86,9 @@ class LedgerChain:
         self._lost: ChainMissing | None = None
         self._in_doubt: dict[bytes, Callable[[], None] | None] = {}
         """By the digest of their values: changes that may be stored, and what then follows."""
+        self._named: tuple[PartitionFact, int] | None = None
+        """The fact with this tenure's epoch, and its version, if it was seen before the claim."""
+        self._is_claimed = False
 
     def retire(self) -> None:
         """Change nothing any more: the tenure is over, and steps of it may still be under way."""
@@ -140,6 +143,22 @@ class LedgerChain:
         if known is None and leader_epoch > 1:  # each owner after the first one writes its epoch
             raise self.lost()
 
+    async def foresee(self, leader_epoch: int) -> None:
+        """Wait until a former owner has begun this tenure in the fact: `claim` need not read it.
+
+        From then on this tenure alone changes the fact. Raises MetadataUnavailable, DataCorrupt.
+        """
+        async for key in self._metadata.watch(self._key):
+            if key != self._key:  # it begins alike
+                continue
+            entry = await self._metadata.get(key)
+            fact = PartitionFact() if entry is None else PartitionFact.decode(entry.value)
+            if self._is_claimed:
+                return
+            if entry is not None and fact.leader_epoch == leader_epoch:
+                self._named = fact, entry.version
+                return
+
     async def claim(self, leader_epoch: int, ahead: LedgerId | None = None) -> PartitionFact:
         """Read the fact and write the epoch into it: from then on no former owner can change it.
 
@@ -147,8 +166,13 @@ class LedgerChain:
         ledgers before it are sealed. Raises NotOwner where a newer owner wrote its epoch already,
         ChainMissing, MetadataUnavailable.
         """
+        self._is_claimed = True
+        named, self._named = self._named, None
         for attempt in range(ATTEMPTS_MAX):
-            await self.load()
+            if not attempt and named is not None:
+                self.fact, self._version = named
+            else:
+                await self.load()
             if self._is_retired or self.fact.leader_epoch > leader_epoch:
                 raise self._not_owner(leader_epoch)
             if not attempt:

@@ -6,10 +6,8 @@ recovered, which over shared storage fences its writer, and scanned.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError
 from headrace.log.segment import Segment, producers_behind, sealed_segment
 from headrace.log.tiering import attach
 from headrace.storage.ledger import LedgerId
@@ -20,18 +18,6 @@ if TYPE_CHECKING:
     from headrace.log.environment import Environment
     from headrace.log.producer_state import ProducerState
     from headrace.metadata.facts import PartitionFact
-    from headrace.storage.ledger import LedgerStore
-
-log = logging.getLogger(__name__)
-
-
-async def open_if_sealed(ledger: LedgerId | None, store: LedgerStore) -> None:
-    """Open a ledger that its writer has probably sealed; without a fence, so nothing if not."""
-    if ledger is not None:
-        try:
-            await store.read(ledger, 0, 1)
-        except HeadraceError as error:
-            log.debug("ledger %s is not sealed: %s", ledger, error)
 
 
 async def load_segments(

@@ -27,7 +27,8 @@ from headrace.errors import (
     TopicUnknown,
 )
 from headrace.log.lifecycle import Effect, Event, Lifecycle, NextLedger, State
-from headrace.log.loading import appendable, load_segments, open_if_sealed
+from headrace.log.loading import appendable, load_segments
+from headrace.log.next_turn import NextTurn
 from headrace.log.sealing import release, seal
 from headrace.log.segment import Segment
 from headrace.log.steps import Steps
@@ -53,16 +54,15 @@ class Upkeep:
     """The slow side of one PartitionLog."""
 
     __slots__ = (
-        "_ahead",
         "_chain",
         "_environment",
-        "_former",
         "_is_claimed",
         "_lifecycle",
         "_log",
         "_prepared",
         "_steps",
         "_store",
+        "_turn",
         "_unnoted",
         "to_resume",
         "wants_roll",
@@ -77,10 +77,7 @@ class Upkeep:
         self._chain = chain
         self._environment = environment
         self._store = environment.store
-        self._ahead: Segment | None = None
-        """A ledger that was created before this broker's turn; in no chain yet."""
-        self._former: LedgerId | None = None
-        """The ledger that the former owner wrote to, where that was seen before the turn."""
+        self._turn = NextTurn(chain, environment.store)
         self._prepared: Segment | None = None
         """The next ledger: in the chain, and empty."""
         self._unnoted: Segment | None = None
@@ -167,28 +164,21 @@ class Upkeep:
         self._on(Event.TURN_AWAITED)
 
     async def read_ahead(self) -> None:
-        """Do what can be done while another broker owns the partition, without a fence.
+        """Do what can be done while another broker owns the partition: see NextTurn.prepare."""
+        await self._turn.prepare(
+            self._log.leader_epoch,
+            lambda: self._create(is_ahead=True),
+            lambda: self.state is State.WAITING,
+        )
 
-        That is to read the chain, to open the newest sealed ledger, whose readers come first, and
-        to create the ledger of this broker's turn. The log's state is in the footer with which the
-        open ledger will be sealed. Raises what loading does.
-        """
-        fact = await self._chain.load()
-        if fact.ledgers and fact.end_offset_or_none is None:  # it is written to
-            epoch = self._log.leader_epoch
-            ahead = Segment(await self._create(is_ahead=True), 0, epoch)
-            if self.state is not State.WAITING:
-                release([ahead], self._store)
-            else:
-                self._ahead, self._former = ahead, LedgerId(fact.ledgers[-1].ledger)
-        sealed = [link for link in fact.ledgers if link.is_sealed and link.local_deleted_ms is None]
-        if sealed:
-            await self._store.read(LedgerId(sealed[-1].ledger), 0, 1)
+    async def follow_former(self) -> None:
+        """While the former owner hands over: see NextTurn.follow."""
+        await self._turn.follow(self._log.leader_epoch)
 
     @property
     def ledger_ahead(self) -> LedgerId | None:
         """The ledger that `read_ahead` has created for this broker's turn."""
-        return None if self._ahead is None else self._ahead.ledger
+        return None if self._turn.ahead is None else self._turn.ahead.ledger
 
     def begin_turn(self) -> None:
         """This broker owns the partition from now on."""
@@ -198,12 +188,8 @@ class Upkeep:
         target = self._log
         ahead: Segment | None = None
         if self._is_claimed:
-            ahead = self._ahead
-            fact, _ = await asyncio.gather(
-                self._chain.claim(target.leader_epoch, None if ahead is None else ahead.ledger),
-                open_if_sealed(self._former, self._store),
-            )
-            self._former = None
+            ahead = self._turn.ahead
+            fact = await self._turn.begin(target.leader_epoch)
         else:
             fact = await self._chain.load()
             target.leader_epoch = fact.leader_epoch
@@ -227,7 +213,7 @@ class Upkeep:
         )
         self.to_resume = None
         if ahead is not None and any(link.ledger == ahead.ledger for link in fact.ledgers):
-            self._ahead = None  # from now on a ledger as any other
+            self._turn.ahead = None  # from now on a ledger as any other
         self._on(Event.LOADED_EMPTY if active is None else Event.LOADED_OPEN)
         target.waiters.wake()
         # Behind the opening: readers need no seal, and in an outage there is none to be had.
@@ -253,7 +239,7 @@ class Upkeep:
 
     async def _new_segment(self) -> Segment:
         target = self._log
-        ahead, self._ahead = self._ahead, None
+        ahead, self._turn.ahead = self._turn.ahead, None
         ledger = await self._create() if ahead is None else ahead.ledger
         # The lowest offset that it could begin at: appends that are pending may still fail.
         segment = Segment(ledger, target.high_watermark, target.leader_epoch)
@@ -437,8 +423,8 @@ class Upkeep:
         target = self._log
         target.active = None
         self._chain.retire()
-        extra = [one for one in (self._prepared, self._ahead) if one is not None]
-        self._prepared = self._ahead = None
+        extra = [one for one in (self._prepared, self._turn.ahead) if one is not None]
+        self._prepared = self._turn.ahead = None
         release([*target.segments, *extra], self._store)
         target.failure = reason
         self._on(Event.ABANDONED, reason)

@@ -147,6 +147,18 @@ class ReleasesLedgers(Protocol):
 
 
 @runtime_checkable
+class FollowsSeals(Protocol):
+    """What a LedgerStore may do besides, if brokers share its ledgers."""
+
+    async def open_when_sealed(self, ledger: LedgerId) -> None:
+        """Wait until the writer, another broker, has sealed the ledger, and open it; no fence.
+
+        Raises LedgerUnknown, StorageUnavailable, DataCorrupt.
+        """
+        ...
+
+
+@runtime_checkable
 class CachesBytes(Protocol):
     """What a LedgerStore may tell besides, if it keeps in memory what lies elsewhere."""
 

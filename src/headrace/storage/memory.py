@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 class _Ledger:
     __slots__ = (
+        "closed",
         "data",
         "end",
         "footer",
@@ -51,6 +52,8 @@ class _Ledger:
         self.is_sealed = False
         self.footer: bytes | None = None
         self.notes: list[Note] = []
+        self.closed = asyncio.Event()
+        """It is sealed, or deleted."""
 
 
 class MemoryLedgerStore:
@@ -136,7 +139,13 @@ class MemoryLedgerStore:
             raise _sealed(ledger)
         found.is_sealed = True
         found.footer = bytes(footer)
+        found.closed.set()
         await self._barrier().wait()
+
+    async def open_when_sealed(self, ledger: LedgerId) -> None:
+        """See FollowsSeals."""
+        await self._find(ledger).closed.wait()
+        self._find(ledger)
 
     async def recover(self, ledger: LedgerId) -> LedgerInfo:
         """See LedgerStore."""
@@ -144,6 +153,7 @@ class MemoryLedgerStore:
         if self._is_shared and not found.is_sealed:
             found.is_sealed = found.is_fenced = True
             found.end = found.readable
+            found.closed.set()
         if found.end != found.readable:
             await self._barrier().wait()
             found = self._find(ledger)
@@ -151,7 +161,7 @@ class MemoryLedgerStore:
 
     async def delete(self, ledger: LedgerId) -> None:
         """See LedgerStore."""
-        self._find(ledger)
+        self._find(ledger).closed.set()
         del self._ledgers[ledger]
         await self._barrier().wait()
 

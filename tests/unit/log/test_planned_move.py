@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from log_rig import Rig, rig, settle
@@ -77,6 +78,67 @@ def test_a_chain_that_the_former_owner_handed_over_is_not_written_by_the_next_on
             again = bench.rival(2)
             await again.ready()
             assert await again.offsets() == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_next_owner_that_follows_the_former_one_reads_nothing_in_its_turn(monkeypatch) -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await next_owner(bench)
+            following = asyncio.create_task(rival.log.upkeep.follow_former())
+            await bench.append(b"b")
+            await bench.log.upkeep.settle_and_seal(NotOwner("gone"))
+            ahead = rival.log.upkeep.ledger_ahead
+            assert ahead is not None
+            change = bench.log.upkeep.next_chain(1, ahead)
+            assert change is not None
+            await settle()
+            assert not following.done(), "its ledger is sealed, the next owner is not named"
+            await bench.metadata.multi([change])
+            await asyncio.wait_for(following, 5)
+            read: list[object] = []
+            for store, names in ((rival.metadata, ("get", "put")), (rival.store, ("read",))):
+                for name in names:
+                    monkeypatch.setattr(type(store), name, noted(getattr(type(store), name), read))
+            rival.log.upkeep.begin_turn()
+            await rival.ready()
+            assert not read
+            monkeypatch.undo()
+            assert await rival.append(b"c") == 2
+            assert await rival.offsets() == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def noted(method, calls):
+    async def call(*arguments, **options):
+        calls.append((method.__name__, arguments[1:]))
+        return await method(*arguments, **options)
+
+    return call
+
+
+def test_a_chain_that_was_seen_with_the_next_epoch_is_used_for_the_claim_alone() -> None:
+    """An append that fails later has the chain read again: what was seen is old by then."""
+
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await next_owner(bench)
+            chain = rival.log.upkeep.chain
+            seen = asyncio.create_task(chain.foresee(1))
+            await settle()
+            await hand_over(bench, rival)
+            assert await rival.append(b"b") == 1
+            await settle()
+            before = chain.fact
+            assert len(before.ledgers) == 2
+            other = replace(before, cleaned_offset=1)
+            await chain.cleaned(1)
+            await asyncio.wait_for(seen, 5)
+            assert (await chain.claim(1)) == other, "the stored one"
 
     asyncio.run(scenario())
 

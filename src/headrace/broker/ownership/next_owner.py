@@ -48,6 +48,8 @@ class NextOwner:
         self._facts = facts
         self._tasks = tasks
         self._waiting: dict[PartitionKey, tuple[Topic, PartitionLog]] = {}
+        self._following: dict[PartitionKey, asyncio.Task[None]] = {}
+        """Those that are ready watch what the former owner does."""
 
     def look(self, topic: Topic, number: int) -> None:
         """The partition, which this broker does not own, has changed: get ready, or give up."""
@@ -81,11 +83,21 @@ class NextOwner:
             if self._is_waiting(key, waiting):
                 ahead = waiting.upkeep.ledger_ahead
                 fact = replace(owner.fact, is_ready=1, ledger_ahead=ahead)
-                await self._facts.write(key, fact, owner)
+                if await self._facts.write(key, fact, owner) and self._is_waiting(key, waiting):
+                    self._following[key] = self._tasks.start(
+                        self._follow(waiting), f"follow {waiting.name}"
+                    )
         except HeadraceError as error:
             log.info("%s is taken over without being read ahead: %s", waiting.name, error)
             if self._is_waiting(key, waiting):
                 self.drop(key, "it could not be read ahead")
+
+    @staticmethod
+    async def _follow(waiting: PartitionLog) -> None:
+        try:
+            await waiting.upkeep.follow_former()
+        except HeadraceError as error:  # it is read in this broker's turn instead
+            log.debug("%s: the former owner is not followed: %s", waiting.name, error)
 
     def _is_waiting(self, key: PartitionKey, waiting: PartitionLog) -> bool:
         found = self._waiting.get(key)
@@ -119,7 +131,7 @@ class NextOwner:
 
     def take(self, key: PartitionKey, leader_epoch: int) -> PartitionLog | None:
         """The log that waits for its turn under this epoch, which it has now; or None."""
-        found = self._waiting.pop(key, None)
+        found = self._pop(key)
         if found is None:
             return None
         waiting = found[1]
@@ -130,12 +142,20 @@ class NextOwner:
 
     def drop(self, key: PartitionKey, why: str) -> None:
         """Wait for the partition no longer."""
-        topic, waiting = self._waiting.pop(key)
+        found = self._pop(key)
+        assert found is not None, "the partition is waited for"
+        topic, waiting = found
         waiting.upkeep.abandon(
             NotOwner(f"{waiting.name} is not served here: {why}; refresh the metadata")
         )
         if topic.partitions[key[1]] is waiting:
             self._topics.leave(topic, key[1])
+
+    def _pop(self, key: PartitionKey) -> tuple[Topic, PartitionLog] | None:
+        following = self._following.pop(key, None)
+        if following is not None:
+            following.cancel()
+        return self._waiting.pop(key, None)
 
     def drop_all(self, why: str) -> None:
         """Wait for nothing any more."""

@@ -67,8 +67,7 @@ _LISTED_AT_ONCE = 64
 _GAPS_MAX = 10_000
 LOOKS_AT_ONCE = 16
 FRAME_BYTES_KEPT = 4 << 20
-"""Frames of entries are smaller. They come and go by the hundred MiB/s; given back each time, and
-cleared anew by the kernel, their memory took a quarter of an append's CPU."""
+"""Frames of entries are smaller: given back each time, they took a quarter of an append's CPU."""
 
 
 class BookKeeperLedgerStore:
@@ -271,11 +270,8 @@ class BookKeeperLedgerStore:
         return [opened.info for _, opened in sorted(self._opened.items())]
 
     async def records(self) -> Sequence[LedgerRecord]:
-        """All ledgers that any broker of this cluster made, by id.
-
-        Reads the metadata of every ledger in the cluster: for sweepers, not for requests. Raises
-        StorageUnavailable.
-        """
+        """All ledgers that any broker of this cluster made, by id: for sweepers, not for requests,
+        since it reads the metadata of every ledger. Raises StorageUnavailable."""
         return await self.records_of(await self.ledger_ids())
 
     async def ledger_ids(self) -> Sequence[LedgerId]:
@@ -383,6 +379,11 @@ class BookKeeperLedgerStore:
     async def recover(self, ledger: LedgerId) -> LedgerInfo:
         """See LedgerStore; afterwards the ledger is sealed, whichever broker wrote it."""
         return (await self._open(ledger, fence=True)).info
+
+    async def open_when_sealed(self, ledger: LedgerId) -> None:
+        """See FollowsSeals."""
+        await self._cluster.service.wait_closed(ledger)
+        await self._open(ledger)
 
     async def _open(self, ledger: int, *, fence: bool = False) -> OpenLedger:
         """The ledger, opened for reading: recovered first if `fence` and it is not closed."""

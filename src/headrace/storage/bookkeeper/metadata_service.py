@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from headrace.errors import LedgerUnknown, MetadataUnavailable, StorageUnavailable, VersionConflict
 from headrace.storage.bookkeeper.ledger_metadata import (
     LedgerMetadata,
+    LedgerState,
     decode_metadata,
     encode_metadata,
     ledger_in,
@@ -138,6 +139,19 @@ class LedgerMetadataService:
         if found is None:
             raise unknown(ledger)
         return Versioned(decode_metadata(found[0]), found[1])
+
+    async def wait_closed(self, ledger: int) -> None:
+        """Return when a ledger is closed. Raises LedgerUnknown, StorageUnavailable, DataCorrupt,
+        FormatUnsupported."""
+        while True:
+            changed = asyncio.Event()
+            try:
+                found = await self.read(ledger, changed.set)
+            except MetadataUnavailable as error:
+                raise StorageUnavailable(f"ledger {ledger} cannot be watched: {error}") from error
+            if found.metadata.state is LedgerState.CLOSED:
+                return
+            await changed.wait()
 
     async def update(
         self,

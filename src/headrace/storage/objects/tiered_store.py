@@ -27,6 +27,7 @@ from headrace.storage.ledger import (
     Buffer,
     CachesBytes,
     Copies,
+    FollowsSeals,
     KeepsNotes,
     LedgerId,
     LedgerInfo,
@@ -135,6 +136,11 @@ class TieredLedgerStore:
         """See ReleasesLedgers."""
         if isinstance(self._inner, ReleasesLedgers):
             self._inner.release(ledger)
+
+    async def open_when_sealed(self, ledger: LedgerId) -> None:
+        """See FollowsSeals; not waited for where the inner store cannot."""
+        if isinstance(self._inner, FollowsSeals):
+            await self._inner.open_when_sealed(ledger)
 
     @property
     def cached_bytes(self) -> int:
