@@ -103,11 +103,11 @@ class _App:
         self._rest_until_s = 0.0
         self._asking = 0
         parts = (
+            Queues,  # routes are tried one by one, and these are asked for most often
             TopicOperations,
             RecordOperations,
             DelayedOperations,
             GroupOperations,
-            Queues,
             ParkedOperations,
         )
         operations = [one for part in parts for one in part(face.node).operations]

@@ -1,15 +1,16 @@
 """What one receive delivers: messages with receipts, and how the rest of it is settled.
 
-Invariants: pure but for the thread of large batches. A receipt names one delivery; it is opaque to
-clients.
+Invariants: pure but for the thread of large batches. Messages are made as JSON text at once: an
+object for each of them, and the encoder's walk over it, took half of a receive's time.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from bisect import bisect_left, bisect_right
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from headrace.broker.services.batch_search import Wanted, record_bytes, wanted_records
 from headrace.coordination.shares.commands import (
@@ -25,7 +26,7 @@ from headrace.errors import (
     RecordInvalid,
     UnsupportedForMessageFormat,
 )
-from headrace.http.problems import Contradiction
+from headrace.http.receipts import quoted, receipt_text
 from headrace.http.records import shown
 from headrace.records.batch import read_header
 
@@ -38,33 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RECEIPT_LENGTH_MAX: Final = 200
 UNDECODABLE: Final = "cannot be decoded"
-
-
-class Receipt(NamedTuple):
-    """Names one delivery: who got which record."""
-
-    partition: int
-    offset: int
-    member: str
-
-    def text(self) -> str:
-        """As clients carry it; opaque to them."""
-        return f"{self.partition}.{self.offset}.{self.member}"
-
-    @classmethod
-    def parse(cls, text: Any) -> Receipt:
-        """Raises Contradiction."""
-        try:
-            partition, offset, member = text.split(".")
-            if len(text) > RECEIPT_LENGTH_MAX or not (text.isascii() and member.isalnum()):
-                raise ValueError
-            return cls(int(partition), int(offset), member)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise Contradiction(
-                "a receipt is not one that `receive` gave: settle with receipts as they came"
-            ) from error
 
 
 class Deliveries:
@@ -78,7 +53,8 @@ class Deliveries:
         self._partition = partition
         self._member = member
         self.bytes_left = bytes_left
-        self.messages: list[Json] = []
+        self.messages: list[str] = []
+        """JSON texts."""
         self.settlements: list[Settlement] = []
 
     async def add(self, received: Received) -> None:
@@ -156,11 +132,25 @@ def _by_batch(received: Received) -> Iterator[tuple[bytes, list[Acquired]]]:
         yield batch, held
 
 
-def _message(record: Record, partition: int, member: str, deliveries: int) -> Json:
+def _message(record: Record, partition: int, member: str, deliveries: int) -> str:
+    """The JSON text of a message."""
+    offset, key, value = record.offset, record.key, record.value
+    if not record.headers:
+        try:
+            shown_key = "null" if key is None else quoted(key.decode())
+            shown_value = "null" if value is None else quoted(value.decode())
+        except UnicodeDecodeError:
+            pass
+        else:
+            return (
+                f'{{"receipt":"{receipt_text(partition, offset, member)}","partition":{partition},'
+                f'"deliveries":{deliveries},"offset":{offset},'
+                f'"timestamp_ms":{record.timestamp_ms},"headers":[],"key":{shown_key},'
+                f'"value":{shown_value}}}'
+            )
     message: Json = {
-        "receipt": Receipt(partition, record.offset, member).text(),
+        "receipt": receipt_text(partition, offset, member),
         "partition": partition,
         "deliveries": deliveries,
     }
-    message |= shown(record)
-    return message
+    return json.dumps(message | shown(record), ensure_ascii=False, separators=(",", ":"))

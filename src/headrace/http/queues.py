@@ -2,34 +2,29 @@
 
 Invariants: the same engine as Kafka's share groups (`broker/shares`), so both can consume
 one group. Each receive is a member of its own; a receipt names it, so it alone settles what it got.
-Bodies of `settle` are checked here, not by the schema that is published: thousands of receipts come
-in one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from starlette.responses import Response
+
 from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.shares.share_partitions import ReceiveRequest
-from headrace.coordination.shares.commands import (
-    ACCEPT,
-    REJECT,
-    RELEASE,
-    RENEW,
-    Settlement,
-)
 from headrace.errors import (
     GroupUnknown,
     HeadraceError,
+    NotCoordinator,
     NotOwner,
     RecordStateInvalid,
-    RequestInvalid,
 )
-from headrace.http.deliveries import Deliveries, Receipt
+from headrace.http import receipts
+from headrace.http.deliveries import Deliveries
 from headrace.http.operations import (
     GROUP,
     INT64_MAX,
@@ -43,7 +38,7 @@ from headrace.http.operations import (
     listing,
 )
 from headrace.http.operations import text as words
-from headrace.http.problems import Contradiction, status_of
+from headrace.http.problems import Contradiction
 from headrace.http.search import partitions_elsewhere
 
 if TYPE_CHECKING:
@@ -52,7 +47,8 @@ if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.broker.shares.share_partitions import Pause
     from headrace.broker.topics.topic import Topic
-    from headrace.coordination.shares.commands import ShareDescription
+    from headrace.coordination.shares.commands import Settlement, ShareDescription
+    from headrace.http.receipts import Item
     from headrace.http.schemas import Schema
 
 log = logging.getLogger(__name__)
@@ -70,25 +66,6 @@ RETRY_S: Final = 1.0
 SETTLED_ROUNDS_MAX: Final = 64
 """Of one receive after its time is up: each has finished offsets that hold no message."""
 DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
-_RECEIPTS: Final[Schema] = {
-    "type": "array",
-    "maxItems": SETTLEMENTS_MAX,
-    "items": {
-        "anyOf": [
-            {"type": "string"},
-            {
-                "type": "object",
-                "required": ["receipt"],
-                "properties": {
-                    "receipt": {"type": "string"},
-                    "delay_ms": {"type": "integer", "minimum": -1, "maximum": DELAY_MS_MAX},
-                    "lock_ms": {"type": "integer", "minimum": -1, "maximum": DELAY_MS_MAX},
-                    "reason": {"type": "string", "maxLength": REASON_LENGTH_MAX},
-                },
-            },
-        ]
-    },
-}
 _RECEIVE: Final[Schema] = {
     "type": "object",
     "properties": {
@@ -102,12 +79,6 @@ _RECEIVE: Final[Schema] = {
         ),
     },
 }
-_SETTLE: Final[Schema] = {
-    "type": "object",
-    "minProperties": 1,
-    "additionalProperties": False,
-    "properties": dict.fromkeys(("ack", "nack", "extend", "dead_letter"), _RECEIPTS),
-}
 
 
 class _Round:
@@ -116,7 +87,7 @@ class _Round:
     __slots__ = ("error", "has_settled", "messages", "waiting")
 
     def __init__(self) -> None:
-        self.messages: list[Json] = []
+        self.messages: list[str] = []
         self.waiting: list[tuple[int, Pause]] = []
         """(partition, what to wait for) of those that have nothing now."""
         self.has_settled = False
@@ -141,12 +112,12 @@ class Queues:
                       self._receive, named, _RECEIVE, is_body_required=False),
             Operation("POST", f"{path}/settle", "settle",
                       "Acknowledge, give back, extend or dead-letter messages, each by receipt.",
-                      self._settle, named, _SETTLE, is_checked=False),
+                      self._settle, named, receipts.SETTLE, is_checked=False),
         ]  # fmt: skip
 
     # --- receive -----------------------------------------------------------------------------
 
-    async def _receive(self, call: Call) -> Json:
+    async def _receive(self, call: Call) -> Response:
         topic, group_id = self._names(call)
         records_max = int(call.body.get("max", 10))
         wait_ms = int(call.body.get("wait_ms", 0))
@@ -157,12 +128,29 @@ class Queues:
         ends = call.body.get("ends")
         if ends is not None:
             ends = {int(one["partition"]): int(one["offset"]) for one in ends}
+        await self._check_kind(group_id)
         messages = await self._receive_all(topic, asked, member, wait_ms / 1000, ends)
-        answer: Json = {"topic": topic.name, "group": group_id, "messages": messages}
+        answer: Json = {"topic": topic.name, "group": group_id}
         if ends is not None:  # all up to there is wanted, so other brokers are asked, too
             answer["broker"] = self._node.config.broker_id
             answer["elsewhere"] = partitions_elsewhere(self._node, topic)
-        return answer
+        head = json.dumps(answer).removesuffix("}")
+        data = f'{head}, "messages": [{",".join(messages)}]}}'
+        return Response(data.encode(), media_type="application/json")
+
+    async def _check_kind(self, group_id: str) -> None:
+        """Raises Contradiction where the id is that of a consumer group.
+
+        In a cluster the group's coordinator alone knows that; other brokers do not ask it.
+        """
+        if self._node.share_groups.exists(group_id):
+            return
+        try:
+            await self._node.groups.check_is_free_for_shares(group_id)
+        except GroupUnknown as error:
+            raise Contradiction(str(error)) from error
+        except NotCoordinator:
+            return
 
     async def _receive_all(
         self,
@@ -171,8 +159,8 @@ class Queues:
         member: str,
         wait_s: float,
         ends: dict[int, int] | None,
-    ) -> list[Json]:
-        """Messages of the partitions that this broker serves, beginning with any of them.
+    ) -> list[str]:
+        """Messages, as JSON texts, of the partitions that this broker serves, in any order.
 
         `ends`: partition -> the offset from which on it has nothing for this request; a partition
         that is not among them has nothing at all. None: no bound.
@@ -264,36 +252,25 @@ class Queues:
 
     # --- settle ------------------------------------------------------------------------------
 
-    async def _settle(self, call: Call) -> Json:
+    async def _settle(self, call: Call) -> Response:
         topic, group_id = self._names(call)
-        wanted = _settlements(call.body)
-        by_member: dict[tuple[int, str], list[tuple[str, Settlement]]] = {}
-        for text, receipt, settlement in wanted:
-            key = (receipt.partition, receipt.member)
-            by_member.setdefault(key, []).append((text, settlement))
-        results: dict[str, HeadraceError | None] = {}
-        for (number, member), items in by_member.items():
-            items.sort(key=lambda item: item[1].first)
-            settlements = [settlement for _text, settlement in items]
+        asked = receipts.parse(call.body)
+        errors: list[HeadraceError | None] = [None] * len(asked.receipts)
+        for (number, member), items in asked.deliveries.items():
             place = topic, number, group_id, f"http-{member}"
-            errors = await self._settle_merged(*place, settlements)
-            results.update((text, e) for (text, _), e in zip(items, errors, strict=True))
-        return {"results": [_result(text, results[text]) for text, _, _ in wanted]}
+            for item, error in zip(items, await self._settle_merged(*place, items), strict=True):
+                errors[item.place] = error
+        return Response(receipts.results(asked.receipts, errors), media_type="application/json")
 
     async def _settle_merged(
-        self,
-        topic: Topic,
-        number: int,
-        group_id: str,
-        member_id: str,
-        settlements: list[Settlement],
+        self, topic: Topic, number: int, group_id: str, member_id: str, items: Sequence[Item]
     ) -> list[HeadraceError | None]:
-        """One error or None for each settlement of one record; they ascend by offset.
+        """One error or None for each item; they ascend by offset.
 
         Neighbours that are settled alike are asked for as one range, which costs a hundredth; the
         records of a range that is refused are asked for one by one.
         """
-        runs = _runs(settlements)
+        runs = receipts.ranges(items)
         found = await self._settle_each(topic, number, group_id, member_id, runs)
         errors: list[HeadraceError | None] = []
         for run, error in zip(runs, found, strict=True):
@@ -301,8 +278,8 @@ class Queues:
             if error is None or size == 1:
                 errors += [error] * size
                 continue
-            one_by_one = settlements[len(errors) : len(errors) + size]
-            errors += await self._settle_each(topic, number, group_id, member_id, one_by_one)
+            each = receipts.one_by_one(items[len(errors) : len(errors) + size])
+            errors += await self._settle_each(topic, number, group_id, member_id, each)
         return errors
 
     async def _settle_each(
@@ -339,72 +316,6 @@ class Queues:
         return self._node.topics.get(call.path["topic"]), call.path["group"]
 
 
-def _runs(settlements: list[Settlement]) -> list[Settlement]:
-    """Neighbours that are settled alike as one."""
-    runs: list[Settlement] = []
-    begun, reached = settlements[0], settlements[0].last
-    for one in settlements[1:]:
-        if one.first == reached + 1 and one[2:] == begun[2:]:
-            reached = one.last
-            continue
-        runs.append(begun._replace(last=reached))
-        begun, reached = one, one.last
-    return [*runs, begun._replace(last=reached)]
-
-
-# --- bodies ----------------------------------------------------------------------------------
-
-
-def _integer(body: Json, name: str, default: int, low: int, high: int) -> int:
-    value = body.get(name, default)
-    if isinstance(value, float) and value.is_integer():  # 1.0 is an integer in JSON Schema
-        value = int(value)
-    if type(value) is not int or not low <= value <= high:
-        raise RequestInvalid(f"{name!r} is an integer from {low} to {high}")
-    return value
-
-
-def _items(body: Json, name: str) -> list[str | Json]:
-    items = body.get(name, [])
-    if not isinstance(items, list) or len(items) > SETTLEMENTS_MAX:
-        raise RequestInvalid(f"{name!r} is a list of at most {SETTLEMENTS_MAX}")
-    if not all(isinstance(item, str | dict) for item in items):
-        raise RequestInvalid(f"{name!r} holds receipts, or objects with one")
-    return items
-
-
-def _settlements(body: Json) -> list[tuple[str, Receipt, Settlement]]:
-    """(receipt as it came, what it says, what to do). Raises Contradiction, RequestInvalid."""
-    if not body:
-        raise RequestInvalid("nothing to settle: name receipts in ack, nack, extend or dead_letter")
-    unknown = sorted(set(body) - {"ack", "nack", "extend", "dead_letter"})
-    if unknown:
-        raise RequestInvalid(f"unknown field {unknown[0][:50]!r}")
-    found: list[tuple[str, Receipt, Settlement]] = []
-    for name, kind in (
-        ("ack", ACCEPT),
-        ("nack", RELEASE),
-        ("extend", RENEW),
-        ("dead_letter", REJECT),
-    ):
-        for item in _items(body, name):
-            if isinstance(item, str):
-                receipt = Receipt.parse(item)
-                found.append((item, receipt, Settlement(receipt.offset, receipt.offset, kind)))
-                continue
-            receipt = Receipt.parse(item.get("receipt"))
-            delay = "lock_ms" if kind == RENEW else "delay_ms"
-            delay_ms = _integer(item, delay, -1, -1, DELAY_MS_MAX)
-            reason = item.get("reason", "")
-            if not isinstance(reason, str) or len(reason) > REASON_LENGTH_MAX:
-                raise RequestInvalid(f"'reason' is text of at most {REASON_LENGTH_MAX} characters")
-            settlement = Settlement(receipt.offset, receipt.offset, kind, delay_ms, reason)
-            found.append((item["receipt"], receipt, settlement))
-    if len({text for text, _, _ in found}) < len(found):
-        raise Contradiction("a receipt is settled twice in one request")
-    return found
-
-
 # --- answers ---------------------------------------------------------------------------------
 
 
@@ -416,17 +327,4 @@ def _described(number: int, found: ShareDescription, high_watermark: int) -> Jso
         "in_flight": found.acquired_records,
         "waiting_for_dead_letter_copy": found.archiving_records,
         "lag": high_watermark - found.start - found.finished_records,
-    }
-
-
-def _result(receipt: str, error: HeadraceError | None) -> Json:
-    if error is None:
-        return {"receipt": receipt, "ok": True}
-    status, next_step = status_of(error)
-    return {
-        "receipt": receipt,
-        "ok": False,
-        "error": str(error),
-        "retriable": status == 503,
-        "next_step": next_step,
     }

@@ -254,9 +254,13 @@ def _decode_records(
     append = records.append
     base, first_ms = header.base_offset, header.first_timestamp_ms
     is_log_append = header.attributes & TIMESTAMP_TYPE_LOG_APPEND
-    timestamp_ms = header.max_timestamp_ms
+    timestamp_ms, size = header.max_timestamp_ms, len(data)
     for _ in range(count):
-        length, at = read_varint(data, at)
+        byte, high = data[at], data[at + 1]
+        if byte > 127 and high < 128:
+            length, at = (byte & 0x7F | high << 7) >> 1 ^ -(byte & 1), at + 2
+        else:
+            length, at = read_varint(data, at)
         end = at + length
         at += 1  # attributes: none are defined
         byte = data[at]
@@ -267,8 +271,16 @@ def _decode_records(
             delta_ms, at = read_varint(data, at, _VARLONG_BITS_MAX)
         if not is_log_append:
             timestamp_ms = first_ms + delta_ms
-        delta, at = read_varint(data, at)
-        key, at = read_bytes(data, at)
+        byte = data[at]
+        if byte < 128:
+            delta, at = (byte >> 1) ^ -(byte & 1), at + 1
+        else:
+            delta, at = read_varint(data, at)
+        byte = data[at]
+        if byte < 128 and not byte & 1 and at + (byte >> 1) < size:
+            key: bytes | None = data[at + 1 : (at := at + 1 + (byte >> 1))]
+        else:
+            key, at = read_bytes(data, at)
         value, at = read_bytes(data, at)
         headers: Headers = []
         byte = data[at]
@@ -291,6 +303,9 @@ def read_varint(data: bytes, at: int, bits_max: int = _VARINT_BITS_MAX) -> tuple
     at += 1
     if byte < 128:
         return (byte >> 1) ^ -(byte & 1), at
+    high = data[at]
+    if high < 128:  # by itself: two bytes hold the sizes of most records and values
+        return (byte & 0x7F | high << 7) >> 1 ^ -(byte & 1), at + 1
     number, shift = byte & 0x7F, 7
     while True:
         byte = data[at]

@@ -12,11 +12,13 @@ from tests.unit.http.http_rig import on_the_web
 from tests.unit.kafka.face_rig import batch, broker
 
 from headrace.broker.shares.share_reads import row_reader, rows_of
+from headrace.coordination.groups.commands import CommitCommand, OffsetToCommit
 from headrace.coordination.shares.config import ShareConfig
 from headrace.errors import DataCorrupt
 from headrace.http import queues
 from headrace.http.operations import routes
 from headrace.http.queues import Queues
+from headrace.kafka.handlers.groups import ensure_offsets_topic
 from headrace.metadata.facts import CompanionKind
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch, retain_records
@@ -351,3 +353,19 @@ async def test_a_second_consumer_of_an_exclusive_group_is_refused(web):
     status, refused = await web.ask("POST", path, {"consumer": "b"})
     assert status == 409
     assert "another consumer has this partition" in refused["detail"]
+
+
+@on_the_web
+async def test_the_id_of_a_consumer_group_is_refused(web):
+    await web.ask("POST", "/v1/topics", {"name": "jobs"})
+    path = f"/v1/queues/jobs/{GROUP}/receive"
+    await ensure_offsets_topic(web.node)
+    committed = CommitCommand(GROUP, -1, "", None, [OffsetToCommit("jobs", 0, 1)])
+    (result,) = (await web.node.groups.commit(committed)).results
+    assert result.error is None
+    status, problem = await web.ask("POST", path, {})
+    assert (status, problem["retriable"]) == (409, False)
+    assert "is a consumer group" in problem["detail"]
+    assert not web.node.share_groups.exists(GROUP)
+    status, _ = await web.ask("POST", "/v1/queues/jobs/others/receive", {})
+    assert status == 200

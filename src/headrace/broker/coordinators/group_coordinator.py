@@ -213,6 +213,15 @@ class GroupCoordinator:
                 raise error
         return None in errors
 
+    async def check_is_free_for_shares(self, group_id: str) -> None:
+        """Raises GroupUnknown where the id is that of a consumer group: an id has one kind of
+        group. Also raises what a coordinator that cannot answer says."""
+        if await self.has_group(group_id):
+            raise GroupUnknown(
+                f"group {group_id[:60]!r} is a consumer group, not a share group: choose another"
+                " id, or delete it first"
+            )
+
     async def sync(self, command: SyncCommand) -> SyncReply:
         """SyncGroup: answered when the leader's assignment is durable."""
         command.topics = self._view

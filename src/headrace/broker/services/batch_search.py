@@ -59,7 +59,9 @@ async def wanted_records(batch: bytes, wanted: Wanted) -> list[Record]:
 def record_bytes(record: Record) -> int:
     """What a record takes in memory, about."""
     size = OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
-    return size + sum(len(name) + len(value or b"") for name, value in record.headers)
+    if record.headers:
+        size += sum(len(name) + len(value or b"") for name, value in record.headers)
+    return size
 
 
 def _kept(batch: bytes, wanted: Wanted, decompressed_bytes_max: int) -> list[Record]:
@@ -68,7 +70,17 @@ def _kept(batch: bytes, wanted: Wanted, decompressed_bytes_max: int) -> list[Rec
     if not all(needle in payload for needle in wanted.needles):
         return kept
     first, last, count_max, bytes_left, matches, _needles = wanted
+    is_small = len(payload) + OVERHEAD_BYTES * header.record_count <= bytes_left
     for records in iterate_payload(payload, header, first, last):
+        if (
+            matches is None
+            and is_small
+            and first <= records[0].offset <= records[-1].offset <= last
+        ):
+            kept += records[: count_max - len(kept)]
+            if len(kept) >= count_max:
+                return kept
+            continue
         for record in records:
             if first <= record.offset <= last and (matches is None or matches(record)):
                 kept.append(record)

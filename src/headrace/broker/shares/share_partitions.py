@@ -76,6 +76,8 @@ ROUNDS_MAX = 64
 """Of one receive: each learns keys, or passes over records that are not delivered."""
 ROWS_BYTES = 256 * 1024
 """Batches whose keys are learned at a time."""
+READ_BYTES_MIN = 16 * 1024
+RECORD_BYTES_GUESS = 256
 WAKE_NEVER = -1
 OFFSET_MAX = 2**63 - 1
 KeyCommand = ParkKeyCommand | ReleaseKeyCommand | ListParkedCommand
@@ -122,12 +124,14 @@ class Received:
 class Hosted:
     """The machine of one partition, for one tenure."""
 
-    __slots__ = ("data", "journal", "settled", "shard", "waiters")
+    __slots__ = ("data", "journal", "record_bytes", "settled", "shard", "waiters")
 
     def __init__(self, data: PartitionLog, journal: PartitionLog, shard: ShareShard) -> None:
         self.data = data
         self.journal = journal
         self.shard = shard
+        self.record_bytes = RECORD_BYTES_GUESS
+        """Of a record in the batches that were read last, on average."""
         self.settled = 0
         self.waiters = Waiters()
 
@@ -135,6 +139,16 @@ class Hosted:
         """Records may be available again, or the next ones of their keys."""
         self.settled += 1
         self.waiters.wake()
+
+    def size_of(self, records: int) -> int:
+        """How many bytes to read for so many records, about: what is read beyond is dropped."""
+        return READ_BYTES_MIN + records * self.record_bytes * 5 // 4
+
+    def note_sizes(self, found: BatchesRead) -> None:
+        """Take note of how large records are."""
+        records = sum(last - first + 1 for first, last in found.within)
+        if records:
+            self.record_bytes = max(found.size // records, 1)
 
     def has_changed(self, pause: Pause) -> bool:
         """Whether there may be more than the receive saw that gave `pause`."""
@@ -478,13 +492,15 @@ class SharePartitions:
         reached = 0
         for first, last in ranges:
             offset = max(first, reached, hosted.data.log_start_offset)
-            left = request.bytes_max - found.size
-            if offset > last or (left <= 0 and found.batches):
-                continue
-            fetched = await hosted.data.reader.fetch(offset, left, isolation)
-            if fetched.data:
+            while offset <= last and (request.bytes_max > found.size or not found.batches):
+                size = min(request.bytes_max - found.size, hosted.size_of(last - offset + 1))
+                fetched = await hosted.data.reader.fetch(offset, size, isolation)
                 data, aborted = bytes(fetched.data), fetched.aborted or ()
-                reached = max(reached, found.add(data, offset, last, aborted))
+                reached = found.add(data, offset, last, aborted)
+                if reached <= offset:  # nothing up to `last`
+                    break
+                offset = reached
+        hosted.note_sizes(found)
         return found
 
 

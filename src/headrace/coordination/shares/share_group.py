@@ -259,11 +259,13 @@ class ShareGroup:
 
     def _taken(self, command: AcquireCommand, now_ms: int) -> Iterator[Piece]:
         """What is delivered: pieces that lie within what the caller has at hand."""
+        # Whole ranges: of heads there may be more than one member should hold.
+        most = max(command.records_max, self.config.unfinished_max)
         left = command.records_max
         limit = self.config.delivery_count_max
         suspect = max(2, -(-limit // 2))
         """Deliveries after which a record may be what makes its consumers fail (KAFKA-17541)."""
-        taken_any, keyed = False, self.keyed
+        taken_any = False
         for first, last, count in self._offered(command, now_ms):
             size = last - first + 1
             if count >= suspect:
@@ -274,11 +276,11 @@ class ShareGroup:
                     size = 1
                 yield first, first + min(size, left) - 1, count
                 return
-            if command.is_strict or keyed is not None:
-                size = min(size, left)
+            size = min(size, left if command.is_strict else most)
             yield first, first + size - 1, count
             taken_any = True
             left -= size
+            most -= size
             if left <= 0:  # at once: what is offered next may have to be looked for
                 return
 

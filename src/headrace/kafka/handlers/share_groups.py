@@ -11,7 +11,7 @@ from headrace.coordination.shares.membership import (
     ShareHeartbeat,
     ShareMember,
 )
-from headrace.errors import GroupUnknown, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.groups import GROUP_OPERATIONS, NOT_ASKED, ensure_offsets_topic
@@ -31,15 +31,6 @@ def _by_topic(assignment: Assignment) -> dict[UUID, list[int]]:
     return found
 
 
-async def _check_type(node: Node, group_id: str) -> None:
-    """Raises GroupUnknown where the id is that of a consumer group."""
-    if group_id and await node.groups.has_group(group_id):
-        raise GroupUnknown(
-            f"group {group_id[:60]!r} is a consumer group, not a share group: choose another id, or"
-            " delete it first"
-        )
-
-
 async def share_group_heartbeat(node: Node, request: Any, context: Context) -> Answer:
     """ShareGroupHeartbeat: join (epoch 0), stay, or leave (-1)."""
     await ensure_offsets_topic(node)
@@ -53,8 +44,9 @@ async def share_group_heartbeat(node: Node, request: Any, context: Context) -> A
         f"/{context.client_host}",
     )
     try:
-        if beat.member_epoch == JOIN_EPOCH and not node.share_groups.exists(beat.group_id):
-            await _check_type(node, beat.group_id)
+        is_new = beat.member_epoch == JOIN_EPOCH and not node.share_groups.exists(beat.group_id)
+        if is_new and beat.group_id:
+            await node.groups.check_is_free_for_shares(beat.group_id)
         answer = node.share_groups.heartbeat(beat)
     except HeadraceError as error:
         return {

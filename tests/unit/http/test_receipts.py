@@ -1,0 +1,93 @@
+"""Receipts and the bodies that carry them; messages as the JSON text that they are sent as."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from headrace.broker.shares.share_partitions import Received
+from headrace.coordination.shares.commands import ACCEPT, RELEASE, Acquired, Settlement
+from headrace.errors import RecordStateInvalid, RequestInvalid
+from headrace.http import receipts
+from headrace.http.deliveries import Deliveries
+from headrace.http.problems import Contradiction
+from headrace.http.records import shown
+from headrace.records.codec import Record, encode_batch
+
+CONTENTS = (
+    b"plain",
+    None,
+    b"",
+    b'"quoted" \\ and\n\x00\x7f',
+    "grüße \u2028 😀".encode(),
+    b"\xff\xfe",
+)
+
+
+def test_a_message_is_the_json_of_its_record():
+    records = [
+        Record(0, 7, key, value, headers)
+        for key in CONTENTS
+        for value in CONTENTS
+        for headers in ([], [("name", b"v"), ("n", None), ("b", b"\xff")])
+    ]
+    records = [Record(n, r.timestamp_ms, r.key, r.value, r.headers) for n, r in enumerate(records)]
+    deliveries = Deliveries(3, "abc", 1 << 20)
+    last = len(records) - 1
+    received = Received([Acquired(0, last, 2)], [encode_batch(records)])
+    asyncio.run(deliveries.add(received))
+    assert not deliveries.settlements
+    assert [json.loads(text) for text in deliveries.messages] == [
+        {"receipt": f"3.{r.offset}.abc", "partition": 3, "deliveries": 2} | shown(r)
+        for r in records
+    ]
+
+
+def test_neighbours_that_are_settled_alike_are_one_range():
+    body = {
+        "ack": ["0.7.m", "0.5.m", "0.6.m", "0.9.m", "1.6.m", "0.6.other"],
+        "nack": [{"receipt": "0.8.m", "delay_ms": 5}],
+    }
+    asked = receipts.parse(body)
+    assert asked.receipts == [*body["ack"], "0.8.m"]
+    assert {key: receipts.ranges(items) for key, items in asked.deliveries.items()} == {
+        (0, "m"): [
+            Settlement(5, 7, ACCEPT),
+            Settlement(8, 8, RELEASE, 5),
+            Settlement(9, 9, ACCEPT),
+        ],
+        (1, "m"): [Settlement(6, 6, ACCEPT)],
+        (0, "other"): [Settlement(6, 6, ACCEPT)],
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "1.2", "1.2.", "1.2.m.x", "-1.2.m", "1.-2.m", "1.+2.m", "1. 2.m", "x.2.m", "1.x.m",
+     "1.2.m-", '1.2."', "1.2.é", "1.2." + "m" * 200, None, 7, ["1.2.m"]],
+)  # fmt: skip
+def test_a_receipt_that_receive_never_gave_is_refused(text):
+    error = RequestInvalid if text in (7, None) or isinstance(text, list) else Contradiction
+    with pytest.raises(error):
+        receipts.parse({"ack": [text]})
+    with pytest.raises(Contradiction):
+        receipts.parse({"ack": [{"receipt": text}]})
+
+
+def test_a_delivery_is_settled_once_in_a_body():
+    for body in (
+        {"ack": ["0.1.m", "0.1.m"]},
+        {"ack": ["0.1.m"], "nack": ["0.1.m"]},
+        {"ack": ["0.1.m", "00.01.m"]},
+    ):
+        with pytest.raises(Contradiction):
+            receipts.parse(body)
+
+
+def test_results_say_what_became_of_each():
+    error = RecordStateInvalid('held by "another"')
+    found = json.loads(receipts.results(["0.1.m", "0.2.m"], [None, error]))["results"]
+    assert found[0] == {"receipt": "0.1.m", "ok": True}
+    assert (found[1]["ok"], found[1]["error"], found[1]["retriable"]) == (False, str(error), False)
