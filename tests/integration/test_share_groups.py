@@ -9,7 +9,7 @@ pytestmark = pytest.mark.java
 
 
 @pytest.mark.parametrize(
-    "scenario", ["sharing", "settling", "ordered", "leaving", "administration"]
+    "scenario", ["sharing", "settling", "ordered", "leaving", "failover", "administration"]
 )
 def test_java_share_consumer(broker, name, scenario):
     session().run("ShareScenarios", broker.kafka, scenario, name)

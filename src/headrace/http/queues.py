@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.broker.node import Node
-    from headrace.broker.shares.share_partitions import Pause
+    from headrace.broker.shares.hosted_shares import Pause
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import Settlement, ShareDescription
     from headrace.http.receipts import Item

@@ -211,6 +211,56 @@ public final class ShareScenarios {
         check(again == 20, again + " of 20 records came back before their locks ended");
     }
 
+    /** In a failover group one consumer has a partition; a standby goes on where it stood. */
+    static void failover(String... args) throws Exception {
+        String topic = args[0];
+        int count = 60;
+        write(topic, 1, count, 0);
+        configure(topic + "-g", "share.auto.offset.reset", "earliest",
+            "headrace.share.subscription", "failover");
+        String[] settings = {"share.acknowledgement.mode", "explicit", "max.poll.records", "10"};
+        List<Integer> done = new ArrayList<>();
+        KafkaShareConsumer<String, String> active = consumer(topic + "-g", settings);
+        try (KafkaShareConsumer<String, String> standby = consumer(topic + "-g", settings)) {
+            active.subscribe(List.of(topic));
+            accept(active, 20, done);
+            standby.subscribe(List.of(topic));
+            for (int i = 0; i < 10; i++) {  // long enough to join, and to ask several times
+                check(standby.poll(Duration.ofMillis(300)).isEmpty(), "the standby got records");
+                if (i == 5) {
+                    accept(active, 10, done);
+                }
+            }
+            int held = 0;
+            long end = System.nanoTime() + 30_000_000_000L;
+            while (held == 0 && System.nanoTime() < end) {
+                held = active.poll(Duration.ofMillis(300)).count();
+            }
+            check(held > 0, "the active consumer holds records when it goes");
+            active.close();
+            accept(standby, count - done.size(), done);
+        } finally {
+            active.close();
+        }
+        for (int i = 0; i < count; i++) {
+            check(done.get(i) == i, "in order, each once: " + done);
+        }
+    }
+
+    /** Accept at least so many records. */
+    static void accept(KafkaShareConsumer<String, String> c, int count, List<Integer> done) {
+        int wanted = done.size() + count;
+        long end = System.nanoTime() + 60_000_000_000L;
+        while (done.size() < wanted && System.nanoTime() < end) {
+            for (ConsumerRecord<String, String> r : c.poll(Duration.ofMillis(300))) {
+                done.add(Integer.parseInt(r.value().substring(1)));
+                c.acknowledge(r, AcknowledgeType.ACCEPT);
+            }
+            c.commitSync().values().forEach(e -> check(e.isEmpty(), "an acknowledgement: " + e));
+        }
+        check(done.size() >= wanted, done.size() + " of " + wanted + " records came");
+    }
+
     /** What Kafka's Admin client does with share groups. */
     static void administration(String... args) throws Exception {
         String topic = args[0];

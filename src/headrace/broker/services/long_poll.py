@@ -15,7 +15,8 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.broker.shares.share_partitions import Pause, SharePartitions
+    from headrace.broker.shares.hosted_shares import Pause
+    from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.topics.topic import Topic
     from headrace.log.waiters import Waiters
 

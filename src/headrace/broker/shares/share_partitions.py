@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.group_config import duration_ms
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.shares.dead_letters import DeadLetters, Origin
+from headrace.broker.shares.hosted_shares import Hosted, Pause
 from headrace.broker.shares.share_reads import BatchesRead, row_reader, rows_of
 from headrace.broker.topics.companions import open_companion
 from headrace.coordination.shares.commands import (
@@ -50,10 +51,9 @@ from headrace.coordination.shares.commands import (
     SkipCommand,
     StatesCommand,
 )
-from headrace.coordination.shares.share_machine import ShareMachine, ShareRecord
+from headrace.coordination.shares.share_machine import ShareMachine
 from headrace.errors import GroupUnknown, HeadraceError, NotOwner, TopicUnknown
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
-from headrace.log.waiters import Waiters
 from headrace.metadata.facts import CompanionKind
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.shares.group_terms import GroupTerms
+    from headrace.broker.shares.hosted_shares import ShareShard
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import (
@@ -76,12 +77,8 @@ ROUNDS_MAX = 64
 """Of one receive: each learns keys, or passes over records that are not delivered."""
 ROWS_BYTES = 256 * 1024
 """Batches whose keys are learned at a time."""
-READ_BYTES_MIN = 16 * 1024
-RECORD_BYTES_GUESS = 256
-WAKE_NEVER = -1
 OFFSET_MAX = 2**63 - 1
 KeyCommand = ParkKeyCommand | ReleaseKeyCommand | ListParkedCommand
-ShareShard = CoordinatorShard[ShareCommand, ShareRecord, AnyShareReply]
 
 
 @dataclass(slots=True)
@@ -100,17 +97,6 @@ class ReceiveRequest:
     """Who has the partition in a sticky group; empty: the member."""
 
 
-class Pause(NamedTuple):
-    """What a receive saw that found nothing: until that changes, another one finds nothing."""
-
-    isolation: int
-    readable_end: int
-    settled: int
-    """The count of settlements, on which records may have become available."""
-    wait_ms: int = WAKE_NEVER
-    """After which time there may be something all the same; WAKE_NEVER: not by time alone."""
-
-
 @dataclass(slots=True)
 class Received:
     """Whole batches in order of offset, and which of their records the member got."""
@@ -119,45 +105,6 @@ class Received:
     batches: list[bytes] = field(default_factory=list)
     pause: Pause | None = None
     """Set where nothing was acquired; for `wait`."""
-
-
-class Hosted:
-    """The machine of one partition, for one tenure."""
-
-    __slots__ = ("data", "journal", "record_bytes", "settled", "shard", "waiters")
-
-    def __init__(self, data: PartitionLog, journal: PartitionLog, shard: ShareShard) -> None:
-        self.data = data
-        self.journal = journal
-        self.shard = shard
-        self.record_bytes = RECORD_BYTES_GUESS
-        """Of a record in the batches that were read last, on average."""
-        self.settled = 0
-        self.waiters = Waiters()
-
-    def wake(self) -> None:
-        """Records may be available again, or the next ones of their keys."""
-        self.settled += 1
-        self.waiters.wake()
-
-    def size_of(self, records: int) -> int:
-        """How many bytes to read for so many records, about: what is read beyond is dropped."""
-        return READ_BYTES_MIN + records * self.record_bytes * 5 // 4
-
-    def note_sizes(self, found: BatchesRead) -> None:
-        """Take note of how large records are."""
-        records = sum(last - first + 1 for first, last in found.within)
-        if records:
-            self.record_bytes = max(found.size // records, 1)
-
-    def has_changed(self, pause: Pause) -> bool:
-        """Whether there may be more than the receive saw that gave `pause`."""
-        end = self.data.visibility.bound(pause.isolation).offset
-        return (end, self.settled) != (pause.readable_end, pause.settled)
-
-    def sources(self, pause: Pause) -> list[tuple[Waiters, int]]:
-        """What notifies of a change, each with the isolation to wait at."""
-        return [(self.waiters, READ_UNCOMMITTED), (self.data.waiters, pause.isolation)]
 
 
 class SharePartitions:

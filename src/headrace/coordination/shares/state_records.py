@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VERSION: Final = 0
-"""First byte of each value. Do not change: stored."""
+"""First byte of each value, but of CHANGED. Do not change: stored."""
+CHANGED_VERSION: Final = 1
+"""Of CHANGED; 0 had a byte for IS_RESET, then always the start. Do not change: stored."""
+IS_RESET: Final = 0x01
+HAS_START: Final = 0x02
 OPENED: Final = b"\x00"
 CHANGED: Final = b"\x01"
 PARKED: Final = b"\x02"
@@ -103,13 +107,16 @@ def encode(record: StoredRecord) -> tuple[bytes, bytes | None]:
     put_varint(key, record.number)
     if isinstance(record, GroupRemoved):
         return bytes(key), None
-    value = bytearray([VERSION])
     if isinstance(record, GroupOpened):
+        value = bytearray([VERSION])
         put_varint(value, record.start)
         value += record.group_id.encode()
         return bytes(key), bytes(value)
-    value.append(record.is_reset)
-    put_varint(value, record.start + 1)
+    has_start = record.start >= 0
+    flags = (IS_RESET if record.is_reset else 0) | (HAS_START if has_start else 0)
+    value = bytearray([CHANGED_VERSION, flags])
+    if has_start:
+        put_varint(value, record.start)
     reached = 0
     for first, last, state, deliveries, at_ms in record.runs:
         assert first >= reached, "runs ascend"
@@ -149,14 +156,23 @@ def _decode(key: bytes, value: bytes | None) -> StoredRecord | None:
         return _decode_parked(number, key[at:], value)
     if key[:1] == OPENED and value is None:
         return GroupRemoved(number)
-    if value is None or value[0] != VERSION:
+    if value is None:
         return None
-    if key[:1] == OPENED:
+    if key[:1] == OPENED and value[0] == VERSION:
         start, at = get_varint(value, 1)
         return GroupOpened(number, value[at:].decode(), start)
-    if key[:1] != CHANGED:
+    if key[:1] != CHANGED or value[0] > CHANGED_VERSION:
         return None
-    start, at = get_varint(value, 2)
+    start, at = -1, 2
+    if value[0] == 0:
+        start, at = get_varint(value, at)
+        start -= 1
+    elif value[1] & HAS_START:
+        start, at = get_varint(value, at)
+    return GroupChanged(number, _decode_runs(value, at), start, bool(value[1] & IS_RESET))
+
+
+def _decode_runs(value: bytes, at: int) -> tuple[StoredRun, ...]:
     runs: list[StoredRun] = []
     reached = 0
     while at < len(value):
@@ -173,7 +189,7 @@ def _decode(key: bytes, value: bytes | None) -> StoredRecord | None:
         first = reached + gap
         reached = first + size + 1
         runs.append(StoredRun(first, reached - 1, state, count, at_ms))
-    return GroupChanged(number, tuple(runs), start - 1, bool(value[1]))
+    return tuple(runs)
 
 
 def _decode_parked(number: int, key: bytes, value: bytes | None) -> KeyParked | None:

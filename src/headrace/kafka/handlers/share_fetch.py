@@ -14,7 +14,7 @@ from uuid import UUID
 from headrace.broker.coordinators.group_config import group_value
 from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
 from headrace.broker.services.long_poll import wait_for_records
-from headrace.broker.shares.share_partitions import Pause, Received, ReceiveRequest
+from headrace.broker.shares.share_partitions import Received, ReceiveRequest
 from headrace.broker.shares.share_sessions import (
     CLOSE_EPOCH,
     OPEN_EPOCH,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.broker.node import Node
+    from headrace.broker.shares.hosted_shares import Pause
     from headrace.broker.topics.topic import Topic
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.leader_hints import LeaderHint

@@ -1,0 +1,74 @@
+"""The machine of one partition's share groups that this broker serves, for one tenure.
+
+Invariants: holds the machine's shard, its journal and the partition's log, and wakes those who wait
+for records; decides nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
+from headrace.coordination.shares.commands import AnyShareReply, ShareCommand
+from headrace.coordination.shares.share_machine import ShareRecord
+from headrace.log.visibility import READ_UNCOMMITTED
+from headrace.log.waiters import Waiters
+
+if TYPE_CHECKING:
+    from headrace.broker.shares.share_reads import BatchesRead
+    from headrace.log.partition_log import PartitionLog
+
+READ_BYTES_MIN: Final = 16 * 1024
+RECORD_BYTES_GUESS: Final = 256
+WAKE_NEVER: Final = -1
+ShareShard = CoordinatorShard[ShareCommand, ShareRecord, AnyShareReply]
+
+
+class Pause(NamedTuple):
+    """What a receive saw that found nothing: until that changes, another one finds nothing."""
+
+    isolation: int
+    readable_end: int
+    settled: int
+    """The count of settlements, on which records may have become available."""
+    wait_ms: int = WAKE_NEVER
+    """After which time there may be something all the same; WAKE_NEVER: not by time alone."""
+
+
+class Hosted:
+    """The machine of one partition, for one tenure."""
+
+    __slots__ = ("data", "journal", "record_bytes", "settled", "shard", "waiters")
+
+    def __init__(self, data: PartitionLog, journal: PartitionLog, shard: ShareShard) -> None:
+        self.data = data
+        self.journal = journal
+        self.shard = shard
+        self.record_bytes = RECORD_BYTES_GUESS
+        """Of a record in the batches that were read last, on average."""
+        self.settled = 0
+        self.waiters = Waiters()
+
+    def wake(self) -> None:
+        """Records may be available again, or the next ones of their keys."""
+        self.settled += 1
+        self.waiters.wake()
+
+    def size_of(self, records: int) -> int:
+        """How many bytes to read for so many records, about: what is read beyond is dropped."""
+        return READ_BYTES_MIN + records * self.record_bytes * 5 // 4
+
+    def note_sizes(self, found: BatchesRead) -> None:
+        """Take note of how large records are."""
+        records = sum(last - first + 1 for first, last in found.within)
+        if records:
+            self.record_bytes = max(found.size // records, 1)
+
+    def has_changed(self, pause: Pause) -> bool:
+        """Whether there may be more than the receive saw that gave `pause`."""
+        end = self.data.visibility.bound(pause.isolation).offset
+        return (end, self.settled) != (pause.readable_end, pause.settled)
+
+    def sources(self, pause: Pause) -> list[tuple[Waiters, int]]:
+        """What notifies of a change, each with the isolation to wait at."""
+        return [(self.waiters, READ_UNCOMMITTED), (self.data.waiters, pause.isolation)]
