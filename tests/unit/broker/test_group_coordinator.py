@@ -505,6 +505,24 @@ async def test_a_long_log_of_little_state_becomes_a_snapshot():
 
 
 @run
+async def test_a_snapshot_is_written_in_batches_that_the_log_takes():
+    async with world() as w:
+        wide = [OffsetToCommit("t", n, n) for n in range(300)]
+        await w.coordinator.commit(CommitCommand("g", -1, "", None, wide))
+        w.log().batch_bytes_max = 2_000
+        (shard,) = w.coordinator.shards.opened()
+        shard.snapshot_bytes_min = shard._snapshot_at_bytes = 2_000
+        shard._log_bytes = 1_000_000
+        await w.commit(0)
+        while not w.log().snapshots:
+            await asyncio.sleep(0)
+        assert len(w.log().batches[-1]) < 50
+        w.restart()
+        fetched = await w.coordinator.fetch_offsets(FetchOffsetsCommand("g"))
+        assert [found.offset for found in fetched.offsets] == list(range(300))
+
+
+@run
 async def test_groups_of_other_brokers_are_refused_and_not_listed():
     async with world() as w:
         names = [f"g{n}" for n in range(20)]

@@ -324,9 +324,11 @@ class CoordinatorShard(Generic[Command, Record, Reply]):
             needed_from = self._log.begin_snapshot()
             self._log_bytes = 0
             for part in machine.state_parts():
-                for records in batches_of(machine, part):
-                    if self._append(partial(self._log.append, records), size_of(records)):
-                        return  # the machine may be another's picture by now
+                for records in batches_of(machine, part, self._appends.batch_bytes):
+                    error = self._append(partial(self._log.append, records), size_of(records))
+                    if error is not None:  # the machine may be another's picture by now
+                        log.warning("%s: a snapshot was given up (%s)", self._name, error)
+                        return
                 if self._appends.tail is None:
                     await asyncio.sleep(0)
                 else:

@@ -58,11 +58,15 @@ class ShardAppends:
         """The newest batch that the log was given."""
         self._discards = 0
 
+    @property
+    def batch_bytes(self) -> int:
+        """Records of this size (`size_of`) make a batch that the log takes for certain."""
+        # `size_of` is an estimate: the half leaves room for what each record takes beyond it.
+        return (self._log.batch_bytes_max - BATCH_OVERHEAD_BYTES) // 2
+
     def fits_turn(self, size_bytes: int, record_count: int) -> bool:
         """Whether records of this size (`size_of`) may share a batch with other decisions."""
-        # `size_of` is an estimate: the half leaves room for what each record takes beyond it.
-        bytes_max = (self._log.batch_bytes_max - BATCH_OVERHEAD_BYTES) // 2
-        return size_bytes <= min(TURN_BYTES, bytes_max) and record_count <= TURN_RECORDS
+        return size_bytes <= min(TURN_BYTES, self.batch_bytes) and record_count <= TURN_RECORDS
 
     def add(self, records: list[LogRecord], size_bytes: int) -> BaseException | None:
         """Append a decision's records, which fit into a turn, with those of the same turn.

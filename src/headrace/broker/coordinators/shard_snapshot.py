@@ -1,7 +1,7 @@
 """What a snapshot of a machine's state takes: how large it is, and its record batches.
 
-Invariants: no part of a state of any size holds the loop for longer than some milliseconds, but for
-machines that have one part alone.
+Invariants: no part of a state of any size holds the loop for longer than some milliseconds. A batch
+is no larger than the log takes, unless one record is.
 """
 
 from __future__ import annotations
@@ -16,25 +16,41 @@ if TYPE_CHECKING:
 
     from headrace.coordination.machine import Machine
 
-BATCH_RECORDS = 1_000
-SAMPLE = 16
+SAMPLE, SAMPLED_MIN = 16, 256
 
 
 async def state_size(machine: Machine[Any, Any, Any]) -> int:
-    """About how many bytes the state takes in the log: every sixteenth record is encoded."""
+    """About how many bytes the state takes in the log: where a part has many records, which are
+    alike, every sixteenth is encoded."""
     size_bytes = 0
     for part in machine.state_parts():
-        sample = part[::SAMPLE]
+        sample = part if len(part) < SAMPLED_MIN else part[::SAMPLE]
         if sample:
             size_bytes += size_of(_encoded(machine, sample)) * len(part) // len(sample)
         await asyncio.sleep(0)
     return size_bytes
 
 
-def batches_of(machine: Machine[Any, Any, Any], part: list[Any]) -> Iterator[list[LogRecord]]:
-    """A part of the state as record batches."""
-    for first in range(0, len(part), BATCH_RECORDS):
-        yield _encoded(machine, part[first : first + BATCH_RECORDS])
+def batches_of(
+    machine: Machine[Any, Any, Any], part: list[Any], bytes_max: int
+) -> Iterator[list[LogRecord]]:
+    """A part of the state as record batches, each of `bytes_max` at most or one record."""
+    pairs = _encoded(machine, part)
+    if size_of(pairs) <= bytes_max:  # almost always
+        if pairs:
+            yield pairs
+        return
+    batch: list[LogRecord] = []
+    batch_bytes = 0
+    for pair in pairs:
+        pair_bytes = size_of([pair])
+        if batch and batch_bytes + pair_bytes > bytes_max:
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(pair)
+        batch_bytes += pair_bytes
+    if batch:
+        yield batch
 
 
 def _encoded(machine: Machine[Any, Any, Any], records: list[Any]) -> list[LogRecord]:

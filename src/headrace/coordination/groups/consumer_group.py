@@ -28,7 +28,7 @@ from headrace.coordination.groups.consumer_records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from uuid import UUID
 
     from headrace.coordination.groups.config import GroupConfig
@@ -111,16 +111,20 @@ class ConsumerGroup:
         """Members that speak the new protocol themselves."""
         return sum(member.stored.classic is None for member in self.members.values())
 
-    def state_records(self) -> list[ConsumerRecord]:
-        """Durable records that by themselves rebuild the group."""
+    def state_records(self) -> Iterator[ConsumerRecord]:
+        """Durable records that by themselves rebuild the group, each as it is when asked for."""
         group_id = self.group_id
-        return [
-            *(member.stored for member in self.members.values()),
-            ConsumerGroupStored(group_id, self.epoch, self.metadata_hash, self.emptied_ms),
-            *(TargetStored(group_id, member_id, p) for member_id, p in self.target.items()),
-            TargetEpochStored(group_id, self.target_epoch),
-            *self.current.values(),
-        ]
+        for member_id in list(self.members):
+            if (member := self.members.get(member_id)) is not None:
+                yield member.stored
+        yield ConsumerGroupStored(group_id, self.epoch, self.metadata_hash, self.emptied_ms)
+        for member_id in list(self.target):
+            if (partitions := self.target.get(member_id)) is not None:
+                yield TargetStored(group_id, member_id, partitions)
+        yield TargetEpochStored(group_id, self.target_epoch)
+        for member_id in list(self.current):
+            if (current := self.current.get(member_id)) is not None:
+                yield current
 
     def removals(self) -> list[ConsumerRecord]:
         """The records that take the whole group away."""

@@ -64,6 +64,7 @@ from headrace.coordination.groups.host_commands import (
 )
 from headrace.coordination.groups.open_commits import OffsetPending
 from headrace.coordination.groups.replaying import OffsetReplay
+from headrace.coordination.groups.snapshot import parts_of
 from headrace.coordination.groups.state_records import (
     GroupRemoved,
     GroupStored,
@@ -94,8 +95,6 @@ if TYPE_CHECKING:
 
     from headrace.coordination.groups.config import GroupConfig
 
-PART_RECORDS = 500
-"""Of a snapshot: about 2 ms of work to encode and append."""
 CLEANUP_AGAIN_MS = 1_000
 """The pause between two helpings of an expiry wave."""
 
@@ -112,6 +111,8 @@ class GroupMachine:
         self._cleanup_ms: int | None = None
         self._open: dict[int, dict[str, None]] = {}
         """Producer id -> the groups that its open transaction has committed offsets of."""
+        self._removals = 0
+        """Of groups, and of offsets of groups."""
         self._last_order = 0
         """Counts the commits of transactions, in the order of the log."""
 
@@ -289,6 +290,7 @@ class GroupMachine:
             case GroupRemoved(group_id):
                 self._remove_group(group_id)
             case GroupForgotten(group_id):
+                self._removals += 1
                 self.groups.pop(group_id, None)
             case DeadlinesPassed(now_ms):
                 self._pass_deadlines(now_ms)
@@ -317,6 +319,7 @@ class GroupMachine:
 
     def _remove_group(self, group_id: str) -> None:
         """The classic group's record is gone; what else there is of the group stays."""
+        self._removals += 1
         known = self.groups.pop(group_id, None)
         if known is None:
             return
@@ -333,6 +336,7 @@ class GroupMachine:
     def _remove_offset(self, record: OffsetRemoved) -> None:
         known = self.groups.get(record.group_id)
         if known is not None:
+            self._removals += 1
             known.offsets.pop((record.topic, record.partition), None)
             known.open_commits.remove((record.topic, record.partition))
             self._forget_if_nothing(known)
@@ -418,6 +422,7 @@ class GroupMachine:
 
     def _forget_if_nothing(self, group: Group) -> None:
         if group.is_forgettable():
+            self._removals += 1
             del self.groups[group.group_id]
 
     def _arm(self, group: Group) -> None:
@@ -473,28 +478,4 @@ class GroupMachine:
 
     def state_parts(self) -> Iterator[list[GroupRecord]]:
         """See Machine. A group's offsets may lie in several parts."""
-        part: list[GroupRecord] = []
-        for group_id in list(self.groups):
-            group = self.groups.get(group_id)
-            if group is None:
-                continue
-            if group.record is not None:
-                part.append(group.record)
-            if group.consumer is not None:
-                part += group.consumer.state_records()
-            if group.streams is not None:
-                part += group.streams.state_records()
-            for place in list(group.offsets):
-                if len(part) >= PART_RECORDS:
-                    yield part
-                    part, group = [], self.groups.get(group_id)
-                    if group is None:
-                        break
-                stored = group.offsets.get(place)
-                if stored is not None:
-                    is_open = group.open_commits and group.open_commits.is_open(place)
-                    part.append(stored._replace(is_repeated=True) if is_open else stored)
-            if len(part) >= PART_RECORDS:
-                yield part
-                part = []
-        yield part
+        return parts_of(self.groups, lambda: self._removals)

@@ -30,6 +30,8 @@ from headrace.coordination.streams.records import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.coordination.groups.config import GroupConfig
     from headrace.coordination.streams.internal_topics import Configured
     from headrace.coordination.streams.tasks import Tasks
@@ -143,18 +145,22 @@ class StreamsGroup:
                     deadline_ms = one
         return deadline_ms
 
-    def state_records(self) -> list[StreamsRecord]:
-        """Durable records that by themselves rebuild the group."""
+    def state_records(self) -> Iterator[StreamsRecord]:
+        """Durable records that by themselves rebuild the group, each as it is when asked for."""
         group_id = self.group_id
-        topology = self.topology
-        return [
-            *(member.stored for member in self.members.values()),
-            self.stored,
-            *([] if topology is None else [StreamsTopologyStored(group_id, topology)]),
-            *(StreamsTargetStored(group_id, m, tasks) for m, tasks in self.target.items()),
-            StreamsTargetEpochStored(group_id, self.target_epoch, self.target_assigned_ms),
-            *self.current.values(),
-        ]
+        for member_id in list(self.members):
+            if (member := self.members.get(member_id)) is not None:
+                yield member.stored
+        yield self.stored
+        if self.topology is not None:
+            yield StreamsTopologyStored(group_id, self.topology)
+        for member_id in list(self.target):
+            if (tasks := self.target.get(member_id)) is not None:
+                yield StreamsTargetStored(group_id, member_id, tasks)
+        yield StreamsTargetEpochStored(group_id, self.target_epoch, self.target_assigned_ms)
+        for member_id in list(self.current):
+            if (current := self.current.get(member_id)) is not None:
+                yield current
 
     def removals(self) -> list[StreamsRecord]:
         """The records that take the whole group away."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 from headrace.coordination.deadlines import Deadlines
 from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
 from headrace.coordination.machine import Decision, EachRecord, decode_or_none
+from headrace.coordination.pieces import keys_in_pieces
 from headrace.coordination.transactions.commands import (
     AddPartitionsCommand,
     DescribeTransactionCommand,
@@ -91,6 +92,7 @@ class TransactionMachine:
 
     def __init__(self, config: TransactionConfig) -> None:
         self.transactions: dict[str, TransactionStored] = {}
+        self._removals = 0
         self.skipped_count = 0
         self.awaiting: dict[str, tuple[int, frozenset[Partition]]] = {}
         """Of each prepared transaction: its token, and the partitions without a marker."""
@@ -252,6 +254,7 @@ class TransactionMachine:
                 if record.state == ONGOING:
                     self._deadlines.arm(transactional_id, _deadline_ms(record))
             case TransactionRemoved(transactional_id):
+                self._removals += 1
                 self.transactions.pop(transactional_id, None)
                 self.awaiting.pop(transactional_id, None)
             case MarkersAcknowledged(transactional_id, partitions):
@@ -304,10 +307,16 @@ class TransactionMachine:
 
     def state_parts(self) -> Iterator[list[TransactionRecord]]:
         """See Machine."""
-        names = list(self.transactions)
-        for first in range(0, len(names), PART_RECORDS):
-            found = (self.transactions.get(name) for name in names[first : first + PART_RECORDS])
-            yield [record for record in found if record is not None]
+        part: list[TransactionRecord] = []
+        for name in keys_in_pieces(self.transactions, lambda: self._removals):
+            record = self.transactions.get(name)
+            if record is None:
+                continue
+            part.append(record)
+            if len(part) >= PART_RECORDS:
+                yield part
+                part = []
+        yield part
 
 
 def _deadline_ms(record: TransactionStored) -> int:
