@@ -12,6 +12,8 @@ import pytest
 from tests.cluster.brokers import SESSION_MS, Brokers, Load
 from tests.integration.broker import wait_until
 from tests.integration.clients import TIMEOUT_S, admin, create_topic
+from tests.integration.raw import Raw
+from tests.integration.streams import Thread, counting
 
 PARTITIONS = 6
 FAIL_OVER_S_MAX = 40
@@ -140,6 +142,28 @@ def test_a_group_goes_on_where_it_committed_when_its_coordinator_dies(brokers):
         client.close()
         brokers.add(victim)
     load.check(brokers.bootstrap)
+
+
+def test_a_streams_group_keeps_its_tasks_when_its_coordinator_dies(brokers):
+    """The next coordinator reads the group back; internal topics are created by whichever it is."""
+    create_topic(brokers.bootstrap, "lines", 4)
+    topology = counting("lines", "app")
+
+    def coordinator() -> int:
+        with Raw(next(iter(brokers.by_id.values())).address) as raw:
+            found = raw.call(10, 4, key_type=0, coordinator_keys=("app",))
+        return int(found.coordinators[0].node_id)
+
+    first = wait_until(lambda: max(0, coordinator()))
+    thread = Thread(brokers.by_id[first].address, "app", topology)
+    wait_until(lambda: thread.beat().error_code == 0 and thread.has_all(), 60)
+    epoch, tasks = thread.epoch, set(thread.tasks)
+    brokers.by_id[first].kill()
+    del brokers.by_id[first]
+    second = wait_until(lambda: coordinator() if coordinator() not in (-1, first) else 0, 120)
+    thread.address = brokers.by_id[second].address
+    wait_until(lambda: thread.beat().error_code == 0, 60)
+    assert (thread.epoch, thread.tasks, thread.statuses) == (epoch, tasks, {})
 
 
 def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,8 @@ import psutil
 import pytest
 from tests.integration.broker import Broker, wait_until
 from tests.integration.clients import TIMEOUT_S, admin, create_topic
-from tests.integration.raw import Raw
+from tests.integration.raw import Raw, error_codes
+from tests.integration.streams import Thread, counting
 
 FIND_COORDINATOR, DELETE_GROUPS = 10, 42
 DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS = 90, 91
@@ -266,3 +267,33 @@ def test_a_share_group_is_administered_over_partitions_of_all_workers(workers):
         (deleted,) = raw.call(DELETE_GROUPS, 2, groups_names=("g",)).results
         assert int(deleted.error_code) == 0
         assert stands() == {}
+
+
+def test_a_streams_group_goes_on_when_its_coordinator_is_killed(workers):
+    create_topic(workers.kafka, "lines", 4)
+    host, _, port = workers.kafka.split(",")[0].rpartition(":")
+
+    def coordinator():
+        try:
+            with Raw((host, int(port))) as raw:
+                which = {"key_type": 0, "coordinator_keys": ("app",)}
+                found = raw.call(FIND_COORDINATOR, 4, **which).coordinators[0]
+        except OSError:  # that is the worker that was killed
+            return None
+        return found if not int(found.error_code) else None
+
+    def find(thread: Thread) -> bool:
+        """Send a heartbeat to the worker that coordinates the group; whether that is well."""
+        found = wait_until(coordinator)
+        thread.address = found.host, found.port
+        try:
+            return error_codes(thread.beat()) == [0]
+        except OSError:
+            return False
+
+    thread = Thread((host, int(port)), "app", counting("lines", "app"))
+    wait_until(lambda: find(thread) and thread.has_all())
+    before = thread.epoch, set(thread.tasks)
+    kill_worker(workers, wait_until(coordinator).node_id)
+    wait_until(lambda: find(thread))
+    assert (thread.epoch, thread.tasks) == before

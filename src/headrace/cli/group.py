@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.completion import complete_groups
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_group
-from headrace.cli.group_listing import SHARE, list_groups
+from headrace.cli.group_listing import SHARE, STREAMS, list_groups
 from headrace.cli.group_reset import AS_JSON, reset
 from headrace.cli.lag import (
     PartitionLag,
@@ -25,6 +25,7 @@ from headrace.cli.lag import (
 )
 from headrace.cli.output import Cell, print_json, print_table
 from headrace.cli.share_offsets import share_group
+from headrace.cli.streams_groups import read_by, streams_group
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
@@ -84,6 +85,8 @@ def describe(session: Session, /, names: tuple[str, ...], as_json: bool) -> None
     for name in names:
         if types.get(name) == SHARE:
             document, lags = _describe_share_group(session, name)
+        elif types.get(name) == STREAMS:
+            document, lags = _describe_streams_group(session, name)
         else:
             document, lags = _describe_consumer_group(session, name)
         documents.append(document | _total(lags) | {"partitions": [p.document() for p in lags]})
@@ -134,6 +137,33 @@ def _describe_share_group(session: Session, name: str) -> tuple[dict[str, Any], 
         "coordinator": None,
         "members": members,
     }, share_group_lag(session, name)
+
+
+def _describe_streams_group(
+    session: Session, name: str
+) -> tuple[dict[str, Any], list[PartitionLag]]:
+    described = streams_group(session, name)
+    held = read_by(session, described)
+    owners = {p: one.client_id for one in described.members for p in held[one.member_id]}
+    members = [
+        {
+            "member_id": member.member_id,
+            "client_id": member.client_id,
+            "host": member.client_host,
+            "instance_id": member.instance_id,
+            "partitions": [
+                {"topic": p.topic, "partition": p.number} for p in held[member.member_id]
+            ],
+        }
+        for member in described.members
+    ]
+    return {
+        "group": name,
+        "state": described.group_state,
+        "protocol": None,
+        "coordinator": None,
+        "members": members,
+    }, group_lag(session, name, owners)
 
 
 def _total(lags: list[PartitionLag]) -> dict[str, Any]:

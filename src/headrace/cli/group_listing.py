@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 LIST_GROUPS: Final = 16, 5  # do not change: protocol. (key, version)
 SHARE: Final = "share"
+STREAMS: Final = "streams"
 
 
 class GroupListed(NamedTuple):

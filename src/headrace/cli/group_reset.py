@@ -13,7 +13,7 @@ import click
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
-from headrace.cli.group_listing import SHARE, type_of
+from headrace.cli.group_listing import SHARE, STREAMS, type_of
 from headrace.cli.lag import describe_groups, first_unread, progress, state_of
 from headrace.cli.output import print_json, print_table
 from headrace.cli.positions import (
@@ -26,6 +26,7 @@ from headrace.cli.positions import (
     resolve,
 )
 from headrace.cli.share_offsets import move_share_group
+from headrace.cli.streams_groups import streams_group
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
@@ -137,11 +138,15 @@ def move_group(
 
 def refuse_active(session: Session, name: str) -> None:
     """Raises CommandFailed where the group has members."""
-    description = describe_groups(session, [name])[name]
-    state = state_of(description)
+    if type_of(session, name) == STREAMS:
+        described = streams_group(session, name)
+        state, count = described.group_state, len(described.members)
+    else:
+        description = describe_groups(session, [name])[name]
+        state, count = state_of(description), len(description.members)
     if state not in _QUIET_STATES:
         raise CommandFailed(
-            f"group {name!r} is active ({state}, {len(description.members)} members): its "
+            f"group {name!r} is active ({state}, {count} members): its "
             "consumers would overwrite the change, so nothing was changed",
             f"Stop them, see that it is Empty (headrace group describe {name}), and try again",
             CONFLICT,

@@ -7,7 +7,7 @@ import os
 from streams_world import StreamsHistory
 
 HISTORIES = int(os.environ.get("HEADRACE_GROUP_HISTORIES", "300"))
-STEPS = 80
+STEPS = 120
 
 
 def test_no_task_is_active_on_two_members_and_all_are_assigned_in_the_end():

@@ -84,6 +84,50 @@ def test_nothing_is_revoked_from_a_member_that_has_not_confirmed_its_tasks(rig):
     assert asked.tasks == active(s0=(0, 1))
 
 
+def test_a_list_from_before_the_members_epoch_releases_nothing(rig):
+    first = rig.join("m1")
+    second = rig.join("m2")
+    rig.beat("m2", -1)
+    rig.beat("m1", first.member_epoch)
+    at = rig.streams().current["m1"]
+    rig.beat("m1", at.epoch, owned=active(s0=(0, 1, 2, 3)))
+    third = rig.join("m3")
+    rig.beat("m1", at.epoch)
+    assert at.previous_epoch == first.member_epoch < second.member_epoch
+    rig.beat("m1", at.previous_epoch, owned=active(s0=(0, 1)))
+    assert rig.beat("m3", third.member_epoch).tasks is None, "the first member still has them"
+
+
+def test_a_member_that_comes_back_in_another_process_shares_no_task_with_its_threads(rig):
+    rig.topics.set("c", 4)
+    rig.surroundings = {"standby_count": 1}
+    one = rig.join("m1", WITH_STATE, instance_id="i", process_id="p1")
+    two = rig.join("m2", WITH_STATE, process_id="p2")
+    for _ in range(2):
+        reply = rig.beat("m1", one.member_epoch, instance_id="i", owned=held(rig, "m1"))
+        one = one if reply.error else reply
+        reply = rig.beat("m2", two.member_epoch, owned=held(rig, "m2"))
+        two = two if reply.error else reply
+    rig.beat("m1", -2, instance_id="i")
+    back = rig.join("m3", WITH_STATE, instance_id="i", process_id="p2")
+    near = held(rig, "m2")
+    for role in back.tasks.roles():
+        for one_id, numbers in role.items():
+            for other in near.roles():
+                assert not {*numbers} & {*other.get(one_id, ())}
+
+
+def held(rig: StreamsRig, member_id: str) -> Tasks:
+    """What the group says that a member has."""
+    return rig.streams().current[member_id].assigned.plain()
+
+
+def test_a_member_does_not_change_its_process(rig):
+    first = rig.join("m1")
+    reply = rig.beat("m1", first.member_epoch, process_id="another")
+    assert isinstance(reply.error, RequestInvalid)
+
+
 def test_the_first_members_gather_before_tasks_are_assigned(rig):
     rig.surroundings = {"initial_delay_ms": 500}
     first, second = rig.join("m1"), rig.join("m2")

@@ -211,6 +211,8 @@ def _stay(
         _enter(draft, command, config)
     else:
         stored = _find(streams, command).stored
+        if command.process_id not in (None, stored.process_id):
+            raise RequestInvalid("a member that is in the group cannot change its process")
         _put_if_changed(draft, stored, _updated(stored, command))
     draft.configure(command.standby_count)
     if command.owned is not None:

@@ -48,13 +48,14 @@ def reconcile(
     `is_free(role, subtopology, partition)` says whether no other member is in the way.
     `has_nothing`: the member begins anew, and has no task.
     """
-    if current.state == UNREVOKED:
-        if not has_nothing and (reported is None or overlaps(reported, current.revoking)):
+    if not has_nothing:
+        if current.state == UNREVOKED:
+            if reported is None or overlaps(reported, current.revoking):
+                return current
+        elif current.state == STABLE and current.epoch == target_epoch:
             return current
-    elif current.state == STABLE and current.epoch == target_epoch:
-        return current
-    kept, revoking = _split(current.assigned, target)
-    if not revoking.is_empty() and not has_nothing:
+    kept, revoking = _split(NOTHING_HELD if has_nothing else current.assigned, target)
+    if not revoking.is_empty():
         if reported is not None and not contains(reported, current.assigned):
             return current  # it must confirm first
         return current._replace(state=UNREVOKED, assigned=kept, revoking=revoking)
