@@ -24,7 +24,7 @@ AT_ONCE = 500
 
 @click.group()
 def delayed() -> None:
-    """Delayed records: list, cancel.
+    """Delayed records: list, cancel, see what could not be delivered.
 
     \b
     Examples:
@@ -73,6 +73,31 @@ def list_(
         for one in found
     ]
     print_table(["partition", "due", "message id", "key", "bytes", "receipt"], rows)
+
+
+@delayed.command()
+@TOPIC
+@HTTP
+@AS_JSON
+@click.pass_obj
+def refused(session: Session, /, topic: str, http: str, as_json: bool) -> None:
+    """List records that were due and could not be read, and why.
+
+    The newest 100 of each partition, since its broker serves it; their offsets are those of the
+    timer log, as in the broker's log.
+    """
+    path = path_of("topics", topic, "delayed", "refused")
+    answers = [*ask_each(http, session.timeout_s, "GET", path)]
+    require_all(answers, "records that were refused there are not listed")
+    found = [one for answer in answers for one in answer["refused"]]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        [one["partition"], one["offset"], iso_time(one["refused_ms"]), one["reason"]]
+        for one in found
+    ]
+    print_table(["partition", "offset", "refused", "reason"], rows)
 
 
 @delayed.command()

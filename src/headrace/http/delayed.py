@@ -82,6 +82,10 @@ class DelayedOperations:
                       self._list, paged),
             Operation("POST", f"{topic}/delayed/cancel", "cancelDelayed",
                       "Never deliver records that are due later.", self._cancel, named, cancel),
+            Operation("GET", f"{topic}/delayed/refused", "listRefusedDelayed",
+                      "Records that were due and could not be read, and why: the newest 100 of each"
+                      " partition since its broker serves it.",
+                      self._list_refused, {"topic": TOPIC}),
             Operation("GET", f"{topic}/half", "listHalfMessages",
                       "Half messages that are pending, or what became of them.",
                       self._halves, {**paged, "state": states}),
@@ -136,6 +140,16 @@ class DelayedOperations:
         if is_more:
             answer["next_page_token"] = token
         return answer
+
+    async def _list_refused(self, call: Call) -> Json:
+        topic = self._node.topics.get(call.path["topic"])
+        return self._answer(topic) | {
+            "refused": [
+                {"partition": number, **one._asdict()}
+                for number in self._numbers(call, topic)
+                for one in await self._node.timers.list_refused(topic, number)
+            ]
+        }
 
     async def _cancel(self, call: Call) -> Json:
         topic = self._node.topics.get(call.path["topic"])

@@ -100,6 +100,9 @@ def test_a_record_that_cannot_be_read_is_refused_and_those_after_it_are_delivere
             assert await asyncio.wait_for(done, 30) == 3
             assert await delivered(node) == [b"a", b"c"]
             assert node.timers.figures.refused_total == 1
+            (refused,) = await node.timers.list_refused(hosted.topic, hosted.number)
+            assert refused.offset == second
+            assert refused.reason
             assert node.timers.figures.delivered_total == 2
             assert hosted.data.producers.last_sequence(hosted.state.producer_id) == 2
 

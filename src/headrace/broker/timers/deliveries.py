@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.timers.timer_bodies import StoredTimer
 from headrace.errors import (
@@ -52,11 +52,20 @@ RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 2.0
 REFUSED_AFTER: Final = 30
 """Attempts to read a record, about a minute: the storage may yet recover."""
+REFUSED_LISTED_MAX: Final = 100
 LATE_MS: Final = 1_000
 """A record that is later than this gets the time of its delivery, from which retention counts."""
 PRODUCER_EPOCH: Final = 0
 _HALF: Final = HALF.encode()
 _DELAY: Final = DELAY.encode()
+
+
+class RefusedRecord(NamedTuple):
+    """A record that was due and could not be read. `offset`: in the timer log."""
+
+    offset: int
+    refused_ms: int
+    reason: str
 
 
 class DeliveryFigures:
@@ -92,8 +101,10 @@ class Deliveries:
         self._is_closed = False
         self._unread_rounds = 0
         """Attempts in a row that failed because a record could not be read."""
-        self._refused: set[int] = set()
-        """Offsets of the records of this round that take part as placeholders."""
+        self._refused: dict[int, str] = {}
+        """Offsets of the records of this round that take part as placeholders, and why."""
+        self.refused: deque[RefusedRecord] = deque(maxlen=REFUSED_LISTED_MAX)
+        """The newest ones of this tenure."""
         self._expected: int | None = None
         """The last sequence in the log, as long as no append of this round has failed."""
 
@@ -143,8 +154,10 @@ class Deliveries:
             self._is_running = False
 
     def _count(self, effect: Deliver) -> None:
-        refused = self._refused.intersection(effect.offsets)
-        self._refused -= refused
+        refused = self._refused.keys() & effect.offsets
+        now_ms = self._clock.now_ms()
+        for offset in sorted(refused):
+            self.refused.append(RefusedRecord(offset, now_ms, self._refused.pop(offset)))
         self._figures.refused_total += len(refused)
         self._figures.delivered_total += len(effect.offsets) - len(refused)
 
@@ -185,7 +198,8 @@ class Deliveries:
             if self._unread_rounds < REFUSED_AFTER:
                 raise
         else:
-            self._refused.difference_update(offsets)
+            for offset in self._refused.keys() & offsets:
+                del self._refused[offset]
             return [found[offset] for offset in offsets]
         return [await self._read_or_refuse(offset) for offset in offsets]
 
@@ -193,7 +207,7 @@ class Deliveries:
         try:
             return (await self._bodies.get([offset]))[offset]
         except (DataCorrupt, Rejected) as error:
-            self._refused.add(offset)
+            self._refused[offset] = str(error)
             log.error(  # noqa: TRY400 - the reason is in the message
                 "%s: the delayed record at offset %d of its timer log is not delivered, because it"
                 " cannot be read: %s; those after it are delivered; send it again if it is needed",

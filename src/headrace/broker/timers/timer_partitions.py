@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.timers import listing
-from headrace.broker.timers.deliveries import DeliveryFigures
+from headrace.broker.timers.deliveries import DeliveryFigures, RefusedRecord
 from headrace.broker.timers.hosted_timers import HostedTimers, translated
 from headrace.broker.timers.listing import LISTED_BYTES_MAX, SHOWN_AT_ONCE, Delayed, tag_of
 from headrace.broker.timers.timer_bodies import StoredTimer
@@ -299,6 +299,12 @@ class TimerPartitions:
             return []
         entries = list(islice(state.schedule.after(after), count_max))
         return await listing.shown(hosted, entries)
+
+    async def list_refused(self, topic: Topic, number: int) -> list[RefusedRecord]:
+        """The newest records that were due and could not be read, since this broker has the
+        partition."""
+        hosted = await self._hosted_or_none(topic, number)
+        return [] if hosted is None else list(hosted.deliveries.refused)
 
     async def cancel(self, topic: Topic, number: int, due_ms: int, timer_number: int) -> bool:
         """Do not deliver the record with this due time and number; False if it does not wait."""
