@@ -130,7 +130,7 @@ class _TopicWorker:
             elif draw < 0.40:
                 await self._trim(topic)
             elif draw < 0.46:
-                await self._choose(topic).upkeep.roll_now()
+                await self._choose(topic).roll_now()
             else:
                 await self._append(topic)
         if self._last is not None:
@@ -185,7 +185,7 @@ class _TopicWorker:
         offset = self._rng.randint(partition.log_start_offset, partition.high_watermark)
         where = (topic.id.hex, topic.partitions.index(partition), offset)
         self._note("trimming", *where)
-        await partition.upkeep.trim(offset)
+        await partition.trim(offset)
         self._note("trimmed", *where)
 
     async def _append(self, topic: Any) -> None:

@@ -185,7 +185,7 @@ async def build(
         assert reply.results[0].error is None, reply
         built.committed = number
     # Whether a roll came by size depends on timing, and every attack needs a sealed ledger.
-    await partitions[0].upkeep.roll_now()
+    await partitions[0].roll_now()
     internal = node.topics.get("__consumer_offsets").require_log(0)
     data = bytes(await internal.reader.read(0, 1 << 30))
     sequence = store._commit.written_sequence

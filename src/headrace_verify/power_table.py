@@ -168,7 +168,7 @@ class _Writer:
             elif draw < 0.75:
                 await self._end(self._rng.choice(self._producers), is_commit=draw < 0.7)
             elif draw < 0.85:
-                await self._log.upkeep.roll_now()
+                await self._log.roll_now()
             else:
                 await self._node.compactor.round()
         if self._last is not None:

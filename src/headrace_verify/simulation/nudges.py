@@ -98,7 +98,7 @@ def _log(node: Node, draw: int) -> PartitionLog | None:
 
 async def _nudge_log(node: Node, log: PartitionLog, point: str) -> None:
     if point == "ledger rolled":
-        await log.upkeep.roll_now()
+        await log.roll_now()
     elif point == "retention early":
         await node._enforce_retention(log)
     elif point == "index given back":

@@ -133,12 +133,12 @@ async def _fill(found: Opened) -> _Writer:
         await writer.append("orders", 0, batch_of("orders", number))
         await writer.append("trimmed", 0, batch_of("trimmed", number))
     await writer.idempotent("orders", 1, await node.producer_ids.take(), 0)
-    await topics.get("orders").require_log(1).upkeep.roll_now()
+    await topics.get("orders").require_log(1).roll_now()
     await writer.idempotent("again", 0, await node.producer_ids.take(), 3)
     await topics.create("indexed", 1, 1, {})
     for number in range(30):  # an index has an entry each 4 KiB; and the log is checkpointed once
         await writer.append("indexed", 0, batch_of("indexed", number, padding=3_000))
-    await topics.get("indexed").require_log(0).upkeep.roll_now()
+    await topics.get("indexed").require_log(0).roll_now()
     for codec, name in enumerate(CODEC_NAMES):
         for number in range(3):
             await writer.append(f"codec.{name}", 0, batch_of(name, number, codec=codec))
@@ -146,7 +146,7 @@ async def _fill(found: Opened) -> _Writer:
     for number in range(3):
         await append(node, "kept_in-zstd", 0, batch_of("kept", number))
         await append(node, "stamped", 0, batch_of("stamped", number))
-    await topics.get("trimmed").require_log(0).upkeep.trim(8)
+    await topics.get("trimmed").require_log(0).trim(8)
     await topics.change_configs(topics.get("empty"), lambda _: {"retention.bytes": "123456"})
     await topics.add_partitions(topics.get("empty"), 4)
     await found.metadata.put(
@@ -200,7 +200,7 @@ async def _fill_tiers(found: Opened) -> _Writer:
         for number in range(12):
             await writer.append(name, 0, batch_of(name, number))
             if number % 4 == 3:
-                await node.topics.get(name).require_log(0).upkeep.roll_now()
+                await node.topics.get(name).require_log(0).roll_now()
     for _ in range(3):
         await node.tiering.round()
     await writer.append("moved", 0, batch_of("moved", 12))

@@ -284,8 +284,8 @@ async def _live(node: Node) -> None:
     await topics.add_partitions(topics.get("empty"), 6)
     for number in range(3):
         await append(node, "orders", 0, batch_of("unknown", number))
-    await topics.get("orders").require_log(0).upkeep.roll_now()
-    await topics.get("orders").require_log(1).upkeep.trim(2)
+    await topics.get("orders").require_log(0).roll_now()
+    await topics.get("orders").require_log(1).trim(2)
     await node.producer_ids.take()
     # A record of the coordinator whose version nobody knows here.
     newer = encode_batch([Record(0, 1_000, b"\x00\x63of a newer version", b"\x00\x63anything")])

@@ -139,19 +139,9 @@ class InternalPartition:
 
     async def replay(self) -> AsyncIterator[Replayed]:
         """See ShardLog."""
-        await self.wait_settled()
+        await self._partition.wait_settled()
         async for replayed in self.replay_from(self._partition.log_start_offset):
             yield replayed
-
-    async def wait_settled(self) -> None:
-        """Wait until it is known what the partition holds. Raises why that cannot be."""
-        partition = self._partition
-        await partition.wait_loaded()
-        if partition.upkeep.to_resume is not None and partition.ready is not None:
-            # An append is in doubt. If it turns out to be stored, the next reader of this
-            # log finds it: it belongs to the state here as well.
-            partition.upkeep.require_active()
-            await partition.ready.wait()
 
     async def replay_from(self, start: int) -> AsyncIterator[Replayed]:
         """What the partition holds from `start` on."""
@@ -181,8 +171,8 @@ class InternalPartition:
         try:
             # The ledger of the snapshot stays, those before it go; without a roll here and there
             # the first ledger would keep everything.
-            await self._partition.upkeep.roll_now()
-            await self._partition.upkeep.trim(needed_from)
+            await self._partition.roll_now()
+            await self._partition.trim(needed_from)
         except (StorageUnavailable, OffsetOutOfRange) as error:
             log.warning("%s: its old records stay for now: %s", self._partition.name, error)
 

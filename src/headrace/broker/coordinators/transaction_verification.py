@@ -137,7 +137,7 @@ async def _ready(partition: PartitionLog) -> None:
         partition.check_failure()
         if partition.ready is None and partition.active is not None:
             return
-        partition.upkeep.require_active()
+        partition.prepare()
         if partition.ready is not None:
             await partition.ready.wait()
 

@@ -211,7 +211,7 @@ class Compactor:
         )
         try:
             if self._is_active_overdue(partition, now_ms):
-                await partition.upkeep.roll_now()
+                await partition.roll_now()
             done = await cleaner.run()
         except HeadraceError as error:
             self.failures += 1

@@ -401,7 +401,7 @@ class SharedOwnership:
         try:
             if is_in_use:
                 await served.wait_loaded()
-                served.upkeep.require_active()
+                served.prepare()
             else:
                 async with self._loads:
                     await served.wait_loaded()

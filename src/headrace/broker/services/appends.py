@@ -385,8 +385,7 @@ class Appends:
         assert admitted is not None, "a batch is opened before it is stored"
         if (admitted.delayed is not None and not write.delays_done) or admitted.named:
             if partition.ready is not None or partition.active is None:
-                partition.check_failure()
-                partition.upkeep.require_active()
+                partition.prepare()
                 self._wait_ready(write)
                 return False
             if admitted.delayed is not None and not self._store_delayed(write, admitted):

@@ -51,7 +51,7 @@ class TimerLog:
 
     async def replay(self) -> AsyncIterator[Replayed]:
         """See ShardLog."""
-        await self._inner.wait_settled()
+        await self._companion.wait_settled()
         start = max(await self._checkpoint(), self._companion.log_start_offset)
         yield [(None, start.to_bytes(8))]
         async for replayed in self._inner.replay_from(start):

@@ -92,7 +92,7 @@ async def free_space(hosted: HostedTimers) -> None:
             await asyncio.sleep(0)
         outstanding = [at for offsets in state.outstanding.values() for at in offsets]
         start = min(offset, limit, *outstanding)
-        await companion.upkeep.trim(max(start, companion.log_start_offset))
+        await companion.trim(max(start, companion.log_start_offset))
         if start < offset:
             return  # later: these are on their way to the partition's log
 

@@ -137,7 +137,7 @@ async def delete_records(node: Node, request: Any, _context: Context) -> Answer:
                     raise PolicyViolation(f"{topic.name} is internal")
                 partition = await _partition(node, topic.name, item.partition_index)
                 offset = partition.high_watermark if item.offset == -1 else item.offset
-                await partition.upkeep.trim(offset)
+                await partition.trim(offset)
                 low_watermark = partition.log_start_offset
             except HeadraceError as refused:
                 error = refused
