@@ -366,5 +366,9 @@ class ShareSessionEpochInvalid(Retriable):
     """The share session's epoch does not follow the last one: open a new session."""
 
 
+class QuotaExceeded(Retriable):
+    """A quota is used up for now; nothing was changed (KIP-599). `throttle_ms`: when to retry."""
+
+
 class ShareSessionLimitReached(Retriable):
     """The broker keeps as many share sessions as it may: try again later."""

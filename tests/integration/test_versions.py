@@ -146,6 +146,16 @@ def minimal(api: int, version: int, topic_id: UUID, fresh: str) -> dict:
             "group_id": fresh + "-group",
             "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0}]}],
         },
+        48: {"components": [], "strict": False},
+        49: {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "client-id", "entity_name": fresh}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
+                }
+            ],
+            "validate_only": True,
+        },
         60: {"endpoint_type": 1},
         61: {"topics": [{"name": TOPIC, "partition_indexes": (0,)}]},
         65: {"transactional_ids": (fresh,)},

@@ -36,6 +36,7 @@ from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.services.appends import Appends
 from headrace.broker.services.broker_settings import BrokerSettings
+from headrace.broker.services.client_quotas import ClientQuotas
 from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
@@ -58,6 +59,7 @@ from headrace.log.retention import enforce
 from headrace.metadata.config_facts import BROKER_CONFIGS
 from headrace.metadata.endpoints import HTTP, Endpoint, address_of, listeners_text
 from headrace.metadata.facts import GROUPS, TOPICS, BrokerFact, copy_cluster_id, ensure_cluster_id
+from headrace.metadata.quota_facts import QUOTAS
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerStore, ReplicatesLedgers, ReportsSpace
@@ -104,6 +106,7 @@ class Node:
         # A copy: what is changed while it runs is changed there.
         self.config = config = replace(config, topic_defaults=dict(config.topic_defaults))
         self.settings = BrokerSettings(config, metadata, given or {})
+        self.quotas = ClientQuotas(metadata, clock)
         self.store = store
         self.metadata = metadata
         self.clock = clock
@@ -221,6 +224,7 @@ class Node:
         for prefix, apply in (
             (BROKER_CONFIGS, self.settings.apply),
             (GROUPS, self.group_configs.apply),
+            (QUOTAS, self.quotas.apply),
         ):
             await MetadataCache(self.metadata, prefix, apply, lambda: None, self.tasks).start()
         if self._is_standalone:

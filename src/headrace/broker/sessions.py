@@ -73,7 +73,14 @@ class Anonymous:
 class Quotas(Protocol):
     """Decides how long a client is throttled."""
 
+    is_active: bool
+    """Whether any client may be throttled: else nothing is charged."""
+
     def charge(self, session: Session, api_key: int, size_bytes: int) -> int:
         """Charge a request; for how many milliseconds its connection is muted after the answer,
         which says so."""
+        ...
+
+    def spent(self, session: Session, api_key: int, time_ns: int) -> int:
+        """Charge the time that a request took on the broker's loop; as `charge`."""
         ...

@@ -130,6 +130,7 @@ class Metrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """See Collector."""
         yield from self._requests()
+        yield from self._quotas()
         yield from self._storage()
         yield from self._logs()
         yield from self._groups()
@@ -146,6 +147,20 @@ class Metrics(Collector):
         yield _gauge(
             "headrace_process_max_resident_bytes", "Most memory so far.", memory.peak_bytes
         )
+
+    def _quotas(self) -> Iterable[Metric]:
+        throttled = self._node.quotas.throttled
+        counts = CounterMetricFamily(
+            "headrace_throttled_requests", "Throttled requests and connections.", labels=["quota"]
+        )
+        times = CounterMetricFamily(
+            "headrace_throttle_time_seconds", "Throttle time of answers.", labels=["quota"]
+        )
+        for key, figures in throttled.items():
+            counts.add_metric([key], figures.count)
+            times.add_metric([key], figures.time_ms / 1_000)
+        yield counts
+        yield times
 
     def _requests(self) -> Iterable[Metric]:
         kafka = self._kafka

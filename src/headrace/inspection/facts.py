@@ -43,6 +43,7 @@ from headrace.metadata.facts import (
 )
 from headrace.metadata.group_facts import GroupFact
 from headrace.metadata.load_facts import LOADS, MOVES, LoadFact, MovesFact
+from headrace.metadata.quota_facts import QUOTAS, QuotaFact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,6 +63,7 @@ _DECODERS: Final[tuple[tuple[str, Callable[[bytes], Any]], ...]] = (
     (CLUSTER_ID, ClusterFact.decode),
     (LOADS, LoadFact.decode),
     (MOVES, MovesFact.decode),
+    (QUOTAS, QuotaFact.decode),
 )
 _STEP = f"restore {METADATA} from a backup"
 _LOST = "the partition is not served: its records would be lost and their offsets given again"

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from headrace.broker.sessions import Admission, Anonymous, Quotas
 from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
+    ALTER_CLIENT_QUOTAS,
     ALTER_CONFIGS,
     API_VERSIONS,
     APIS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_TOPICS,
+    DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CONFIGS,
     FETCH,
     INCREMENTAL_ALTER_CONFIGS,
@@ -34,6 +36,7 @@ from headrace.kafka.apis import (
 from headrace.kafka.connection import ANY_TERM, Connection, Gate, Reply
 from headrace.kafka.error_codes import UNSUPPORTED_VERSION
 from headrace.kafka.handlers import (
+    client_quotas,
     configs,
     consumer_groups,
     group_offsets,
@@ -60,11 +63,15 @@ from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
 from headrace.kafka.wire.schema import read_request, write_response
 from headrace.metadata.endpoints import KAFKA, PLAINTEXT, Endpoint
+from headrace.runtime.metered import Metered
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Coroutine
+
     from headrace.broker.node import Node
     from headrace.kafka.handlers.context import Handler
+    from headrace.kafka.wire.schema import Answer
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +93,8 @@ _NOT_OF_OWNERS: Final = frozenset(
         DELETE_TOPICS,
         CREATE_PARTITIONS,
         DESCRIBE_CONFIGS,
+        DESCRIBE_CLIENT_QUOTAS,
+        ALTER_CLIENT_QUOTAS,
         ALTER_CONFIGS,
         INCREMENTAL_ALTER_CONFIGS,
     }
@@ -97,6 +106,7 @@ _HANDLERS: dict[int, Handler] = {
     **metadata.HANDLERS,
     **topics.HANDLERS,
     **configs.HANDLERS,
+    **client_quotas.HANDLERS,
     **log_dirs.HANDLERS,
     **offsets.HANDLERS,
     **producers.HANDLERS,
@@ -121,10 +131,13 @@ class KafkaFace:
     def __init__(
         self, node: Node, admission: Admission | None = None, quotas: Quotas | None = None
     ) -> None:
-        """Every client is admitted and none is throttled, unless these decide otherwise."""
+        """Every client is admitted, and throttled by the node's quotas, unless these decide
+        otherwise."""
         self._node = node
         self._admission: Admission = Anonymous() if admission is None else admission
-        self._quotas = quotas
+        self._quotas: Quotas = node.quotas if quotas is None else quotas
+        self._is_metering = False
+        node.quotas.on_change(self._forget_throttles)
         self._now_ns = node.clock.now_ns
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
@@ -202,6 +215,17 @@ class KafkaFace:
         session = self._admission.open(connection.listener, connection.peer)
         connection.session = session
         connection.must_be_admitted = not session.is_authenticated
+        quotas = self._node.quotas
+        if quotas.has_connection_quota:
+            throttle_ms = quotas.connected(connection.peer)
+            if throttle_ms:
+                # Once the transport reads, but before it has read anything.
+                self._loop.call_soon(connection.mute, throttle_ms)
+
+    def _forget_throttles(self) -> None:
+        """Quotas have changed: while there are none, no request looks at them."""
+        for connection in self.connections:
+            connection.throttle_ms = 0
 
     def closed(self, connection: Connection) -> None:
         """See connection.Dispatcher."""
@@ -211,15 +235,15 @@ class KafkaFace:
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
         """See connection.Dispatcher."""
+        if self._quotas.is_active and not self._is_metering:
+            self._dispatch_metered(connection, frame)
+            return
         now_ns = connection.last_request_ns = self._now_ns()
         gate = self.gate
         term = ANY_TERM if gate is None else gate.term_at(now_ns)
         api_key, version, correlation_id, client_size = _HEADER.unpack_from(frame)
         if connection.must_be_admitted:
             self._admit(connection, api_key)
-        if self._quotas is not None:
-            size = len(frame)
-            connection.throttle_ms = self._quotas.charge(connection.session, api_key, size)
         if api_key == PRODUCE and _PRODUCE_MIN <= version <= _PRODUCE_MAX:
             # The way of most requests: 0.4 us less than the general one below.
             at = 10 + client_size
@@ -280,14 +304,44 @@ class KafkaFace:
         body = write_response(API_VERSIONS, 0, answer)
         connection.expect().send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body])
 
+    def _dispatch_metered(self, connection: Connection, frame: memoryview) -> None:
+        """Take a request while there are quotas. What its handling costs in this turn throttles
+        the client's next one."""
+        begun_ns = self._now_ns()
+        api_key, _version, _correlation_id, client_size = _HEADER.unpack_from(frame)
+        session = connection.session
+        if 0 <= client_size <= CLIENT_ID_SIZE_MAX:
+            session.client_id = bytes(frame[10 : 10 + client_size]).decode(errors="replace")
+        connection.throttle_ms = self._quotas.charge(session, api_key, len(frame))
+        self._is_metering = True
+        try:
+            self.dispatch(connection, frame)
+        finally:
+            self._is_metering = False
+        if api_key in {PRODUCE, FETCH}:
+            self._quotas.spent(session, api_key, self._now_ns() - begun_ns)
+
+    async def _metered(self, handling: Awaitable[Answer], reply: Reply, context: Context) -> Answer:
+        """The answer of a handler, with the throttle time of all quotas."""
+        metered = Metered(cast("Coroutine[Any, Any, Answer]", handling), self._now_ns)
+        answer: Any = await metered
+        reply.throttle_ms = max(
+            reply.throttle_ms,
+            answer.get("throttle_time_ms", 0),
+            self._quotas.spent(context.session, context.api_key, metered.spent_ns),
+        )
+        return {**answer, "throttle_time_ms": reply.throttle_ms} if reply.throttle_ms else answer
+
     async def _answer(
         self, reply: Reply, request: Any, context: Context, correlation_id: int
     ) -> None:
         api = APIS[context.api_key]
         try:
-            answer = await _HANDLERS[context.api_key](self._node, request, context)
-            if reply.throttle_ms:
-                answer = {**answer, "throttle_time_ms": reply.throttle_ms}
+            handling = _HANDLERS[context.api_key](self._node, request, context)
+            if self._quotas.is_active:
+                answer = await self._metered(handling, reply, context)
+            else:
+                answer = await handling
             body = write_response(context.api_key, context.version, answer)
         except HeadraceError as error:
             log.warning("%s from %s cannot be answered: %s", api.name, reply.connection.peer, error)

@@ -69,6 +69,7 @@ GROUP_SUBSCRIBED_TO_TOPIC = 86
 INVALID_RECORD = 87
 UNSTABLE_OFFSET_COMMIT = 88
 PRODUCER_FENCED = 90
+THROTTLING_QUOTA_EXCEEDED = 89
 UNKNOWN_TOPIC_ID = 100
 TRANSACTIONAL_ID_NOT_FOUND = 105
 TRANSACTION_ABORTABLE = 120
@@ -141,6 +142,7 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.LeaderEpochUnknown: UNKNOWN_LEADER_EPOCH,
     errors.BrokerUnreachable: NETWORK_EXCEPTION,
     errors.PolicyViolation: POLICY_VIOLATION,
+    errors.QuotaExceeded: THROTTLING_QUOTA_EXCEEDED,
     errors.CoordinatorLoading: COORDINATOR_LOAD_IN_PROGRESS,
     errors.CoordinatorUnavailable: COORDINATOR_NOT_AVAILABLE,
     errors.NotCoordinator: NOT_COORDINATOR,

@@ -164,6 +164,8 @@ def test_an_authenticated_session_is_not_asked_about_again():
 class Fixed:
     """Throttles the first request of an API."""
 
+    is_active = True
+
     def __init__(self, api_key: int, throttle_ms: int) -> None:
         self.api_key = api_key
         self.left_ms = throttle_ms
@@ -174,6 +176,10 @@ class Fixed:
             return 0
         throttle_ms, self.left_ms = self.left_ms, 0
         return throttle_ms
+
+    def spent(self, session: Session, api_key: int, time_ns: int) -> int:
+        assert time_ns >= 0
+        return 0
 
 
 def _requests() -> list[Any]:

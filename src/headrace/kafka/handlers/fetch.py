@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from headrace.broker.services.long_poll import LongPoll
+from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import (
     HeadraceError,
     LeaderEpochFenced,
@@ -25,7 +26,7 @@ from headrace.errors import (
 )
 from headrace.kafka.error_codes import code_of
 from headrace.kafka.handlers.cold_reads import WAIT_MS, WAIT_WITH_DATA_MS, ColdReads
-from headrace.kafka.handlers.fetch_sessions import FetchSession, FetchSessions
+from headrace.kafka.handlers.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions
 from headrace.kafka.handlers.leaders import leader_hint
 from headrace.kafka.wire.fetch import (
     FLEXIBLE,
@@ -110,6 +111,7 @@ class FetchHandler:
         self.loop = asyncio.get_running_loop()
         self._cold = ColdReads(tasks)
         self._warnings = SparseWarnings(log, node.clock)
+        self._quotas = node.quotas
         self._gate: Gate | None = node.ownership.guard
         self.sessions = FetchSessions(node.randomness, node.config.fetch_sessions_max)
         self.bytes_total = 0
@@ -131,18 +133,37 @@ class FetchHandler:
         fetch = _Fetch(self, reply, request, version)
         fetch.correlation_id = correlation_id
         fetch.bytes_max = bytes_max
+        if self._quotas.is_active:
+            self._limit(fetch)
         try:
+            if reply.throttle_ms and request.session_epoch == INITIAL_EPOCH:
+                # Without a session: what an answer leaves out of a full one counts as missing.
+                self._send(fetch, write_fetch(version, 0, 0, [], reply.throttle_ms))
+                return
             fetch.session, fetch.is_incremental = self.sessions.resolve(request)
         except HeadraceError as error:
             self._send(fetch, write_fetch(version, code_of(error), 0, [], reply.throttle_ms))
             return
         session = fetch.session
+        if reply.throttle_ms:
+            session_id = 0 if session is None else session.id
+            self._send(fetch, write_fetch(version, 0, session_id, [], reply.throttle_ms))
+            return
         if session is None:
             fetch.wanted = request.partitions
         else:
             fetch.wanted = [cached.wanted for cached in session.partitions.values()]
         fetch.partitions = [self._find(wanted, version) for wanted in fetch.wanted]
         self._look(fetch, is_first=True)
+
+    def _limit(self, fetch: _Fetch) -> None:
+        """Throttle a client that is in debt, and let others read no more than is left of theirs."""
+        session = fetch.reply.connection.session
+        wait_ms = self._quotas.take(session, CONSUMER, 0)
+        fetch.reply.throttle_ms = max(fetch.reply.throttle_ms, wait_ms)
+        burst = self._quotas.burst(session, CONSUMER)
+        if burst is not None:
+            fetch.bytes_max = min(fetch.bytes_max, burst)
 
     def _find(self, wanted: FetchPartition, version: int) -> PartitionLog | HeadraceError:
         try:
@@ -355,6 +376,10 @@ class FetchHandler:
             news = session.news(results)
             if fetch.is_incremental:
                 results = news
+        if self._quotas.is_active:
+            size = sum(len(result.records) for result in results)
+            client = fetch.reply.connection.session
+            fetch.reply.throttle_ms = self._quotas.take(client, CONSUMER, size)
         self._send(
             fetch, write_fetch(fetch.version, 0, session_id, results, fetch.reply.throttle_ms)
         )

@@ -7,10 +7,11 @@ rules are in `broker/services/topic_administration`.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.topic_administration import Assignment, NewTopic
-from headrace.errors import HeadraceError, RequestInvalid
+from headrace.coordination.quotas.entities import MUTATION
+from headrace.errors import HeadraceError, QuotaExceeded, RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.configs import described_topic_configs
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import TopicFact
+
+
+CREATE_STRICT_FROM: Final = 6
+DELETE_STRICT_FROM: Final = 5
+GROW_STRICT_FROM: Final = 3
+"""From these versions on clients retry what a quota refuses (KIP-599)."""
 
 
 def _new(topic: Any) -> NewTopic:
@@ -32,8 +39,34 @@ def _new(topic: Any) -> NewTopic:
     )
 
 
-async def create_topics(node: Node, request: Any, _context: Context) -> Answer:
+class _Mutations:
+    """The quota of partitions that one request creates or deletes (KIP-599)."""
+
+    def __init__(self, node: Node, context: Context, strict_from: int) -> None:
+        """`strict_from`: the version whose clients know that a topic can be refused for now."""
+        self._quotas = node.quotas
+        self._session = context.session
+        self._is_strict = context.version >= strict_from
+        self.throttle_ms = 0
+
+    def check(self) -> None:
+        """Raises QuotaExceeded."""
+        if self._is_strict and self._quotas.is_active:
+            self._quotas.check(self._session, MUTATION)
+
+    def charge(self, count: int) -> None:
+        """So many partitions were created or deleted."""
+        self.throttle_ms = self._quotas.take(self._session, MUTATION, count)
+
+    def refused(self, error: HeadraceError) -> None:
+        """A topic was not changed."""
+        if isinstance(error, QuotaExceeded):
+            self.throttle_ms = max(self.throttle_ms, error.fields["throttle_ms"])
+
+
+async def create_topics(node: Node, request: Any, context: Context) -> Answer:
     """CreateTopics."""
+    mutations = _Mutations(node, context, CREATE_STRICT_FROM)
     counts = Counter(topic.name for topic in request.topics)
     results: list[dict[str, Any]] = []
     for topic in request.topics:
@@ -42,11 +75,15 @@ async def create_topics(node: Node, request: Any, _context: Context) -> Answer:
         try:
             if counts[topic.name] > 1:
                 raise RequestInvalid(f"topic {topic.name[:249]!r} is named twice")
+            mutations.check()
             fact = await node.topic_administration.create(
                 _new(topic), is_dry_run=request.validate_only
             )
+            if not request.validate_only:
+                mutations.charge(fact.partition_count)
         except HeadraceError as refused:
             error = refused
+            mutations.refused(refused)
         results.append(
             {
                 "name": topic.name,
@@ -60,7 +97,7 @@ async def create_topics(node: Node, request: Any, _context: Context) -> Answer:
                 "configs": described_topic_configs(node, fact.configs) if fact else [],
             }
         )
-    return {"topics": results}
+    return {"throttle_time_ms": mutations.throttle_ms, "topics": results}
 
 
 async def delete_topics(node: Node, request: Any, context: Context) -> Answer:
@@ -69,6 +106,7 @@ async def delete_topics(node: Node, request: Any, context: Context) -> Answer:
         asked = [(item.name, item.topic_id) for item in request.topics]
     else:
         asked = [(name, None) for name in request.topic_names]
+    mutations = _Mutations(node, context, DELETE_STRICT_FROM)
     results: list[dict[str, Any]] = []
     for name, topic_id in asked:
         known = node.topics.by_id.get(topic_id) if name is None else node.topics.by_name.get(name)
@@ -77,15 +115,20 @@ async def delete_topics(node: Node, request: Any, context: Context) -> Answer:
             result = {"name": known.name, "topic_id": known.id}
         error: HeadraceError | None = None
         try:
+            mutations.check()
+            count = 0 if known is None else len(known.partitions)
             await node.topic_administration.delete(name, topic_id)
+            mutations.charge(count)
         except HeadraceError as refused:
             error = refused
+            mutations.refused(refused)
         results.append(result | {"error_code": code_of(error), "error_message": message_of(error)})
-    return {"responses": results}
+    return {"throttle_time_ms": mutations.throttle_ms, "responses": results}
 
 
-async def create_partitions(node: Node, request: Any, _context: Context) -> Answer:
+async def create_partitions(node: Node, request: Any, context: Context) -> Answer:
     """CreatePartitions."""
+    mutations = _Mutations(node, context, GROW_STRICT_FROM)
     results: list[dict[str, Any]] = []
     for item in request.topics:
         error: HeadraceError | None = None
@@ -94,11 +137,17 @@ async def create_partitions(node: Node, request: Any, _context: Context) -> Answ
                 (number, tuple(one.broker_ids or ()))
                 for number, one in enumerate(item.assignments or ())
             ]
+            mutations.check()
+            known = node.topics.by_name.get(item.name)
+            count = 0 if known is None else len(known.partitions)
             await node.topic_administration.add_partitions(
                 item.name, item.count, assignments, is_dry_run=request.validate_only
             )
+            if not request.validate_only:
+                mutations.charge(item.count - count)
         except HeadraceError as refused:
             error = refused
+            mutations.refused(refused)
         results.append(
             {
                 "name": item.name,
@@ -106,7 +155,7 @@ async def create_partitions(node: Node, request: Any, _context: Context) -> Answ
                 "error_message": message_of(error),
             }
         )
-    return {"results": results}
+    return {"throttle_time_ms": mutations.throttle_ms, "results": results}
 
 
 HANDLERS: dict[int, Handler] = {

@@ -1,0 +1,265 @@
+"""Client quotas of this broker: what is stored, what clients use, how long they are throttled.
+
+Invariants: a quota holds for each broker on its own, as in Kafka; the metadata store holds it once
+for all. Without any quota a request costs one look at `is_active`. The state of a client is a
+token bucket for each quota that counts for it; at most CLIENTS_MAX are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.coordination.quotas.entities import (
+    CLIENT_KEYS,
+    CONNECTION,
+    CONSUMER,
+    IP,
+    KEYS,
+    MUTATION,
+    PRODUCER,
+    REQUEST,
+    Entity,
+    Match,
+    Rates,
+    check_rate,
+    entity_of,
+    matches,
+    quota_of,
+)
+from headrace.coordination.quotas.token_bucket import NS_PER_S, TokenBucket
+from headrace.errors import MetadataUnavailable, QuotaExceeded, RequestInvalid, VersionConflict
+from headrace.metadata.quota_facts import QuotaFact, entity_of_key, quota_key
+from headrace.metadata.store import ABSENT, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace.broker.sessions import Session
+    from headrace.metadata.store import MetadataStore
+    from headrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+CLIENTS_MAX: Final = 10_000
+"""Clients with state of their own. The oldest begins anew: as much memory as ids are made up."""
+BURST_S: Final = {PRODUCER: 1, CONSUMER: 1, REQUEST: 1, MUTATION: 11, CONNECTION: 11}
+"""How many seconds' worth may pass at once. Kafka's window of mutations and connections is 11 s."""
+_ATTEMPTS_MAX: Final = 10
+_PERCENT: Final = 100
+_PRODUCE: Final = 0
+_EXEMPT: Final = frozenset({18, 27, 83, 86, 87})
+"""ApiVersions, and what brokers ask of each other."""
+
+
+@dataclass(slots=True)
+class Throttled:
+    """What quotas of one kind have held up."""
+
+    count: int = 0
+    time_ms: int = 0
+
+
+class ClientQuotas:
+    """See the module. Also `sessions.Quotas`."""
+
+    def __init__(self, metadata: MetadataStore, clock: Clock) -> None:
+        self._metadata = metadata
+        self._now_ns = clock.now_ns
+        self._changing = asyncio.Lock()
+        self._quotas: dict[Entity, Rates] = {}
+        self._versions: dict[str, int] = {}
+        self._clients: dict[tuple[str, str], dict[str, TokenBucket]] = {}
+        """Buckets by quota, of (user, client id)."""
+        self._buckets: dict[tuple[str, Entity], TokenBucket] = {}
+        self._addresses: dict[str, TokenBucket] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self.is_active = False
+        """Whether there is any quota."""
+        self.has_connection_quota = False
+        self.throttled: dict[str, Throttled] = {key: Throttled() for key in KEYS}
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each change of a quota."""
+        self._listeners.append(listener)
+
+    # --- what is stored ----------------------------------------------------------------------
+
+    def apply(self, key: str, entry: Entry | None) -> None:
+        """Take over what is stored under a key. Raises DataCorrupt, FormatUnsupported."""
+        entity = entity_of_key(key)
+        if entry is None:
+            self._quotas.pop(entity, None)
+            self._versions.pop(key, None)
+        elif self._versions.get(key) != entry.version:  # smaller where it was deleted meanwhile
+            self._quotas[entity] = QuotaFact.decode(entry.value).rates()
+            self._versions[key] = entry.version
+        else:
+            return
+        self._clients.clear()
+        self._addresses.clear()
+        self.is_active = any(set(rates) & set(CLIENT_KEYS) for rates in self._quotas.values())
+        self.has_connection_quota = any(CONNECTION in rates for rates in self._quotas.values())
+        if not self.is_active:
+            self._buckets.clear()
+        for listener in self._listeners:
+            listener()
+
+    def find(
+        self, components: Sequence[Match] = (), *, is_strict: bool = False
+    ) -> list[tuple[Entity, Rates]]:
+        """The quotas that a filter selects, sorted; all of them for an empty one that is not
+        strict. Raises RequestInvalid."""
+        types = [component.type for component in components]
+        if len(set(types)) < len(types):
+            raise RequestInvalid("a filter names each kind of entity once at most")
+        for component in components:
+            entity_of([(component.type, None)])
+        return sorted(
+            (
+                (entity, dict(rates))
+                for entity, rates in self._quotas.items()
+                if matches(entity, components, is_strict=is_strict)
+            ),
+            key=lambda found: [(kind, name is not None, name or "") for kind, name in found[0]],
+        )
+
+    async def change(
+        self,
+        parts: Sequence[tuple[str, str | None]],
+        changes: Mapping[str, float | None],
+        *,
+        is_dry_run: bool = False,
+    ) -> Rates:
+        """Set some quotas of an entity, remove others (None); what it has, or would have, then.
+
+        Raises RequestInvalid, MetadataUnavailable.
+        """
+        entity = entity_of(parts)
+        for name, value in changes.items():
+            check_rate(entity, name, value)
+        key = quota_key(entity)
+        async with self._changing:
+            for _ in range(_ATTEMPTS_MAX):
+                entry = await self._metadata.get(key)
+                before = QuotaFact({}) if entry is None else QuotaFact.decode(entry.value)
+                texts = {**before.quotas, **{name: _text(v) for name, v in changes.items()}}
+                kept = {name: text for name, text in texts.items() if text is not None}
+                after = QuotaFact(kept, before.unknown)
+                if is_dry_run or kept == before.quotas:
+                    return after.rates()
+                try:
+                    await self._put(key, after, ABSENT if entry is None else entry.version)
+                except VersionConflict:  # another broker was faster: change what it left
+                    continue
+                return after.rates()
+        raise MetadataUnavailable(
+            "the quota keeps changing; nothing was changed by this request: try again"
+        )
+
+    async def _put(self, key: str, fact: QuotaFact, version: int) -> None:
+        if fact.quotas or fact.unknown:
+            value = fact.encode()
+            self.apply(key, Entry(key, value, await self._metadata.put(key, value, version)))
+        else:
+            await self._metadata.delete(key, version)
+            self.apply(key, None)
+
+    # --- what clients use --------------------------------------------------------------------
+
+    def charge(self, session: Session, api_key: int, size_bytes: int) -> int:
+        """See sessions.Quotas."""
+        if api_key in _EXEMPT:
+            return 0
+        throttle_ms = 0
+        if api_key == _PRODUCE:
+            throttle_ms = self.take(session, PRODUCER, size_bytes)
+        return max(throttle_ms, self.take(session, REQUEST, 0))
+
+    def take(self, session: Session, key: str, amount: float) -> int:
+        """Charge one quota of a client; for how many milliseconds it is throttled."""
+        if not self.is_active:
+            return 0
+        bucket = self._bucket(session, key)
+        if bucket is None:
+            return 0
+        return self._note(key, bucket.charge(amount, self._now_ns()))
+
+    def spent(self, session: Session, api_key: int, time_ns: int) -> int:
+        """Charge the time of the broker's loop that a request took; see `take`."""
+        return 0 if api_key in _EXEMPT else self.take(session, REQUEST, time_ns)
+
+    def burst(self, session: Session, key: str) -> int | None:
+        """What may pass at once at most; None: not limited."""
+        if not self.is_active:
+            return None
+        bucket = self._bucket(session, key)
+        return None if bucket is None else max(1, int(bucket.rate_per_s * BURST_S[key]))
+
+    def check(self, session: Session, key: str) -> None:
+        """Raises QuotaExceeded while the client has used up a quota (KIP-599 for mutations)."""
+        wait_ms = self.take(session, key, 0)
+        if wait_ms:
+            raise QuotaExceeded(
+                f"{key} is exceeded; nothing was done: try again in {wait_ms} ms",
+                throttle_ms=wait_ms,
+            )
+
+    def connected(self, client_host: str) -> int:
+        """Charge a new connection to its address; for how many milliseconds it is not served."""
+        bucket = self._addresses.get(client_host)
+        if bucket is None:
+            for name in (client_host, None):
+                rate = self._quotas.get(((IP, name),), {}).get(CONNECTION)
+                if rate is not None:
+                    break
+            else:
+                return 0
+            bucket = TokenBucket(rate, rate * BURST_S[CONNECTION], self._now_ns())
+            _make_room(self._addresses)
+            self._addresses[client_host] = bucket
+        return self._note(CONNECTION, bucket.charge(1, self._now_ns()))
+
+    def _note(self, key: str, throttle_ms: int) -> int:
+        if throttle_ms:
+            figures = self.throttled[key]
+            figures.count += 1
+            figures.time_ms += throttle_ms
+        return throttle_ms
+
+    def _bucket(self, session: Session, key: str) -> TokenBucket | None:
+        user = (session.principal or "").partition(":")[2]
+        client = user, session.client_id
+        buckets = self._clients.get(client)
+        if buckets is None:
+            _make_room(self._clients)
+            buckets = self._clients[client] = self._buckets_of(*client)
+        return buckets.get(key)
+
+    def _buckets_of(self, user: str, client_id: str) -> dict[str, TokenBucket]:
+        found: dict[str, TokenBucket] = {}
+        now_ns = self._now_ns()
+        for key in CLIENT_KEYS:
+            quota = quota_of(self._quotas, key, user, client_id)
+            if quota is None:
+                continue
+            entity, value = quota
+            rate = value / _PERCENT * NS_PER_S if key == REQUEST else value
+            bucket = self._buckets.get((key, entity))
+            if bucket is None or bucket.rate_per_s != rate:
+                bucket = TokenBucket(rate, rate * BURST_S[key], now_ns)
+                _make_room(self._buckets, CLIENTS_MAX * len(CLIENT_KEYS))
+                self._buckets[key, entity] = bucket
+            found[key] = bucket
+        return found
+
+
+def _make_room(known: dict[Any, Any], count_max: int = CLIENTS_MAX) -> None:
+    if len(known) >= count_max:
+        del known[next(iter(known))]
+
+
+def _text(value: float | None) -> str | None:
+    return None if value is None else repr(float(value))

@@ -1,0 +1,93 @@
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.coordination.quotas.entities import Entity, Match
+from headrace.errors import HeadraceError, RequestInvalid
+from headrace.kafka import apis
+from headrace.kafka.error_codes import code_of, message_of
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
+    from headrace.kafka.handlers.context import Context, Handler
+    from headrace.kafka.wire.schema import Answer
+
+EXACT, DEFAULT, ANY = 0, 1, 2
+"""Of a component of a filter. Do not change: on the wire."""
+ENTRIES_MAX: Final = 1_000
+"""Of one request: each is a write to the metadata store."""
+
+
+def _match(component: Any) -> Match:
+    """Raises RequestInvalid."""
+    if component.match_type not in {EXACT, DEFAULT, ANY}:
+        raise RequestInvalid(f"{component.match_type} is not a type of match: use 0, 1 or 2")
+    if (component.match_type == EXACT) != (component.match is not None):
+        raise RequestInvalid("an exact match has a name, others have none")
+    return Match(component.entity_type, component.match, component.match_type == ANY)
+
+
+def _entity(entity: Entity) -> list[dict[str, Any]]:
+    return [{"entity_type": kind, "entity_name": name} for kind, name in entity]
+
+
+async def describe_client_quotas(node: Node, request: Any, _context: Context) -> Answer:
+    """DescribeClientQuotas."""
+    try:
+        components = [_match(component) for component in request.components]
+        found = node.quotas.find(components, is_strict=request.strict)
+    except HeadraceError as error:
+        return {"error_code": code_of(error), "error_message": message_of(error), "entries": None}
+    entries = [
+        {
+            "entity": _entity(entity),
+            "values": [{"key": key, "value": value} for key, value in sorted(rates.items())],
+        }
+        for entity, rates in found
+    ]
+    return {"error_code": 0, "error_message": None, "entries": entries}
+
+
+async def _alter(node: Node, entry: Any, *, is_dry_run: bool) -> None:
+    """Raises HeadraceError."""
+    changes: dict[str, float | None] = {}
+    for operation in entry.ops:
+        if operation.key in changes:
+            raise RequestInvalid(f"{operation.key[:50]!r} is changed twice")
+        changes[operation.key] = None if operation.remove else operation.value
+    parts = [(part.entity_type, part.entity_name) for part in entry.entity]
+    await node.quotas.change(parts, changes, is_dry_run=is_dry_run)
+
+
+async def alter_client_quotas(node: Node, request: Any, _context: Context) -> Answer:
+    """AlterClientQuotas: each entity's changes, all of them or none."""
+    results: list[dict[str, Any]] = []
+    for number, entry in enumerate(request.entries):
+        error: HeadraceError | None = None
+        try:
+            if number >= ENTRIES_MAX:
+                raise RequestInvalid(
+                    f"a request changes at most {ENTRIES_MAX} entities: send several"
+                )
+            await _alter(node, entry, is_dry_run=request.validate_only)
+        except HeadraceError as refused:
+            error = refused
+        results.append(
+            {
+                "error_code": code_of(error),
+                "error_message": message_of(error),
+                "entity": [
+                    {"entity_type": part.entity_type, "entity_name": part.entity_name}
+                    for part in entry.entity
+                ],
+            }
+        )
+    return {"entries": results}
+
+
+HANDLERS: dict[int, Handler] = {
+    apis.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
+    apis.ALTER_CLIENT_QUOTAS: alter_client_quotas,
+}

@@ -1,0 +1,44 @@
+"""How long a coroutine runs on the loop, without what it waits for.
+
+Invariants: knows nothing of what it measures; passes on results, errors and cancellation.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+
+T = TypeVar("T")
+
+
+class Metered(Generic[T]):
+    """Awaits a coroutine in its place, and adds up the time of its steps in `spent_ns`."""
+
+    __slots__ = ("_coroutine", "_now_ns", "spent_ns")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], now_ns: Callable[[], int]) -> None:
+        self._coroutine = coroutine
+        self._now_ns = now_ns
+        self.spent_ns = 0
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        coroutine, now_ns = self._coroutine, self._now_ns
+        step: Callable[[], Any] = partial(coroutine.send, None)
+        while True:
+            begun_ns = now_ns()
+            try:
+                waited_for = step()
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            finally:
+                self.spent_ns += now_ns() - begun_ns
+            try:
+                value = yield waited_for
+            except BaseException as error:  # noqa: BLE001  # the coroutine's to handle
+                step = partial(coroutine.throw, error)
+            else:
+                step = partial(coroutine.send, value)
