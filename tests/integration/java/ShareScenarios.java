@@ -218,7 +218,8 @@ public final class ShareScenarios {
         write(topic, 1, count, 0);
         configure(topic + "-g", "share.auto.offset.reset", "earliest",
             "headrace.share.subscription", "failover");
-        String[] settings = {"share.acknowledgement.mode", "explicit", "max.poll.records", "10"};
+        String[] settings = {"share.acknowledgement.mode", "explicit", "max.poll.records", "10",
+            "share.acquire.mode", "record_limit"};
         List<Integer> done = new ArrayList<>();
         KafkaShareConsumer<String, String> active = consumer(topic + "-g", settings);
         try (KafkaShareConsumer<String, String> standby = consumer(topic + "-g", settings)) {
