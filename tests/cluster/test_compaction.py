@@ -12,7 +12,7 @@ from tests.integration.broker import wait_until
 from tests.integration.clients import create_topic, watermarks
 from tests.integration.test_compaction import KEYS, ROUNDS, SEGMENT_BYTES, read, write
 
-OPTIONS = ("--compaction-interval-ms", "100")
+OPTIONS = ("--compaction-interval-ms", "100", "--log-cleaner-process-bytes-min", "0")
 """The grace of the sweep is an hour: what was replaced is still there."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from tests.integration.broker import wait_until
 from tests.integration.clients import TIMEOUT_S, create_topic, watermarks
 
@@ -60,8 +61,9 @@ def read(at: str, topic: str) -> tuple[int, dict[bytes, bytes]]:
     return count, found
 
 
-def test_a_compacted_topic_keeps_the_latest_value_of_each_key(make_broker):
-    broker = make_broker("--compaction-interval-ms", "100")
+@pytest.mark.parametrize("options", [(), ("--log-cleaner-process-bytes-min", "0")])
+def test_a_compacted_topic_keeps_the_latest_value_of_each_key(make_broker, options):
+    broker = make_broker("--compaction-interval-ms", "100", *options)
     create_topic(
         broker.kafka,
         "table",
