@@ -48,8 +48,9 @@ logger = logging.getLogger(__name__)
 READ_BYTES: Final = 256 * 1024
 """At once: the CRCs of what is read are checked without a pause, while clients wait."""
 WRITE_BYTES: Final = 1024 * 1024
-PAUSE_BATCHES: Final = 1_000
-"""Of which header and CRC were checked, some 3 ms of work."""
+RECORD_BYTES: Final = 800
+"""What a record counts for at least: the work is per record, and a batch may be compressed."""
+PAUSE_BATCHES: Final = 1_000  # of which header and CRC were checked, some 3 ms of work
 
 
 class Pace(Protocol):
@@ -217,6 +218,7 @@ class Cleaner:
         aborted = await self._aborted(segments[0].base_offset, segments[-1].end_offset)
         job = Job(aborted, self._keys_max, now_ms, log.config.delete_retention_ms)
         size = sum(segment.end_position for segment in dirty)
+        size = max(size, RECORD_BYTES * sum(one.end_offset - one.base_offset for one in dirty))
         worker: Worker = LoopWorker(job, self._pace.pause)
         if self._process_bytes_min is not None and size > self._process_bytes_min:
             worker = await ProcessWorker.start(job)

@@ -114,6 +114,28 @@ def test_a_large_round_runs_in_a_process_of_its_own():
     asyncio.run(run())
 
 
+def test_many_small_records_make_a_round_large():
+    async def run():
+        async with rig(COMPACTED) as bench:
+            records = [Record(0, bench.clock.ms, b"%d" % n, b"") for n in range(300)]
+            batch = encode_batch(records, codec=1)
+            while (appended := bench.log.append(batch, check_batch(batch))) is None:
+                await asyncio.sleep(0)
+            await appended.completion.wait()
+            await bench.log.upkeep.roll_now()
+            children = []
+
+            async def look():
+                children.extend(psutil.Process().children())
+
+            environment = Environment(bench.store, bench.metadata, bench.clock, bench.tasks)
+            size = 300 * 700
+            await Cleaner(bench.log, environment, AtFirstRead(look), process_bytes_min=size).run()
+            assert len(children) == 1
+
+    asyncio.run(run())
+
+
 def test_a_round_whose_process_is_killed_changes_nothing():
     async def run():
         async with rig(COMPACTED) as bench:
