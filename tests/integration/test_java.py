@@ -18,6 +18,7 @@ TOOLS = "org.apache.kafka.tools"
     [
         "topics",
         "configs",
+        "quotas",
         "cluster",
         "disk",
         "offsets",

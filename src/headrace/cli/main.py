@@ -39,6 +39,7 @@ COMMANDS = {
     "trace": ("headrace.cli.trace", "Show the life of a message, step by step."),
     "txn": ("headrace.cli.txn", "List and describe transactions; abort one that hangs."),
     "config": ("headrace.cli.config", "Show and change brokers' settings while they run."),
+    "quota": ("headrace.cli.quota", "Limit the rates of clients: list, set, delete quotas."),
     "info": ("headrace.cli.info", "Show the cluster: id, brokers, topics, versions."),
     "cluster": ("headrace.cli.cluster", "Run a small cluster's ZooKeeper and bookies here."),
     "check": ("headrace.cli.check", "Check a data folder for damage, without changing it."),
@@ -55,7 +56,7 @@ COMMANDS = {
 
 OF_A_CLUSTER = {
     "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "txn", "dead",
-    "config", "info", "pipeline",
+    "config", "quota", "info", "pipeline",
 }  # fmt: skip
 """Commands that talk to brokers: which ones may be said behind them, too."""
 

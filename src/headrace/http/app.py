@@ -29,6 +29,7 @@ from headrace.http.operations import routes
 from headrace.http.parked import ParkedOperations
 from headrace.http.queries import queries
 from headrace.http.queues import Queues
+from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.topics import TopicOperations
 
@@ -109,6 +110,7 @@ class _App:
             DelayedOperations,
             GroupOperations,
             ParkedOperations,
+            QuotaOperations,
         )
         operations = [one for part in parts for one in part(face.node).operations]
         operations += queries(face.node)

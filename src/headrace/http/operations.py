@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from headrace.broker.sessions import ANONYMOUS, Session
+from headrace.coordination.quotas.entities import PRODUCER
 from headrace.errors import HeadraceError, NotCoordinator, NotOwner, RequestInvalid
 from headrace.http import schemas
 from headrace.http.problems import PROBLEM, Contradiction, problem, refused
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from headrace.http.schemas import Schema
     from headrace.metadata.facts import BrokerFact
 
+HTTP_CLIENT: Final = Session("HTTP", "", ANONYMOUS)
+"""Whose quotas calls over HTTP are charged to: clients are not authenticated."""
+HTTP_CLIENT.client_id = "http"
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
 Json = dict[str, Any]
@@ -43,6 +48,8 @@ class Call:
     path: dict[str, Any]
     query: dict[str, Any]
     body: Json
+    size_bytes: int = 0
+    """Of the body, as it was sent."""
 
     @property
     def is_dry_run(self) -> bool:
@@ -73,6 +80,8 @@ class Operation:
     answer: Schema = field(default_factory=lambda: {"type": "object"})
     media_type: str = "application/json"
     success: str = "200"
+    quota: str = ""
+    """The quota of bytes that its calls are charged to; empty: none."""
     is_checked: bool = True
     """False: its handler checks the body, for speed; the schema says the same."""
 
@@ -157,6 +166,7 @@ async def read_body(request: Request, *, is_required: bool, lines: str = "") -> 
             raise RequestInvalid(
                 f"a body has at most {BODY_BYTES_MAX} bytes: send several requests"
             )
+    request.state.body_bytes = len(parts)
     if not parts and not is_required:
         return {}
     # A form of another site cannot send this type without the browser asking first.
@@ -238,7 +248,7 @@ async def _call(operation: Operation, request: Request) -> Call:
     for name, schema in operation.headers.items():
         if name in request.headers:
             schemas.check(request.headers[name], schema, f"the header {name}")
-    return Call(request, path, query, body)
+    return Call(request, path, query, body, getattr(request.state, "body_bytes", 0))
 
 
 def _broker_to_ask(node: Node, error: HeadraceError, request: Request) -> BrokerFact | None:
@@ -279,11 +289,21 @@ def _route(node: Node, path: str, operations: Mapping[str, Operation], *, is_loc
                 "this is served on loopback alone, because HTTP clients are not authenticated",
                 "use a Kafka client, or ask from the broker's own machine",
             )
+        quotas = node.quotas
+        is_charged = bool(operation.quota) and quotas.is_active
         try:
-            found = await operation.handle(await _call(operation, request))
+            if is_charged:
+                quotas.check(HTTP_CLIENT, operation.quota)
+            call = await _call(operation, request)
+            found = await operation.handle(call)
         except HeadraceError as error:
             return refused(error, _broker_to_ask(node, error, request))
-        return found if isinstance(found, Response) else JSONResponse(found)
+        response = found if isinstance(found, Response) else JSONResponse(found)
+        if is_charged:
+            is_producer = operation.quota == PRODUCER
+            size = call.size_bytes if is_producer else len(getattr(response, "body", b""))
+            quotas.take(HTTP_CLIENT, operation.quota, size)
+        return response
 
     return Route(path, answer, methods=[*operations])
 
@@ -308,6 +328,7 @@ _ERRORS: Final = {
     "404": "There is no such topic, group or task.",
     "409": "The request contradicts what there is.",
     "412": "If-Match names settings that were changed in the meantime.",
+    "429": "A quota is used up: try again after the seconds in Retry-After.",
     "503": "Not now: try again.",
 }
 

@@ -7,6 +7,7 @@ problem names it (`broker`), if this one knows.
 from __future__ import annotations
 
 import re
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import JSONResponse
@@ -60,7 +61,7 @@ def details(error: HeadraceError, broker: BrokerFact | None = None) -> dict[str,
         "type": "about:blank",
         "status": status,
         "detail": _PATH.sub("(a path)", str(error)),
-        "retriable": isinstance(error, Retriable) and status == 503,
+        "retriable": isinstance(error, Retriable) and status in {429, 503},
         "next_step": next_step,
     }
     if broker is not None:
@@ -75,7 +76,10 @@ def details(error: HeadraceError, broker: BrokerFact | None = None) -> dict[str,
 def refused(error: HeadraceError, broker: BrokerFact | None = None) -> Response:
     """The response for an error."""
     body = details(error, broker)
-    return JSONResponse(body, body["status"], media_type=PROBLEM)
+    headers: dict[str, str] = {}
+    if isinstance(error, errors.QuotaExceeded):
+        headers["Retry-After"] = str(ceil(error.fields["throttle_ms"] / 1_000))
+    return JSONResponse(body, body["status"], headers, PROBLEM)
 
 
 def problem(status: int, detail: str, next_step: str) -> Response:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.shares.share_partitions import ReceiveRequest
+from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import (
     GroupUnknown,
     HeadraceError,
@@ -109,7 +110,7 @@ class Queues:
                       self._describe, named),
             Operation("POST", f"{path}/receive", "receive",
                       "Messages for this consumer alone, with receipts.",
-                      self._receive, named, _RECEIVE, is_body_required=False),
+                      self._receive, named, _RECEIVE, is_body_required=False, quota=CONSUMER),
             Operation("POST", f"{path}/settle", "settle",
                       "Acknowledge, give back, extend or dead-letter messages, each by receipt.",
                       self._settle, named, receipts.SETTLE, is_checked=False),

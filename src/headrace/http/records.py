@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 
 from headrace.broker.services.batch_search import Wanted, record_bytes, wanted_records
 from headrace.broker.shares.share_reads import BatchesRead
+from headrace.coordination.quotas.entities import CONSUMER, PRODUCER
 from headrace.errors import (
     BatchCorrupt,
     DataCorrupt,
@@ -112,10 +113,10 @@ class RecordOperations:
             Operation("POST", f"{path}/records", "produce",
                       "Append records, with a result for each.",
                       self._produce, named, fields(["records"], records=listing(
-                          _record_schema(), RECORDS_MAX, 1)), lines="records"),
+                          _record_schema(), RECORDS_MAX, 1)), lines="records", quota=PRODUCER),
             Operation("GET", f"{path}/records", "readRecords",
                       "Records of a partition from an offset or a time on; waits for the first.",
-                      self._read_records, named | reading),
+                      self._read_records, named | reading, quota=CONSUMER),
             Operation("GET", f"{path}/tail", "followTopic",
                       "Records as they come, as server-sent events.", self._follow,
                       named | following, media_type="text/event-stream"),

@@ -318,6 +318,9 @@ class KafkaFace:
             self.dispatch(connection, frame)
         finally:
             self._is_metering = False
+        if connection.throttle_ms:
+            # Now, too: a client that pipelines has sent its next requests already.
+            connection.mute(connection.throttle_ms)
         if api_key in {PRODUCE, FETCH}:
             self._quotas.spent(session, api_key, self._now_ns() - begun_ns)
 

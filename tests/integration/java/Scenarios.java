@@ -27,6 +27,7 @@ import org.apache.kafka.common.acl.AclOperation;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.*;
 import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.quota.*;
 import org.apache.kafka.common.serialization.*;
 
 /** What Kafka's own Java clients are promised. Each scenario throws where a promise is broken. */
@@ -247,6 +248,38 @@ public final class Scenarios {
             String name, String value) throws Exception {
         get(admin.incrementalAlterConfigs(Map.of(resource, List.of(
             new AlterConfigOp(new ConfigEntry(name, value), type)))).all());
+    }
+
+    static void quotas(String[] args) throws Exception {
+        ClientQuotaEntity entity = new ClientQuotaEntity(
+            Map.of(ClientQuotaEntity.USER, "ANONYMOUS", ClientQuotaEntity.CLIENT_ID, args[0]));
+        HashMap<String, String> everyone = new HashMap<>();
+        everyone.put(ClientQuotaEntity.CLIENT_ID, null);
+        ClientQuotaEntity rest = new ClientQuotaEntity(everyone);
+        ClientQuotaFilter filter = ClientQuotaFilter.contains(
+            List.of(ClientQuotaFilterComponent.ofEntity(ClientQuotaEntity.CLIENT_ID, args[0])));
+        try (Admin admin = admin()) {
+            get(admin.alterClientQuotas(List.of(
+                new ClientQuotaAlteration(entity, List.of(
+                    new ClientQuotaAlteration.Op("producer_byte_rate", 1e9),
+                    new ClientQuotaAlteration.Op("request_percentage", 90.5))),
+                new ClientQuotaAlteration(rest, List.of(
+                    new ClientQuotaAlteration.Op("consumer_byte_rate", 1e9))))).all());
+            same(Map.of(entity, Map.of("producer_byte_rate", 1e9, "request_percentage", 90.5)),
+                get(admin.describeClientQuotas(filter).entities()), "the quotas of a client");
+            check(get(admin.describeClientQuotas(ClientQuotaFilter.all()).entities())
+                .containsKey(rest), "the default is listed");
+            refused(InvalidRequestException.class, () -> get(admin.alterClientQuotas(List.of(
+                new ClientQuotaAlteration(entity, List.of(
+                    new ClientQuotaAlteration.Op("planet_rate", 1.0))))).all()));
+            get(admin.alterClientQuotas(List.of(
+                new ClientQuotaAlteration(entity, List.of(
+                    new ClientQuotaAlteration.Op("producer_byte_rate", null),
+                    new ClientQuotaAlteration.Op("request_percentage", null))),
+                new ClientQuotaAlteration(rest, List.of(
+                    new ClientQuotaAlteration.Op("consumer_byte_rate", null))))).all());
+            check(get(admin.describeClientQuotas(filter).entities()).isEmpty(), "removed");
+        }
     }
 
     static void configs(String[] args) throws Exception {

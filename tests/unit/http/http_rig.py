@@ -16,6 +16,7 @@ from headrace.http.operations import Operation, routes
 from headrace.http.parked import ParkedOperations
 from headrace.http.queries import queries
 from headrace.http.queues import Queues
+from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.topics import TopicOperations
 
@@ -29,6 +30,7 @@ PARTS = (
     GroupOperations,
     Queues,
     ParkedOperations,
+    QuotaOperations,
 )
 
 

@@ -151,6 +151,19 @@ def test_a_producer_over_its_rate_is_told_to_wait_and_another_client_is_not():
     asyncio.run(scenario())
 
 
+def test_requests_that_were_sent_before_the_answer_wait_for_their_turn():
+    async def scenario() -> None:
+        async with broker() as rig:
+            await rig.node.topics.create("t")
+            client = rig.client()
+            assert await alter(client, {CLIENT_ID: None}, producer_byte_rate=float(RATE)) == 0
+            for _ in range(5):
+                client.send(apis.PRODUCE, 9, produce(3 * RATE))
+            assert rig.face.request_counts[apis.PRODUCE] == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_producer_that_wants_no_answer_is_muted_all_the_same():
     async def scenario() -> None:
         async with broker() as rig:

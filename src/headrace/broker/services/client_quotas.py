@@ -93,9 +93,13 @@ class ClientQuotas:
         if entry is None:
             self._quotas.pop(entity, None)
             self._versions.pop(key, None)
-        elif self._versions.get(key) != entry.version:  # smaller where it was deleted meanwhile
-            self._quotas[entity] = QuotaFact.decode(entry.value).rates()
+        elif key not in self._versions or self._versions[key] < entry.version:
             self._versions[key] = entry.version
+            rates = QuotaFact.decode(entry.value).rates()
+            if rates:
+                self._quotas[entity] = rates
+            else:
+                self._quotas.pop(entity, None)
         else:
             return
         self._clients.clear()
@@ -160,12 +164,9 @@ class ClientQuotas:
         )
 
     async def _put(self, key: str, fact: QuotaFact, version: int) -> None:
-        if fact.quotas or fact.unknown:
-            value = fact.encode()
-            self.apply(key, Entry(key, value, await self._metadata.put(key, value, version)))
-        else:
-            await self._metadata.delete(key, version)
-            self.apply(key, None)
+        """Without quotas the fact stays, so that its version tells what is newer."""
+        value = fact.encode()
+        self.apply(key, Entry(key, value, await self._metadata.put(key, value, version)))
 
     # --- what clients use --------------------------------------------------------------------
 

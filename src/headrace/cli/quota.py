@@ -1,0 +1,204 @@
+"""`headrace quota`: what clients may ask of each broker.
+
+Invariants: any broker takes a change; it is stored in the cluster's metadata, and every broker
+follows it at once, and after a restart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed
+from headrace.cli.output import print_json, print_table
+from headrace.cli.pairs import name_and_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.cli.session import Session
+
+DESCRIBE, ALTER = (48, 1), (49, 1)
+ANY = 2
+KINDS = {"user": "user", "client_id": "client-id", "ip": "ip"}
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Only check the change.")
+Entity = dict[str, str | None]
+
+
+def entity_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that name an entity."""
+    for name, what in (
+        ("ip", "an IP address"),
+        ("client-id", "a client id"),
+        ("user", "a user"),
+    ):
+        command = click.option(
+            f"--default-{name}", is_flag=True, help=f"The default of all of this kind: {name}."
+        )(command)
+        command = click.option(f"--{name}", metavar="NAME", help=f"Of {what}.")(command)
+    return command
+
+
+def _entity(options: dict[str, Any]) -> Entity:
+    """The entity that the options name; empty: none. Raises CommandFailed."""
+    found: Entity = {}
+    for option, kind in KINDS.items():
+        name, is_default = options[option], options[f"default_{option}"]
+        if name is not None and is_default:
+            raise CommandFailed(
+                f"--{kind} and --default-{kind} are given; nothing was changed",
+                "Choose one of them",
+                USAGE,
+            )
+        if name is not None or is_default:
+            found[kind] = name
+    return found
+
+
+def _named(entity: Entity) -> Entity:
+    if not entity:
+        raise CommandFailed(
+            "no entity is named; nothing was changed",
+            "Add --user, --client-id, --ip, or --default-user, --default-client-id, --default-ip",
+            USAGE,
+        )
+    return entity
+
+
+def _text(entity: Entity) -> str:
+    return ", ".join(
+        f"default {kind}" if name is None else f"{kind} {name}" for kind, name in entity.items()
+    )
+
+
+@click.group()
+def quota() -> None:
+    """Limit what clients may ask of each broker.
+
+    \b
+    Examples:
+      headrace quota list
+      headrace quota set producer_byte_rate=1048576 --client-id loader
+      headrace quota set consumer_byte_rate=5000000 --default-client-id --dry-run
+      headrace quota delete --client-id loader
+
+    Quotas: producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate,
+    and of IP addresses connection_creation_rate. See docs/QUOTAS.md.
+    """
+
+
+def _ask(session: Session, api: tuple[int, int], body: dict[str, Any]) -> Any:
+    from headrace.cli.broker_calls import ask_broker, brokers
+
+    session.check_reachable()
+    _, address = next(brokers(session))
+    return ask_broker(session, address, api, body)
+
+
+def _found(session: Session, entity: Entity) -> list[tuple[Entity, dict[str, float]]]:
+    components = [
+        {"entity_type": kind, "match_type": 1 if name is None else 0, "match": name}
+        for kind, name in entity.items()
+    ]
+    answer = _ask(session, DESCRIBE, {"components": components, "strict": False})
+    if answer.error_code:
+        raise CommandFailed((answer.error_message or "refused").rstrip("."), "", FAILED)
+    return [
+        (
+            {part.entity_type: part.entity_name for part in entry.entity},
+            {value.key: value.value for value in entry.values},
+        )
+        for entry in answer.entries or ()
+    ]
+
+
+@quota.command("list")
+@entity_options
+@AS_JSON
+@click.pass_obj
+def list_(session: Session, /, as_json: bool, **options: Any) -> None:
+    """List quotas; with options, those of entities that have these parts."""
+    found = _found(session, _entity(options))
+    if as_json:
+        print_json({"quotas": [{"entity": entity, "quotas": rates} for entity, rates in found]})
+        return
+    rows = [
+        [_text(entity), key, f"{value:.15g}"]
+        for entity, rates in found
+        for key, value in sorted(rates.items())
+    ]
+    print_table(["entity", "quota", "value"], rows)
+
+
+@quota.command("set")
+@click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...")
+@entity_options
+@DRY_RUN
+@AS_JSON
+@click.pass_obj
+def set_(
+    session: Session, /, changes: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any
+) -> None:
+    """Set quotas of an entity, all of them or none."""
+    rates: dict[str, float | None] = {}
+    for change in changes:
+        name, value = name_and_value(change, "producer_byte_rate=1048576")
+        try:
+            rates[name] = float(value)
+        except ValueError:
+            raise CommandFailed(
+                f"{value!r} is not a number; nothing was changed", "", USAGE
+            ) from None
+    _alter(session, _named(_entity(options)), rates, dry_run=dry_run, as_json=as_json)
+
+
+@quota.command()
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@entity_options
+@DRY_RUN
+@AS_JSON
+@click.pass_obj
+def delete(
+    session: Session, /, names: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any
+) -> None:
+    """Delete some quotas of an entity; without NAME all that it has."""
+    entity = _named(_entity(options))
+    if not names:
+        known = next((rates for one, rates in _found(session, entity) if one == entity), {})
+        if not known:
+            raise CommandFailed(
+                f"{_text(entity)} has no quota", "See what there is: headrace quota list", NOT_FOUND
+            )
+        names = tuple(known)
+    changes: dict[str, float | None] = dict.fromkeys(names)
+    _alter(session, entity, changes, dry_run=dry_run, as_json=as_json)
+
+
+def _alter(
+    session: Session,
+    entity: Entity,
+    changes: dict[str, float | None],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    entry = {
+        "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
+        "ops": [
+            {"key": key, "value": value or 0.0, "remove": value is None}
+            for key, value in changes.items()
+        ],
+    }
+    answer = _ask(session, ALTER, {"entries": [entry], "validate_only": dry_run})
+    (result,) = answer.entries
+    if result.error_code:
+        message = (result.error_message or f"error {result.error_code}").rstrip(".")
+        raise CommandFailed(f"{message}; nothing was changed", "", FAILED)
+    if as_json:
+        print_json({"entity": entity, "changes": changes, "dry_run": dry_run})
+        return
+    for key, value in changes.items():
+        change = f"{key} deleted" if value is None else f"{key}={value:.15g}"
+        click.echo(f"{'valid' if dry_run else 'changed'} for {_text(entity)}: {change}")

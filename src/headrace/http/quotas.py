@@ -1,0 +1,126 @@
+"""Client quotas over HTTP: list, change and delete them.
+
+Invariants: parses and encodes; the rules are in `broker/services/client_quotas`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.coordination.quotas.entities import (
+    CLIENT_ID,
+    IP,
+    KEYS,
+    NAME_LENGTH_MAX,
+    USER,
+    Entity,
+)
+from headrace.http.operations import (
+    DRY_RUN,
+    PAGE,
+    Call,
+    Json,
+    Operation,
+    fields,
+    integer,
+    listing,
+    page,
+    text,
+)
+from headrace.http.problems import Contradiction
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
+    from headrace.http.schemas import Schema
+
+RATE_MAX: Final = 2**53
+_NAMES: Final = {"user": USER, "client_id": CLIENT_ID, "ip": IP}
+_KEY: Final[Schema] = {"type": "string", "enum": [*KEYS]}
+
+
+def _entity_schema() -> dict[str, Schema]:
+    found: dict[str, Schema] = {}
+    for name in _NAMES:
+        found[name] = text(NAME_LENGTH_MAX, 1)
+        found[f"default_{name}"] = {"type": "boolean", "description": "All without their own."}
+    return found
+
+
+def _parts(given: Json) -> list[tuple[str, str | None]]:
+    """The entity that is named. Raises Contradiction."""
+    parts: list[tuple[str, str | None]] = []
+    for name, kind in _NAMES.items():
+        if name in given and given.get(f"default_{name}"):
+            raise Contradiction(f"both {name} and default_{name} are given: choose one")
+        if name in given:
+            parts.append((kind, given[name]))
+        elif given.get(f"default_{name}"):
+            parts.append((kind, None))
+    return parts
+
+
+def _shown(entity: Entity) -> Json:
+    by_type = {kind: name for name, kind in _NAMES.items()}
+    return {
+        (f"default_{by_type[kind]}" if name is None else by_type[kind]): name or True
+        for kind, name in entity
+    }
+
+
+class QuotaOperations:
+    """The operations on quotas."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        path = "/v1/quotas"
+        rates = {
+            "type": "object",
+            "propertyNames": _KEY,
+            "additionalProperties": integer(1, RATE_MAX),
+            "description": "Quotas to set, by Kafka's names.",
+        }
+        body = fields((), **_entity_schema(), set=rates, reset=listing(_KEY, 100))
+        self.operations = [
+            Operation("GET", path, "listQuotas", "The quotas of all entities.", self._list, PAGE),
+            Operation("PATCH", path, "changeQuota",
+                      "Set some quotas of an entity, remove others, as one change.",
+                      self._change, {"dry_run": DRY_RUN}, body),
+            Operation("DELETE", path, "deleteQuota", "Remove all quotas of an entity.",
+                      self._delete, _entity_schema() | {"dry_run": DRY_RUN}),
+        ]  # fmt: skip
+
+    async def _list(self, call: Call) -> Json:
+        found: list[dict[str, Any]] = [
+            {
+                "id": ",".join(f"{kind}={name or ''}" for kind, name in entity),
+                "entity": _shown(entity),
+                "quotas": rates,
+            }
+            for entity, rates in self._node.quotas.find()
+        ]
+        return page(sorted(found, key=lambda one: one["id"]), "id", call, "quotas")
+
+    async def _change(self, call: Call) -> Json:
+        body = call.body
+        both = sorted(set(body.get("set", ())) & set(body.get("reset", ())))
+        if both:
+            raise Contradiction(f"{both[0]} is both set and reset: do one of them")
+        changes: dict[str, float | None] = dict.fromkeys(body.get("reset", ()))
+        changes |= {key: float(value) for key, value in body.get("set", {}).items()}
+        return await self._apply(_parts(body), changes, is_dry_run=call.is_dry_run)
+
+    async def _delete(self, call: Call) -> Json:
+        parts = _parts(call.query)
+        wanted = tuple(sorted(parts, key=lambda part: part[0]))
+        known = next((rates for one, rates in self._node.quotas.find() if one == wanted), {})
+        return await self._apply(parts, dict.fromkeys(known), is_dry_run=call.is_dry_run)
+
+    async def _apply(
+        self,
+        parts: list[tuple[str, str | None]],
+        changes: dict[str, float | None],
+        *,
+        is_dry_run: bool,
+    ) -> Json:
+        rates = await self._node.quotas.change(parts, changes, is_dry_run=is_dry_run)
+        return {"entity": _shown(tuple(parts)), "quotas": rates, "dry_run": is_dry_run}
