@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators import coordinator_shard, producer_ids
+from headrace.broker.sessions import ANONYMOUS, Session
 from headrace.coordination.groups.commands import (
     CommitCommand,
     JoinCommand,
@@ -44,6 +45,7 @@ NAMES = ("orders", "payments")
 LASTING = "lasting"
 """A topic that is never deleted; the members' progress is in it."""
 SIMPLE_GROUP, TEAM = "simple", "team"
+_SESSION = Session("PLAINTEXT", "127.0.0.1", ANONYMOUS)
 _SEGMENT_BYTES = "2500"
 
 
@@ -149,7 +151,7 @@ class _TopicWorker:
     async def _delete(self, topic: Any) -> None:
         self._note("deleting", self._name, topic.id.hex)
         request = SimpleNamespace(topic_names=[self._name])
-        context = cast("Context", SimpleNamespace(version=1))
+        context = cast("Context", SimpleNamespace(version=1, session=_SESSION))
         answer = await delete_topics(self._node, request, context)
         assert not answer["responses"][0]["error_code"], answer
         self._note("deleted", self._name, topic.id.hex)

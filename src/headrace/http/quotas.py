@@ -15,6 +15,7 @@ from headrace.coordination.quotas.entities import (
     USER,
     Entity,
 )
+from headrace.errors import RequestInvalid
 from headrace.http.operations import (
     DRY_RUN,
     PAGE,
@@ -35,13 +36,16 @@ if TYPE_CHECKING:
 
 RATE_MAX: Final = 2**53
 _NAMES: Final = {"user": USER, "client_id": CLIENT_ID, "ip": IP}
+_ADDRESS: Final[Schema] = text(NAME_LENGTH_MAX, 1) | {
+    "oneOf": [text(NAME_LENGTH_MAX, 1, format=name) for name in ("ipv4", "ipv6")]
+}
 _KEY: Final[Schema] = {"type": "string", "enum": [*KEYS]}
 
 
 def _entity_schema() -> dict[str, Schema]:
     found: dict[str, Schema] = {}
     for name in _NAMES:
-        found[name] = text(NAME_LENGTH_MAX, 1)
+        found[name] = _ADDRESS if name == "ip" else text(NAME_LENGTH_MAX, 1)
         found[f"default_{name}"] = {"type": "boolean", "description": "All without their own."}
     return found
 
@@ -122,5 +126,8 @@ class QuotaOperations:
         *,
         is_dry_run: bool,
     ) -> Json:
-        rates = await self._node.quotas.change(parts, changes, is_dry_run=is_dry_run)
+        try:
+            rates = await self._node.quotas.change(parts, changes, is_dry_run=is_dry_run)
+        except RequestInvalid as error:  # each field was right: they do not go together
+            raise Contradiction(str(error)) from error
         return {"entity": _shown(tuple(parts)), "quotas": rates, "dry_run": is_dry_run}

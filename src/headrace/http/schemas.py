@@ -7,16 +7,22 @@ schemas use, and refuses to load another one. Sizes of what clients send are bou
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import RequestInvalid
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 Schema = dict[str, Any]
 _KEYWORDS: Final = {
-    "additionalProperties", "default", "description", "enum", "items", "maximum", "maxItems",
-    "maxLength", "maxProperties", "minimum", "minItems", "minLength", "minProperties", "oneOf",
-    "pattern", "properties", "propertyNames", "required", "type",
+    "additionalProperties", "default", "description", "enum", "format", "items", "maximum",
+    "maxItems", "maxLength", "maxProperties", "minimum", "minItems", "minLength", "minProperties",
+    "oneOf", "pattern", "properties", "propertyNames", "required", "type",
 }  # fmt: skip
+_FORMATS: Final[dict[str, Callable[[str], object]]] = {"ipv4": IPv4Address, "ipv6": IPv6Address}
+"""Raise ValueError for other texts."""
 _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
     "object": dict,
     "array": list,
@@ -30,6 +36,8 @@ def verify(schema: Schema) -> None:
     """Raises ValueError on a keyword that `check` does not know: a fault of ours."""
     if unknown := set(schema) - _KEYWORDS:
         raise ValueError(f"a schema uses {sorted(unknown)}, which is not checked")
+    if schema.get("format", "ipv4") not in _FORMATS:
+        raise ValueError(f"a schema has the format {schema['format']}, which is not checked")
     parts = [*schema.get("properties", {}).values(), *schema.get("oneOf", ())]
     parts += [schema[name] for name in ("items", "propertyNames") if name in schema]
     if isinstance(schema.get("additionalProperties"), dict):
@@ -82,6 +90,11 @@ def _check_text(value: str, schema: Schema, where: str) -> None:
     pattern = schema.get("pattern")
     if pattern is not None and not re.search(pattern, value):
         raise RequestInvalid(f"{where} does not match {pattern}")
+    if "format" in schema:
+        try:
+            _FORMATS[schema["format"]](value)
+        except ValueError:
+            raise RequestInvalid(f"{where} is no {schema['format']} address") from None
     if any("\ud800" <= letter <= "\udfff" for letter in value):
         raise RequestInvalid(f"{where} is no text that UTF-8 could hold")
 

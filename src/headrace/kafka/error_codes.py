@@ -103,6 +103,7 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.FactMissing: KAFKA_STORAGE_ERROR,
     errors.FolderInUse: KAFKA_STORAGE_ERROR,
     errors.FormatUnsupported: KAFKA_STORAGE_ERROR,
+    errors.CompactionInterrupted: KAFKA_STORAGE_ERROR,
     errors.OffsetOutOfRange: OFFSET_OUT_OF_RANGE,
     errors.BatchCorrupt: CORRUPT_MESSAGE,
     errors.BatchTooLarge: MESSAGE_TOO_LARGE,
