@@ -69,9 +69,9 @@ def _calm_the_collector() -> None:
     Requests leave no cycles, so counting references frees them; what the collector would do is
     look through all topics in the middle of somebody's request.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 def _stop_signals(reload: Callable[[], None]) -> asyncio.Event:
@@ -156,6 +156,8 @@ async def _serve(
 ) -> None:
     from headrace.server.assemble import start
 
+    gc.collect()
+    gc.disable()  # while all topics are loaded: see _calm_the_collector
     stop = _stop_signals(reload)
     if worker is not None:
         # The supervisor holds the other end: when it is gone, so is the reason to run.
@@ -188,6 +190,9 @@ async def _serve(
     await stop.wait()
     log.info("stopping")
     await broker.stop()
+    # The process ends, and with it its memory: the interpreter would look through all of it first.
+    gc.disable()
+    gc.freeze()
 
 
 async def _until_started(start: Coroutine[Any, Any, Broker], stop: asyncio.Event) -> Broker | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LogConfig:
     """The settings of one log; -1 means "without bound" where Kafka has it so."""
 
@@ -60,12 +60,13 @@ class LogConfig:
     """Whether batches are stored as they come, without a look inside."""
 
     def __post_init__(self) -> None:
-        self.is_opaque = (
+        is_opaque = (
             self.compression == "producer"
             and not self.is_log_append_time
             and not self.is_compacted
             and not self.has_attributes
         )
+        object.__setattr__(self, "is_opaque", is_opaque)  # the class is frozen
 
     def check_size(self, size: int) -> None:
         """Raises BatchTooLarge if a batch of `size` bytes is more than the topic takes."""

@@ -15,9 +15,9 @@ import sqlite3
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from headrace.errors import DataCorrupt, HeadraceError, MetadataUnavailable
+from headrace.errors import DataCorrupt, HeadraceError, MetadataUnavailable, VersionConflict
 from headrace.metadata.sqlite_file import SqliteFile
 from headrace.metadata.store import Entry, Operation
 from headrace.metadata.watches import Watches
@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_Result: TypeAlias = "tuple[Any, BaseException | None]"
+"""What a job returned, or raised."""
 
 POLL_MS = 250
 IDLE_MS = 50
 """So long after the last change, what was changed is brought from SQLite's journal to its file."""
 BUSY_TIMEOUT_MS = 5_000
+CHANGES_MAX: Final = 256
+"""In one transaction: those that wait while one before them is synced."""
 _CORRUPT_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
@@ -59,6 +63,16 @@ def _translate(error: sqlite3.Error | OSError | UnicodeDecodeError, path: Path) 
     )
 
 
+class _Job(NamedTuple):
+    call: Callable[[], Any]
+    future: asyncio.Future[Any]
+
+
+class _Change(NamedTuple):
+    operations: Sequence[Operation]
+    future: asyncio.Future[Sequence[int]]
+
+
 class SqliteMetadataStore:
     """See MetadataStore. One session; used from one event loop."""
 
@@ -67,9 +81,7 @@ class SqliteMetadataStore:
         self._path = path
         self._poll_ms = poll_ms
         self._loop = asyncio.get_running_loop()
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = (
-            SimpleQueue()
-        )
+        self._jobs: SimpleQueue[_Job | _Change | None] = SimpleQueue()
         self._watches = Watches()
         self._tasks = Tasks()
         self._polling: asyncio.Task[None] | None = None
@@ -114,10 +126,14 @@ class SqliteMetadataStore:
         self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
     ) -> int:
         """See MetadataStore. If the caller is cancelled meanwhile, it may be done all the same."""
-        file = self._opened()
-        write = file.write_ephemeral if ephemeral else file.write
-        operation = Operation(key, bytes(value), expected_version)
-        (version,) = await self._run(lambda: write([operation]))
+        operations = [Operation(key, bytes(value), expected_version)]
+        if ephemeral:
+            file = self._opened()
+            outcome = await self._run(lambda: file.write_ephemeral(operations))
+            if isinstance(outcome, VersionConflict):
+                raise outcome
+            return outcome[0]
+        (version,) = await self.multi(operations)
         return version
 
     async def delete(self, key: str, expected_version: int) -> None:
@@ -126,8 +142,10 @@ class SqliteMetadataStore:
 
     async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
         """See MetadataStore."""
-        file = self._opened()
-        return await self._run(lambda: file.write(operations))
+        self._opened()
+        change = _Change(operations, self._loop.create_future())
+        self._jobs.put(change)
+        return await change.future
 
     def watch(self, prefix: str) -> AsyncIterator[str]:
         """See MetadataStore. The first may also be told what others changed since `open`."""
@@ -175,10 +193,10 @@ class SqliteMetadataStore:
     def _run(self, job: Callable[[], T]) -> asyncio.Future[T]:
         """Have the thread do it."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put((job, future))
+        self._jobs.put(_Job(job, future))
         return future
 
-    def _next_job(self) -> tuple[Callable[[], Any], asyncio.Future[Any]] | None:
+    def _next_job(self) -> _Job | _Change | None:
         """Wait for the next job; behind the last of a burst of changes, tidy up."""
         if self._file is not None and self._file.has_journal:
             try:
@@ -188,38 +206,72 @@ class SqliteMetadataStore:
         return self._jobs.get()
 
     def _work(self) -> None:
-        """The thread: one job after another."""
-        while (item := self._next_job()) is not None:
-            job, future = item
-            result: object = None
-            error: BaseException | None = None
-            try:
-                result = job()
-            except (sqlite3.Error, OSError, UnicodeDecodeError) as cause:
-                error = _translate(cause, self._path)
-                error.__cause__ = cause
-            except BaseException as cause:  # noqa: BLE001 -- the thread's edge: the caller gets it
-                error = cause
+        """The thread: one job after another; changes that wait together are done together."""
+        done: Sequence[tuple[asyncio.Future[Any], _Result]]
+        after: _Job | None
+        item = self._next_job()
+        while item is not None:
+            if isinstance(item, _Job):
+                after = None
+                done = [(item.future, self._result(item.call))]
+            else:
+                changes, after = self._waiting_changes(item)
+                done = self._write(changes)
             changed: list[str] = []
             if self._file is not None and self._file.changed:
                 changed, self._file.changed = self._file.changed, []
             try:
-                self._loop.call_soon_threadsafe(self._finish, future, result, error, changed)
+                self._loop.call_soon_threadsafe(self._finish, done, changed)
             except RuntimeError:
                 return  # the loop is gone, and with it all who could ask
-            del item, job, future, result, error
+            del item, done
+            item = after or self._next_job()
+
+    def _waiting_changes(self, first: _Change) -> tuple[Sequence[_Change], _Job | None]:
+        """It and those that came right after it; and the job that came then."""
+        changes = [first]
+        while len(changes) < CHANGES_MAX:
+            try:
+                item = self._jobs.get_nowait()
+            except Empty:
+                break
+            if not isinstance(item, _Change):
+                if item is None:
+                    self._jobs.put(None)
+                return changes, item
+            changes.append(item)
+        return changes, None
+
+    def _write(self, changes: Sequence[_Change]) -> Sequence[tuple[asyncio.Future[Any], _Result]]:
+        assert self._file is not None
+        file = self._file
+        outcomes, error = self._result(lambda: file.write([one.operations for one in changes]))
+        if error is not None:
+            return [(one.future, (None, error)) for one in changes]
+        return [
+            (one.future, (None, outcome) if isinstance(outcome, Exception) else (outcome, None))
+            for one, outcome in zip(changes, outcomes, strict=True)
+        ]
+
+    def _result(self, call: Callable[[], Any]) -> _Result:
+        """What it returned, or raised."""
+        try:
+            return call(), None
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as cause:
+            error = _translate(cause, self._path)
+            error.__cause__ = cause
+            return None, error
+        except BaseException as cause:  # noqa: BLE001 -- the thread's edge: the caller gets it
+            return None, cause
 
     def _finish(
-        self,
-        future: asyncio.Future[Any],
-        result: object,
-        error: BaseException | None,
-        changed: Sequence[str],
+        self, done: Sequence[tuple[asyncio.Future[Any], _Result]], changed: Sequence[str]
     ) -> None:
         self._watches.tell(changed)
-        if future.done():
-            return  # its caller was cancelled
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+        for future, (result, error) in done:
+            if future.done():
+                continue  # its caller was cancelled
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)

@@ -21,11 +21,17 @@ import os
 import sqlite3
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from crc32c import crc32c
 
-from headrace.errors import DataCorrupt, FormatUnsupported, MetadataUnavailable, RequestInvalid
+from headrace.errors import (
+    DataCorrupt,
+    FormatUnsupported,
+    MetadataUnavailable,
+    RequestInvalid,
+    VersionConflict,
+)
 from headrace.metadata.store import ABSENT, ANY, Entry, Operation
 from headrace.metadata.watches import next_version
 
@@ -34,6 +40,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.runtime.clock import Clock
+
+Outcome: TypeAlias = "Sequence[int] | VersionConflict"
+"""Of a change: the new versions, or why nothing of it was done."""
 
 FORMAT = 1
 TOMBSTONE_MS = 86_400_000
@@ -236,31 +245,56 @@ class SqliteFile:
             entries.append(Entry(key, value, version))
         return entries
 
-    def write(self, operations: Sequence[Operation]) -> Sequence[int]:
-        """All operations or none; the new versions. Raises VersionConflict."""
-        return self._write(operations, None)
+    def write(self, changes: Sequence[Sequence[Operation]]) -> Sequence[Outcome]:
+        """Of each change all operations or none: their new versions, or the conflict. All of them
+        share one transaction, and so one sync."""
+        return self._write(changes, None)
 
-    def write_ephemeral(self, operations: Sequence[Operation]) -> Sequence[int]:
-        """The same, for keys that go with this session."""
-        return self._write(operations, self._live_session())
+    def write_ephemeral(self, operations: Sequence[Operation]) -> Outcome:
+        """The same of one change, for keys that go with this session."""
+        (outcome,) = self._write([operations], self._live_session())
+        return outcome
 
-    def _write(self, operations: Sequence[Operation], session: int | None) -> Sequence[int]:
-        for key, _, expected in operations:
-            if expected != ANY:
-                self.get(key)  # removes it if its session is dead: it must not win or lose a race
-        versions: list[int] = []
+    def _write(
+        self, changes: Sequence[Sequence[Operation]], session: int | None
+    ) -> Sequence[Outcome]:
+        for operations in changes:
+            for key, _, expected in operations:
+                if expected != ANY:
+                    self.get(key)  # removes it if its session is dead: it must not win a race
+        outcomes: list[Outcome] = []
         changed: list[str] = []
         with self._transaction():
             first = sequence = self._one("SELECT value FROM counters WHERE name = 'sequence'")
-            for operation in operations:
-                version = self._apply(operation, session, sequence + 1)
-                if version is not None:
-                    sequence += 1
-                    changed.append(operation.key)
-                versions.append(ABSENT if version is None or operation.value is None else version)
-            self._advance(sequence)
+            for operations in changes:
+                self._db.execute("SAVEPOINT change")
+                try:
+                    versions, keys = self._apply_all(operations, session, sequence)
+                except VersionConflict as error:
+                    self._db.execute("ROLLBACK TO change")
+                    outcomes.append(error)
+                else:
+                    sequence += len(keys)
+                    changed += keys
+                    outcomes.append(versions)
+                self._db.execute("RELEASE change")
+            if sequence > first:
+                self._advance(sequence)
         self._wrote(first, sequence, changed)
-        return versions
+        return outcomes
+
+    def _apply_all(
+        self, operations: Sequence[Operation], session: int | None, sequence: int
+    ) -> tuple[Sequence[int], Sequence[str]]:
+        """The versions, and the keys that changed. Raises VersionConflict."""
+        versions: list[int] = []
+        changed: list[str] = []
+        for operation in operations:
+            version = self._apply(operation, session, sequence + len(changed) + 1)
+            if version is not None:
+                changed.append(operation.key)
+            versions.append(ABSENT if version is None or operation.value is None else version)
+        return versions, changed
 
     def _apply(self, operation: Operation, session: int | None, sequence: int) -> int | None:
         """Do one operation within a transaction; the new version, None if nothing changed."""

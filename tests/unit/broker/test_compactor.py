@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.broker_config import BrokerConfig
@@ -117,7 +118,8 @@ def test_a_partition_is_looked_at_again_when_its_lag_is_bounded_later():
         async with disk.broker() as node:
             await node.compactor.round()
             assert not partition(node, "t").is_loaded
-            partition(node, "t").config.compaction_lag_max_ms = 1000
+            log = partition(node, "t")
+            log.config = replace(log.config, compaction_lag_max_ms=1000)
             await node.compactor.round()
             assert node.compactor.removed_records == 4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -266,11 +267,11 @@ def test_a_round_is_due_by_ratio_and_by_age_and_never_within_the_least_lag():
             assert is_due(bench.log, bench.clock.ms)
             await cleaner(bench).run()
             assert not is_due(bench.log, bench.clock.ms)
-            bench.config.dirty_ratio_min = 1.0
+            bench.log.config = replace(bench.log.config, dirty_ratio_min=1.0)
             await filled(bench)
             assert not is_due(bench.log, bench.clock.ms)
             assert is_due(bench.log, bench.clock.ms + 1_001)
-            bench.config.compaction_lag_min_ms = 5_000
+            bench.log.config = replace(bench.log.config, compaction_lag_min_ms=5_000)
             assert not cleanable(bench.log, bench.clock.ms + 4_999)
             assert cleanable(bench.log, bench.clock.ms + 5_000)
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from headrace.errors import DataCorrupt, MetadataUnavailable
+from headrace.errors import DataCorrupt, MetadataUnavailable, VersionConflict
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.metadata.sqlite_file import TOMBSTONE_MS, SqliteFile
 from headrace.metadata.store import ABSENT, Operation
@@ -93,10 +93,45 @@ def test_a_call_that_is_cancelled_does_not_disturb_the_next(tmp_path):
     asyncio.run(run())
 
 
+def test_changes_that_wait_share_a_commit_and_each_is_whole_or_not_at_all(tmp_path):
+    async def run():
+        store = await SqliteMetadataStore.open(tmp_path / "m", StoppedClock())
+        await store.put("/taken", b"", ABSENT)
+        statements = []
+        await store._run(lambda: store._file._db.set_trace_callback(statements.append))
+        go_on = threading.Event()
+        changes = [[Operation(f"/{number}", b"", ABSENT)] for number in range(50)]
+        changes[20] = [Operation("/20", b"", ABSENT), Operation("/taken", b"", ABSENT)]
+        changes[30] = [Operation("/29", b"new", 0), Operation("/29", None, 1)]
+        blocked = store._run(go_on.wait)
+        waiting = [asyncio.ensure_future(store.multi(operations)) for operations in changes]
+        reader = asyncio.ensure_future(store.list("/"))
+        later = asyncio.ensure_future(store.put("/later", b"", ABSENT))
+        await asyncio.sleep(0)
+        go_on.set()
+        await blocked
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(outcomes[20], VersionConflict)
+        assert outcomes[30] == [1, ABSENT]
+        assert all(one == [0] for at, one in enumerate(outcomes) if at not in {20, 30})
+        found = {entry.key for entry in await reader}
+        assert found == {"/taken", *(f"/{at}" for at in range(50) if at not in {20, 29, 30})}
+        assert await later == 0
+        assert statements.count("COMMIT") == 2
+        await store.close()
+        other = SqliteFile(tmp_path / "m", StoppedClock(), 100)
+        sequences = [row[0] for row in other._db.execute("SELECT sequence FROM facts")]
+        assert len(set(sequences)) == len(sequences) == 50
+        assert other._one("SELECT value FROM counters WHERE name = 'sequence'") == max(sequences)
+        other.close()
+
+    asyncio.run(run())
+
+
 def test_tombstones_are_dropped_after_a_day_and_sequence_numbers_go_on(tmp_path):
     clock = StoppedClock()
     file = SqliteFile(tmp_path / "m", clock, 100)
-    file.write([Operation("/a", b"", ABSENT), Operation("/a", None, 0)])
+    file.write([[Operation("/a", b"", ABSENT), Operation("/a", None, 0)]])
     file.close()
     clock.ms += TOMBSTONE_MS
     file = SqliteFile(tmp_path / "m", clock, 100)
@@ -105,7 +140,7 @@ def test_tombstones_are_dropped_after_a_day_and_sequence_numbers_go_on(tmp_path)
     clock.ms += 1
     file = SqliteFile(tmp_path / "m", clock, 100)
     assert file._one("SELECT count(*) FROM facts") == 0
-    file.write([Operation("/b", b"", ABSENT)])
+    file.write([[Operation("/b", b"", ABSENT)]])
     assert file._one("SELECT sequence FROM facts") == 3
     file.close()
 
@@ -113,14 +148,14 @@ def test_tombstones_are_dropped_after_a_day_and_sequence_numbers_go_on(tmp_path)
 def test_what_others_wrote_is_found_once_and_in_order(tmp_path):
     clock = StoppedClock()
     mine, other = (SqliteFile(tmp_path / "m", clock, 100) for _ in range(2))
-    other.write([Operation("/b", b"", ABSENT), Operation("/a", b"", ABSENT)])
+    other.write([[Operation("/b", b"", ABSENT), Operation("/a", b"", ABSENT)]])
     mine.poll()
     assert mine.changed == ["/b", "/a"]
     mine.changed.clear()
     mine.poll()
     assert mine.changed == []
-    mine.write([Operation("/mine", b"", ABSENT)])
-    other.write([Operation("/b", None, 0)])
+    mine.write([[Operation("/mine", b"", ABSENT)]])
+    other.write([[Operation("/b", None, 0)]])
     assert mine.changed == ["/mine"]
     mine.poll()
     assert mine.changed == ["/mine", "/b"]

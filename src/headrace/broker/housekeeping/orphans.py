@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topics import Topics
     from headrace.metadata.facts import PartitionKey
 
+_KINDS = tuple(CompanionKind)
 log = logging.getLogger(__name__)
 
 
@@ -65,7 +66,7 @@ async def collect_orphans(
             used |= fact.local_ledgers
             expected |= {
                 (topic_id, companion_number(number, kind))
-                for kind in CompanionKind
+                for kind in _KINDS
                 if fact.has_companion(kind)
             }
         else:

@@ -66,6 +66,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
 """Between two looks for partitions that are served here since, and for records due soon."""
+PARTITIONS_OF_A_STEP: Final = 2_000
 SPACE_LOOKS: Final = 10
 """Looks between two of them at the space."""
 SOON_MS: Final = 60_000
@@ -111,7 +112,7 @@ class TimerPartitions:
             await self._load_all()
         looks = 0
         while True:
-            self._look()
+            await self._look()
             looks += 1
             for hosted in list(self._hosted.values()):
                 try:
@@ -135,9 +136,14 @@ class TimerPartitions:
             ):
                 data.load()
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
         ownership = self._topics.ownership
+        looked_at = 0
         for topic in list(self._topics.by_name.values()):
+            looked_at += len(topic.partitions)
+            if looked_at > PARTITIONS_OF_A_STEP:
+                await asyncio.sleep(0)
+                looked_at = 0
             for number, data in topic.logs:
                 if (
                     data.is_loaded
