@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.broker.sessions import ANONYMOUS, Session
-from headrace.coordination.quotas.entities import PRODUCER
+from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import HeadraceError, NotCoordinator, NotOwner, RequestInvalid
 from headrace.http import schemas
 from headrace.http.problems import PROBLEM, Contradiction, problem, refused
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from headrace.http.schemas import Schema
     from headrace.metadata.facts import BrokerFact
 
-HTTP_CLIENT: Final = Session("HTTP", "", ANONYMOUS)
-"""Whose quotas calls over HTTP are charged to: clients are not authenticated."""
-HTTP_CLIENT.client_id = "http"
+CLIENT_ID, CLIENT_ID_DEFAULT = "x-client-id", "http"
+"""The header that names whose quotas a call is charged to; clients are not authenticated."""
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
 Json = dict[str, Any]
@@ -48,8 +47,12 @@ class Call:
     path: dict[str, Any]
     query: dict[str, Any]
     body: Json
+    session: Session
+    """Whose quotas it is charged to."""
     size_bytes: int = 0
     """Of the body, as it was sent."""
+    charge: int | None = None
+    """What its quota is charged; None: the bytes of records."""
 
     @property
     def is_dry_run(self) -> bool:
@@ -81,7 +84,7 @@ class Operation:
     media_type: str = "application/json"
     success: str = "200"
     quota: str = ""
-    """The quota of bytes that its calls are charged to; empty: none."""
+    """The quota that its calls are charged to; empty: none."""
     is_checked: bool = True
     """False: its handler checks the body, for speed; the schema says the same."""
 
@@ -224,7 +227,7 @@ def _parsed(name: str, given: str, schema: Schema) -> Any:
     return value
 
 
-async def _call(operation: Operation, request: Request) -> Call:
+async def _call(operation: Operation, request: Request, session: Session) -> Call:
     """Raises RequestInvalid."""
     path = {
         name: _parsed(name, value, operation.parameters[name])
@@ -248,7 +251,14 @@ async def _call(operation: Operation, request: Request) -> Call:
     for name, schema in operation.headers.items():
         if name in request.headers:
             schemas.check(request.headers[name], schema, f"the header {name}")
-    return Call(request, path, query, body, getattr(request.state, "body_bytes", 0))
+    return Call(request, path, query, body, session, getattr(request.state, "body_bytes", 0))
+
+
+def _session(request: Request) -> Session:
+    session = Session("HTTP", "", ANONYMOUS)
+    name = request.headers.get(CLIENT_ID, CLIENT_ID_DEFAULT)
+    session.client_id = name[:NAME_LENGTH_MAX]
+    return session
 
 
 def _broker_to_ask(node: Node, error: HeadraceError, request: Request) -> BrokerFact | None:
@@ -291,18 +301,21 @@ def _route(node: Node, path: str, operations: Mapping[str, Operation], *, is_loc
             )
         quotas = node.quotas
         is_charged = bool(operation.quota) and quotas.is_active
+        session = _session(request)
         try:
             if is_charged:
-                quotas.check(HTTP_CLIENT, operation.quota)
-            call = await _call(operation, request)
+                quotas.check(session, operation.quota)
+            call = await _call(operation, request, session)
             found = await operation.handle(call)
         except HeadraceError as error:
             return refused(error, _broker_to_ask(node, error, request))
         response = found if isinstance(found, Response) else JSONResponse(found)
         if is_charged:
-            is_producer = operation.quota == PRODUCER
-            size = call.size_bytes if is_producer else len(getattr(response, "body", b""))
-            quotas.take(HTTP_CLIENT, operation.quota, size)
+            amount = call.charge
+            if amount is None:
+                is_producer = operation.quota == PRODUCER
+                amount = call.size_bytes if is_producer else len(getattr(response, "body", b""))
+            quotas.take(session, operation.quota, amount)
         return response
 
     return Route(path, answer, methods=[*operations])

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.node import Node
     from headrace.broker.services.appends import Placed
+    from headrace.broker.sessions import Session
     from headrace.broker.topics.topic import Topic
     from headrace.http.schemas import Schema
     from headrace.log.partition_log import PartitionLog
@@ -290,14 +291,20 @@ class RecordOperations:
         except BaseException:
             self._end_following()
             raise
-        return _Following(self._events(logs, offsets, isolation), self._end_following)
+        events = self._events(logs, offsets, isolation, call.session)
+        return _Following(events, self._end_following)
 
     def _end_following(self) -> None:
         self._followers -= 1
 
     async def _events(
-        self, logs: dict[PartitionLog, int], offsets: dict[PartitionLog, int], isolation: int
+        self,
+        logs: dict[PartitionLog, int],
+        offsets: dict[PartitionLog, int],
+        isolation: int,
+        session: Session,
     ) -> AsyncIterator[bytes]:
+        quotas = self._node.quotas
         try:
             yield b": follows\n\n"
             while True:
@@ -307,7 +314,10 @@ class RecordOperations:
                     offsets[log] = found.next_offset
                     for record in found.records:
                         is_quiet = False
-                        yield _event("record", {"partition": number, **shown(record)})
+                        event = _event("record", {"partition": number, **shown(record)})
+                        yield event
+                        if throttle_ms := quotas.take(session, CONSUMER, len(event)):
+                            await asyncio.sleep(throttle_ms / 1000)
                 if is_quiet and not await _wait([*logs], offsets, isolation, KEEP_ALIVE_S):
                     yield b": still there\n\n"
         except HeadraceError as error:  # the head of the response was sent: say it in the stream

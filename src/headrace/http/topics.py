@@ -19,6 +19,7 @@ from headrace.broker.services.configurations import (
 )
 from headrace.broker.services.topic_administration import NewTopic
 from headrace.broker.topics.topic_config import DEFINITIONS
+from headrace.coordination.quotas.entities import MUTATION
 from headrace.http.operations import (
     DRY_RUN,
     ETAG,
@@ -120,13 +121,14 @@ class TopicOperations:
             Operation("GET", topics, "listTopics", "The topics.", self._list,
                       {**PAGE, "prefix": prefix, "internal": {"type": "boolean"}}),
             Operation("POST", topics, "createTopic", "Create a topic.", self._create,
-                      {"dry_run": DRY_RUN}, fields(["name"], **new)),
+                      {"dry_run": DRY_RUN}, fields(["name"], **new), quota=MUTATION),
             Operation("GET", topic, "getTopic", "A topic, its partitions and what is set.",
                       self._get, named),
             Operation("PATCH", topic, "growTopic", "Raise the number of partitions.", self._grow,
-                      changing, fields(["partitions"], partitions=integer(1, PARTITIONS_MAX))),
+                      changing, fields(["partitions"], partitions=integer(1, PARTITIONS_MAX)),
+                      quota=MUTATION),
             Operation("DELETE", topic, "deleteTopic", "Delete a topic with its records.",
-                      self._delete, changing),
+                      self._delete, changing, quota=MUTATION),
             Operation("GET", f"{topic}/config", "getTopicConfig", "All settings of a topic.",
                       self._config, named),
             Operation("PATCH", f"{topic}/config", "changeTopicConfig",
@@ -159,6 +161,7 @@ class TopicOperations:
             body.get("config", {}),
         )
         fact = await self._node.topic_administration.create(new, is_dry_run=call.is_dry_run)
+        call.charge = 0 if call.is_dry_run else fact.partition_count
         return JSONResponse(
             {
                 "name": fact.name,
@@ -198,14 +201,19 @@ class TopicOperations:
 
     async def _grow(self, call: Call) -> Json:
         name, count = call.path["topic"], int(call.body["partitions"])
+        known = self._node.topics.by_name.get(name)
+        before = 0 if known is None else len(known.partitions)
         await self._node.topic_administration.add_partitions(
             name, count, is_dry_run=call.is_dry_run
         )
+        call.charge = 0 if call.is_dry_run else max(0, count - before)
         return {"name": name, "partitions": count, "dry_run": call.is_dry_run}
 
     async def _delete(self, call: Call) -> Json:
         name = call.path["topic"]
+        known = self._node.topics.by_name.get(name)
         await self._node.topic_administration.delete(name, is_dry_run=call.is_dry_run)
+        call.charge = 0 if known is None or call.is_dry_run else len(known.partitions)
         return {"name": name, "deleted": not call.is_dry_run, "dry_run": call.is_dry_run}
 
     async def _config(self, call: Call) -> Response:

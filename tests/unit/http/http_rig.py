@@ -46,10 +46,16 @@ class Web:
         self.app = Starlette(routes=routes(rig.node, self.operations, is_local=is_local))
 
     async def ask(
-        self, method: str, target: str, body: Any = None, content_type: str = "application/json"
+        self,
+        method: str,
+        target: str,
+        body: Any = None,
+        content_type: str = "application/json",
+        **headers: str,
     ) -> tuple[int, Any]:
         """(status, what the answer says)."""
-        status, data = await self.raw(method, target, json.dumps(body).encode(), content_type)
+        sent = json.dumps(body).encode()
+        status, data = await self.raw(method, target, sent, content_type, **headers)
         return status, json.loads(data) if data else None
 
     async def raw(

@@ -62,3 +62,31 @@ async def test_calls_over_the_rate_get_429_until_the_quota_is_deleted(
     assert (await http.ask("GET", f"{RECORDS}?partition=0&offset=0"))[0] == 200
     assert (await http.ask("DELETE", f"{QUOTAS}?default_user=true"))[0] == 200
     assert (await http.ask("POST", RECORDS, body))[0] == 200
+
+
+@on_the_web
+async def test_each_client_id_has_its_own_quota(http: Web) -> None:
+    await http.node.topics.create("t")
+    quota = {"client_id": "loader", "set": {"producer_byte_rate": 100}}
+    assert (await http.ask("PATCH", QUOTAS, quota))[0] == 200
+    body = {"records": [{"value": "v" * 600}]}
+    for _ in range(2):
+        assert (await http.ask("POST", RECORDS, body))[0] == 200
+    assert (await http.ask("POST", RECORDS, body, x_client_id="loader"))[0] == 200
+    assert (await http.ask("POST", RECORDS, body, x_client_id="loader"))[0] == 429
+    assert (await http.ask("POST", RECORDS, body))[0] == 200
+
+
+@on_the_web
+async def test_partitions_are_created_and_deleted_at_the_rate(http: Web) -> None:
+    quota = {"default_user": True, "set": {"controller_mutation_rate": 1}}
+    assert (await http.ask("PATCH", QUOTAS, quota))[0] == 200
+    many = {"partitions": 30}
+    assert (await http.ask("POST", "/v1/topics?dry_run=true", {"name": "a", **many}))[0] == 200
+    assert (await http.ask("POST", "/v1/topics", {"name": "a", **many}))[0] == 200
+    assert (await http.ask("POST", "/v1/topics", {"name": "b"}))[0] == 429
+    assert (await http.ask("PATCH", "/v1/topics/a", {"partitions": 31}))[0] == 429
+    assert (await http.ask("DELETE", "/v1/topics/a"))[0] == 429
+    assert "a" in http.node.topics.by_name
+    assert (await http.ask("DELETE", f"{QUOTAS}?default_user=true"))[0] == 200
+    assert (await http.ask("DELETE", "/v1/topics/a"))[0] == 200

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.broker.test_share_partitions import GROUP, append, topic_with
 from tests.unit.kafka.face_rig import batch, broker
 
+from headrace.coordination.quotas.entities import CONSUMER, USER
 from headrace.kafka.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
 from headrace.kafka.error_codes import (
     INVALID_RECORD_STATE,
@@ -65,6 +66,28 @@ def test_records_are_fetched_and_acknowledged_in_a_session():
             assert only_part(answer).error_code == INVALID_RECORD_STATE
             part = only_part(await client.ask(SHARE_FETCH, 2, fetch(topic.id, 3)))
             assert [item.delivery_count for item in part.acquired_records] == [2]
+
+    asyncio.run(scenario())
+
+
+def test_a_consumer_over_its_rate_acknowledges_and_gets_nothing_until_the_time_is_over():
+    async def scenario():
+        async with broker() as rig:
+            topic = await topic_with(rig, batch(b"v" * 3_000), batch(b"2"))
+            await rig.node.quotas.change([(USER, None)], {CONSUMER: 1_000.0})
+            client, again = rig.client(), rig.client()
+            answer = await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
+            assert [one.first_offset for one in only_part(answer).acquired_records] == [0]
+            assert 1_900 < answer.throttle_time.total_seconds() * 1_000 <= 2_500
+            done = [{"first_offset": 0, "last_offset": 0, "acknowledge_types": (1,)}]
+            asked = fetch(topic.id, 1, acknowledgement_batches=done)
+            answer = await again.ask(SHARE_FETCH, 2, asked)
+            assert only_part(answer).acknowledge_error_code == 0
+            assert only_part(answer).acquired_records == ()
+            assert answer.throttle_time.total_seconds() > 1
+            await rig.node.quotas.change([(USER, None)], {CONSUMER: None})
+            answer = await rig.client().ask(SHARE_FETCH, 2, fetch(topic.id, 2))
+            assert [one.first_offset for one in only_part(answer).acquired_records] == [1]
 
     asyncio.run(scenario())
 

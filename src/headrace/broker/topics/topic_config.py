@@ -8,7 +8,8 @@ refused. `flush.ms` is the one default that differs: 0, so what is acknowledged 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from headrace.coordination.timers.config import DAY_MS, HalfConfig
@@ -428,3 +429,14 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         local_retention_bytes=int(value("local.retention.bytes")),
         copies=copies_of(configs),
     )
+
+
+@lru_cache(maxsize=1_000)
+def shared_log_config(
+    configs: tuple[tuple[str, str], ...], ledger_bytes_max: int | None
+) -> LogConfig:
+    """One object for all partitions with the same overrides, which may be very many."""
+    config = log_config(dict(configs))
+    if ledger_bytes_max is None:
+        return config
+    return replace(config, segment_bytes=min(config.segment_bytes, ledger_bytes_max))

@@ -12,13 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from headrace.broker.topics.deletion import Deletions, clear
 from headrace.broker.topics.topic import ForeignPartition, Topic
 from headrace.broker.topics.topic_checks import TopicChecks
-from headrace.broker.topics.topic_config import log_config
+from headrace.broker.topics.topic_config import shared_log_config
 from headrace.errors import (
     FactMissing,
     HeadraceError,
@@ -227,7 +226,9 @@ class Topics:
         defaults = self._config.topic_defaults
         if defaults and name not in INTERNAL_TOPICS:  # these have what coordinators need
             configs = {**defaults, **configs}
-        return _shared_config(tuple(configs.items()), self._environment.is_shared)
+        # Over shared storage, who takes over a ledger reads all that it holds.
+        ledger_bytes_max = SHARED_LEDGER_BYTES_MAX if self._environment.is_shared else None
+        return shared_log_config(tuple(configs.items()), ledger_bytes_max)
 
     def get(self, name: str) -> Topic:
         """The topic. Raises TopicUnknown."""
@@ -488,16 +489,6 @@ class Topics:
             raise MetadataUnavailable(f"topic {topic.name!r} was changed: try again") from error
         if fact is not None:
             topic.version, topic.fact = version, fact
-
-
-@lru_cache(maxsize=1_000)
-def _shared_config(configs: tuple[tuple[str, str], ...], is_shared: bool) -> LogConfig:
-    """One object for all partitions with the same overrides."""
-    config = log_config(dict(configs))
-    if is_shared:
-        # Who takes over a ledger reads all that it holds.
-        config = replace(config, segment_bytes=min(config.segment_bytes, SHARED_LEDGER_BYTES_MAX))
-    return config
 
 
 def _first_chains(fact: TopicFact, numbers: range) -> list[Operation]:

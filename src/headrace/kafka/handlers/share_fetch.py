@@ -21,6 +21,7 @@ from headrace.broker.shares.share_sessions import (
     PartitionKey,
     ShareSession,
 )
+from headrace.coordination.quotas.entities import CONSUMER
 from headrace.coordination.shares.commands import GAP, RENEW, Settlement
 from headrace.coordination.shares.membership import MEMBER_ID_LENGTH_MAX
 from headrace.errors import (
@@ -285,10 +286,14 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
     if forgotten and node.group_configs.share_config(request.group_id).is_sticky:
         await groups.release_partitions(session, forgotten)
     outcomes: dict[PartitionKey, _Outcome] = {}
+    burst = node.quotas.burst(context.session, CONSUMER)
+    if burst is not None:
+        request.max_bytes = min(request.max_bytes, burst)
+    # A client in debt acknowledges, and gets nothing until its throttle time is over.
     if epoch == CLOSE_EPOCH:
         groups.sessions.close(request.group_id, request.member_id)
         await groups.release(session)
-    elif not is_renewing:
+    elif not is_renewing and not node.quotas.take(context.session, CONSUMER, 0):
         outcomes = await _fetch(node, session, request, context.version)
     for key, error in errors.items():
         outcomes[key] = outcomes.get(key, _Outcome())._replace(acknowledge_error=error)
@@ -358,7 +363,14 @@ async def share_fetch(node: Node, request: Any, context: Context) -> Answer:
         }
         for key, outcome in outcomes.items()
     }
+    size = sum(
+        len(data)
+        for outcome in outcomes.values()
+        if outcome.received
+        for data in outcome.received.batches
+    )
     return {
+        "throttle_time_ms": node.quotas.take(context.session, CONSUMER, size),
         "error_code": 0,
         "error_message": None,
         "acquisition_lock_timeout_ms": _lock_ms(node, request.group_id),
