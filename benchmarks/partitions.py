@@ -41,6 +41,7 @@ def produce(address: str, topics: int, partitions: int, runs: int) -> float:
         "linger.ms": 20,
         "batch.num.messages": RUN,
         "log_level": 0,
+        "message.timeout.ms": 0,
         "queue.buffering.max.messages": 1_000_000,
         "queue.buffering.max.kbytes": 1_000_000,
     }

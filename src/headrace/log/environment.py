@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from headrace.log.ledger_chain import ChainEvidence
     from headrace.log.loaded_indexes import LoadedIndexes
+    from headrace.log.partition_log import PartitionLog
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
@@ -30,3 +31,6 @@ class Environment(NamedTuple):
     """Bounds what the indexes of closed ledgers take; without it they stay."""
     evidence: ChainEvidence | None = None
     """What the ledgers' labels say of chains, where brokers share a store."""
+    companioned: set[PartitionLog] | None = None
+    """The loaded logs that had companions when they were loaded, for those who host companions
+    without being asked."""

@@ -147,11 +147,20 @@ class Upkeep:
                 if ready is not None and error is not None:
                     target.ready, target.retries.are_due = Completion(), True
                     ready.fail(error)
-            case Effect.SHOW:
-                target.is_loaded = True
-            case Effect.HIDE:
-                target.is_loaded = False
-                target.waiters.wake()
+            case Effect.SHOW | Effect.HIDE:
+                self._show(is_loaded=effect is Effect.SHOW)
+
+    def _show(self, *, is_loaded: bool) -> None:
+        self._log.is_loaded = is_loaded
+        if not is_loaded:
+            self._log.waiters.wake()
+        companioned = self._environment.companioned
+        if companioned is None:
+            return
+        if is_loaded and self._chain.fact.companions:
+            companioned.add(self._log)
+        else:
+            companioned.discard(self._log)
 
     # --- loading -----------------------------------------------------------------------------
 

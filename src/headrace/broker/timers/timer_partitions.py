@@ -66,7 +66,6 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
 """Between two looks for partitions that are served here since, and for records due soon."""
-PARTITIONS_OF_A_STEP: Final = 2_000
 SPACE_LOOKS: Final = 10
 """Looks between two of them at the space."""
 SOON_MS: Final = 60_000
@@ -82,6 +81,11 @@ class HalfShown(NamedTuple):
     partition: int
     half: Half
     body: Body
+
+
+def number_of(log: PartitionLog) -> int:
+    """The number of a partition in its topic."""
+    return int(log.name.rpartition("-")[2])
 
 
 class TimerPartitions:
@@ -112,7 +116,7 @@ class TimerPartitions:
             await self._load_all()
         looks = 0
         while True:
-            await self._look()
+            self._look()
             looks += 1
             for hosted in list(self._hosted.values()):
                 try:
@@ -136,23 +140,23 @@ class TimerPartitions:
             ):
                 data.load()
 
-    async def _look(self) -> None:
-        ownership = self._topics.ownership
-        looked_at = 0
-        for topic in list(self._topics.by_name.values()):
-            looked_at += len(topic.partitions)
-            if looked_at > PARTITIONS_OF_A_STEP:
-                await asyncio.sleep(0)
-                looked_at = 0
-            for number, data in topic.logs:
-                if (
-                    data.is_loaded
-                    and data.upkeep.chain.fact.has_companion(CompanionKind.TIMERS)
-                    and not self._is_hosted(topic, number, data)
-                    and not self._is_opening(topic, number)
-                    and ownership.is_mine(topic, number)
-                ):
-                    self._environment.tasks.spawn(self._open(topic, number), f"timers {data.name}")
+    def _look(self) -> None:
+        """Host what was loaded since, and open again what was fenced."""
+        loaded = self._environment.companioned
+        logs = set() if loaded is None else loaded | {one.data for one in self._hosted.values()}
+        for data in logs:
+            topic = self._topics.by_id.get(data.upkeep.chain.topic_id)
+            number = number_of(data)
+            if (
+                topic is not None
+                and topic.log(number) is data
+                and data.is_loaded
+                and data.upkeep.chain.fact.has_companion(CompanionKind.TIMERS)
+                and not self._is_hosted(topic, number, data)
+                and not self._is_opening(topic, number)
+                and self._topics.ownership.is_mine(topic, number)
+            ):
+                self._environment.tasks.spawn(self._open(topic, number), f"timers {data.name}")
 
     def _is_hosted(self, topic: Topic, number: int, data: PartitionLog) -> bool:
         """Whether its timers run: those whose companion was fenced are opened again."""
@@ -241,7 +245,7 @@ class TimerPartitions:
         topic = self._topics.by_id.get(partition.upkeep.chain.topic_id)
         if topic is None:
             raise TopicUnknown(f"the topic of {partition.name} was deleted")
-        number = int(partition.name.rpartition("-")[2])
+        number = number_of(partition)
         self._check(topic, batch)
         completion = Completion()
         adding = self._add(topic, number, batch, completion)
