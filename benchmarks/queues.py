@@ -1,8 +1,8 @@
-"""Figures of queues: share groups beside Kafka's, ordered, delayed, redelivered, journal, memory.
+"""Figures of queues that have nothing beside them: delayed records, journal, memory, restart.
 
-Run: python -m benchmarks.queues share|delayed|journal|groups [--records N] [--rounds N]
-Starts brokers of its own in a temporary folder; prints one JSON line a figure. `share` uses Kafka's
-own load tool for Headrace and for Kafka in turns; topics have 3 partitions, records 100 B.
+Run: python -m benchmarks.queues delayed|journal|groups [--records N] [--rounds N]
+Starts a broker of its own in a temporary folder; prints one JSON line a figure. Share groups and
+queues over HTTP are measured by `headrace bench`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import gc
 import json
 import random
 import statistics
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -32,14 +31,10 @@ from headrace.coordination.shares.commands import (
 from headrace.coordination.shares.config import ShareConfig
 from headrace.coordination.shares.share_machine import ShareMachine
 from headrace.coordination.shares.state_records import GroupChanged
-from headrace_bench.kafka_parts import java, kafka_classpath
-from headrace_bench.peers import Headrace, Kafka, cpu_s, rss_bytes
+from headrace_bench.peers import Headrace, cpu_s, rss_bytes
 
-KEYS = 100_000
-RECORD_BYTES = 100
 ATTRIBUTES = "headrace.message.attributes"
 DUE_AT_ONCE = 10_000
-PER_RECEIVE = 100
 
 
 def tell(**figures: Any) -> None:
@@ -53,66 +48,6 @@ def create(bootstrap: str, topic: str, partitions: int, **config: str) -> None:
     new = NewTopic(topic, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
     for future in admin.create_topics([new]).values():
         future.result(30)
-
-
-def fill(bootstrap: str, topic: str, records: int) -> None:
-    """Write records, keys in turns."""
-    settings = {"bootstrap.servers": bootstrap, "linger.ms": 20, "partitioner": "murmur2_random",
-                "queue.buffering.max.messages": 1_000_000}  # fmt: skip
-    producer = Producer(settings)
-    value = bytes(RECORD_BYTES)
-    for number in range(records):
-        producer.produce(topic, value, key=b"k%d" % (number % KEYS))
-        if number % 10_000 == 0:
-            producer.poll(0)
-    assert producer.flush(120) == 0
-
-
-def configure_group(bootstrap: str, group: str, **config: str) -> None:
-    """Set a group's configuration with Kafka's own tool."""
-    pairs = ",".join(f"{name.replace('_', '.')}={value}" for name, value in config.items())
-    command = [java(), "-cp", kafka_classpath(), "kafka.admin.ConfigCommand", "--bootstrap-server",
-               bootstrap, "--alter", "--entity-type", "groups", "--entity-name", group,
-               "--add-config", pairs]  # fmt: skip
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-
-
-def consume(broker: Headrace | Kafka, topic: str, group: str, records: int) -> dict[str, float]:
-    """ShareConsumerPerformance with one consumer: its rate, and the broker's CPU a record."""
-    command = [java(), "-Xms256m", "-Xmx256m", "-cp", kafka_classpath(),
-               "org.apache.kafka.tools.ShareConsumerPerformance", "--bootstrap-server",
-               broker.bootstrap, "--topic", topic, "--group", group, "--num-records", str(records),
-               "--hide-header", "--timeout", "20000"]  # fmt: skip
-    before_s, begun_s = cpu_s(broker.pid), time.perf_counter()
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200)
-    used_s, took_s = cpu_s(broker.pid) - before_s, time.perf_counter() - begun_s
-    lines = [line for line in done.stdout.splitlines() if line[:2] == "20"]
-    assert lines, done.stdout[-500:] + done.stderr[-500:]
-    fields = [float(one) for one in lines[-1].split(",")[2:]]  # MB, MB/s, records/s, records, ms
-    return {"per_s": fields[2], "broker_us": round(used_s / records * 1e6, 2),
-            "seconds": round(took_s, 1)}  # fmt: skip
-
-
-def share(folder: Path, records: int, rounds: int) -> None:
-    """Unordered on Headrace and Kafka, and by 100,000 keys, in turns."""
-    brokers: list[Headrace | Kafka] = [Headrace(folder / "headrace"), Kafka(folder / "kafka")]
-    try:
-        for broker in brokers:
-            broker.start()
-            create(broker.bootstrap, "jobs", 3)
-            fill(broker.bootstrap, "jobs", records)
-        sides = [("headrace", brokers[0], {}), ("kafka", brokers[1], {}),
-                 ("headrace by key", brokers[0], {"headrace.share.key.order": "true"})]  # fmt: skip
-        for number in range(rounds + 1):  # the first one warms up
-            for name, broker, more in sides:
-                group = f"g{number}-{name.replace(' ', '-')}"
-                config = {"share.auto.offset.reset": "earliest", **more}
-                configure_group(broker.bootstrap, group, **config)
-                found = consume(broker, "jobs", group, records)
-                tell(figure="share", side=name, round=number, **found)
-    finally:
-        for broker in brokers:
-            broker.stop()
 
 
 def delayed(folder: Path, records: int, rounds: int) -> None:
@@ -236,7 +171,7 @@ def _pid() -> int:
     return int(Path("/proc/self/stat").read_text().split()[0])
 
 
-FIGURES = {"share": share, "delayed": delayed, "journal": journal, "groups": groups}
+FIGURES = {"delayed": delayed, "journal": journal, "groups": groups}
 
 
 def main() -> None:

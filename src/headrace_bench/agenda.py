@@ -22,6 +22,7 @@ _START_OTHERS_S = 2.0
 _TOOL_S = 1.5  # from a tool's start to its first report
 _TOOL_START_S = {"redis": 0.5, "nats": 1.0, "rocketmq": 10.0}
 _READ_PASSES = 3
+QUEUE_FILL_S = 8.0
 _OPEN_S = 0.0004  # one idle connection
 
 
@@ -81,7 +82,7 @@ def turns(
             steps = [
                 Step(load, 0, _load_s(load, side.name, length))
                 for load in loads
-                if side.policy in load.policies and load.is_in(number)
+                if load.is_for(side.name, side.policy) and load.is_in(number)
             ]
             if side.name in SIDES and side.policy == UNSYNCED:
                 steps += _growth([one for one in series if one.is_in(number)], length)
@@ -93,12 +94,19 @@ def turns(
 
 def _load_s(load: Load, name: str, length: float) -> float:
     tool_s = _TOOL_START_S.get(name, _TOOL_S)
-    whole_s = tool_s + sum(load.window) * length
-    if name == "rocketmq":  # it has no other kind; its warm-up is over with its first report
+    whole_s = _refill_s(load) * length + tool_s + sum(load.window) * length
+    if (
+        name == "rocketmq" and load.kind != "queue"
+    ):  # it has no other kind; its warm-up is over with its first report
         return tool_s + load.window.seconds * length + _TOOL_S if load.kind == "produce" else 0.0
     if load.kind == "consume" and name in SIDES:
         return _READ_PASSES * (tool_s + 3 * load.window.warmup_s * length)
     return whole_s
+
+
+def _refill_s(load: Load) -> float:
+    """Writing what a queue's consumer empties."""
+    return QUEUE_FILL_S if load.kind == "queue" else 0.0
 
 
 def _growth(series: Sequence[Series], length: float) -> list[Step]:

@@ -67,7 +67,7 @@ def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **optio
     ended, round by round. The others compare with Apache Kafka alone, in turn, and judge.
     """
     from headrace_bench.growth import SERIES
-    from headrace_bench.loads import LOADS
+    from headrace_bench.loads import LOADS, QUEUE_LOADS
     from headrace_bench.stopping import Stopped, stopped_by_signals
     from headrace_bench.workloads import WORKLOADS
 
@@ -81,7 +81,7 @@ def bench(names: tuple[str, ...], install: str | None, *, is_list: bool, **optio
         _install(install)
         return
     workloads = [w for w in WORKLOADS if not names or w.name.startswith(names)]
-    loads = [load for load in LOADS if not names or load.name.startswith(names)]
+    loads = [load for load in (*LOADS, *QUEUE_LOADS) if not names or load.name.startswith(names)]
     series = [one for one in SERIES if not names or one.name.startswith(names)]
     if not workloads and not loads and not series:
         known = ", ".join(
@@ -225,12 +225,12 @@ def _install(names: str) -> None:
 
 def _list(*, as_json: bool) -> None:
     from headrace_bench.growth import SERIES
-    from headrace_bench.loads import LOADS
+    from headrace_bench.loads import LOADS, QUEUE_LOADS
     from headrace_bench.systems.registry import SYSTEMS
     from headrace_bench.workloads import WORKLOADS
 
     workloads = [(w.name, w.title, "Kafka") for w in WORKLOADS]
-    workloads += [(load.name, load.title, "every system") for load in LOADS]
+    workloads += [(load.name, load.title, "every system") for load in (*LOADS, *QUEUE_LOADS)]
     workloads += [(one.name, one.title, "Kafka") for one in SERIES]
     systems = [(one.name, one.title, one.missing() or one.version()) for one in SYSTEMS]
     if as_json:

@@ -123,6 +123,20 @@ def consumer_performance(bootstrap: str, topic: str, records: int) -> Consumed:
     return Consumed(int(fields[4]), float(fields[2]), float(fields[8]))
 
 
+def share_consumer_performance(bootstrap: str, topic: str, group: str, records: int) -> float:
+    """Receive and acknowledge `records` through a share group; how many a second."""
+    arguments = ["--bootstrap-server", bootstrap, "--topic", topic, "--group", group]
+    arguments += ["--num-records", str(records), "--hide-header", "--timeout", "20000"]
+    out = _run("ShareConsumerPerformance", arguments)
+    lines = [line for line in out.splitlines() if line[:2] == "20"]
+    if not lines:
+        raise SystemFailed(f"ShareConsumerPerformance told no rate:\n{out[-2000:]}")
+    _, _, _, _, per_s, received, *_ = (field.strip() for field in lines[-1].split(","))
+    if int(received) < records:
+        raise SystemFailed(f"{received} of {records} records were received")
+    return float(per_s)
+
+
 def copier(bootstrap: str, source: str, target: str, name: str) -> list[str]:
     """The command of a TransactionalMessageCopier; `name` is its group and transactional id."""
     arguments = ["--broker-list", bootstrap, "--input-topic", source, "--input-partition", "0"]

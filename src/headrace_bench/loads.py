@@ -12,6 +12,20 @@ from typing import Literal
 from headrace_bench.tools import Window
 from headrace_bench.workloads import SYNCED, UNSYNCED
 
+Acknowledge = Literal["each", "hundred", "confirmed"]
+"""`each`: every message by itself, without waiting; `hundred`: a hundred at a time; `confirmed`:
+every message by itself, the next one when the server has confirmed it."""
+
+AS_IT_COMES = {
+    "headrace": SYNCED,
+    "kafka": UNSYNCED,
+    "nats": UNSYNCED,
+    "rabbitmq": SYNCED,
+    "rocketmq": UNSYNCED,
+}
+"""The side of each system that is a queue: what is received and acknowledged is not what the
+promise of writing is about, and only Headrace and RabbitMQ sync acknowledgements."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -19,7 +33,7 @@ class Load:
 
     name: str
     title: str
-    kind: Literal["produce", "consume", "latency"]
+    kind: Literal["produce", "consume", "latency", "queue"]
     record_bytes: int
     window: Window
     """What a run leaves out at first, and how long it measures."""
@@ -27,6 +41,14 @@ class Load:
     policies: tuple[str, ...] = (SYNCED, UNSYNCED)
     every: int = 1
     """Run in every so-manyth round, beginning with the first."""
+    acknowledge: Acknowledge = "each"
+    """Of a queue: how a message that was received is acknowledged."""
+
+    def is_for(self, system: str, policy: str) -> bool:
+        """Whether a side has it."""
+        if self.kind == "queue":
+            return AS_IT_COMES.get(system) == policy
+        return policy in self.policies
 
     def is_in(self, number: int) -> bool:
         """Whether round `number` (from 1) has it."""
@@ -55,6 +77,22 @@ LOADS: tuple[Load, ...] = (
         rate_per_s=1000,
     ),
 )
+
+
+def _queue(name: str, title: str, acknowledge: Acknowledge) -> Load:
+    return Load(name, title, "queue", 100, Window(1.0, 5.0), acknowledge=acknowledge)
+
+
+QUEUE_LOADS: tuple[Load, ...] = (
+    _queue("beside-queue-each", "Receive 100 B messages, acknowledge each", "each"),
+    _queue("beside-queue-100", "Receive 100 B messages, acknowledge 100 at a time", "hundred"),
+    _queue(
+        "beside-queue-confirmed",
+        "Receive 100 B messages, acknowledge each and wait until it is confirmed",
+        "confirmed",
+    ),
+)
+"""One consumer empties what was written before."""
 
 # figure -> (heading, unit, digits)
 FIGURES: dict[str, tuple[str, str, int]] = {

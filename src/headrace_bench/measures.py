@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from headrace_bench import java_tools, latency, raw_client, transactions
+from headrace_bench import java_tools, latency, queues, raw_client, transactions
 from headrace_bench.peers import Peer, cpu_s, rss_bytes
 from headrace_bench.processes import SystemFailed
 from headrace_bench.tools import check_server
@@ -78,6 +78,9 @@ class Measures:
             "copy": self._copy,
             "commit": self._commit,
             "isolation": self._isolation,
+            "share": self._share,
+            "share_by_key": self._share_by_key,
+            "http_queue": self._http_queue,
         }
         return kinds[workload.kind](workload, peer, side)
 
@@ -91,6 +94,8 @@ class Measures:
                     peer.bootstrap, topic, records, size, records // 3
                 )
             self._rates[workload.name, side] = done.records_per_s
+        elif workload.kind == "share":  # its way through a JVM needs as much as a run
+            self.run(workload, peer, side)
         elif workload.kind in ("consume", "fetch"):
             self._fill(workload, peer)
         elif workload.kind != "idle":
@@ -257,6 +262,23 @@ class Measures:
         records = int(workload.options["size_mb"] * self._length) * 1_000_000 // FILL_RECORD_BYTES
         topic, records = self._filled_topic(peer, records, FILL_RECORD_BYTES, TRANSACTION_MS)
         return transactions.isolation(peer, topic, records, workload.options["fetch_bytes"])
+
+    def _queue(self, workload: Workload, peer: Peer, side: Side) -> queues.Queue:
+        records = int(workload.options["records"] * self._length)
+        topic = Topic(peer, side.policy, workload.options["partitions"])
+        return queues.Queue(peer, topic, records)
+
+    def _share(self, workload: Workload, peer: Peer, side: Side) -> Figures:
+        with self._queue(workload, peer, side) as queue:
+            return queue.share("unordered", {})
+
+    def _share_by_key(self, workload: Workload, peer: Peer, side: Side) -> Figures:
+        with self._queue(workload, peer, side) as queue:
+            return queue.share_by_key()
+
+    def _http_queue(self, workload: Workload, peer: Peer, side: Side) -> Figures:
+        with self._queue(workload, peer, side) as queue:
+            return queue.over_http(workload.options["clients"])
 
 
 def _flush(producer: Producer) -> int:

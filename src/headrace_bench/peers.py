@@ -53,6 +53,8 @@ class Peer(Protocol):
 
     name: str
     bootstrap: str
+    http: str
+    """The address of its HTTP interface, where it has one that is measured."""
     pid: int
     ready_s: float
 
@@ -110,6 +112,7 @@ class _Process:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.bootstrap = ""
+        self.http = ""
         self.pid = 0
         self.ready_s = 0.0
         self._child: subprocess.Popen[bytes] | None = None
@@ -213,7 +216,8 @@ class Headrace(_Process):
 
         shutil.rmtree(self.folder, ignore_errors=True)
         # A port of our choosing: the clock then stops at the first answer, not at a parsed line.
-        port = free_port()
+        port, http = free_port(), free_port()
+        self.http = f"127.0.0.1:{http}"
         command = [str(Path(sys.executable).parent / "headrace")]
         started = self._spawn(
             [
@@ -224,7 +228,7 @@ class Headrace(_Process):
                 "--kafka",
                 f"127.0.0.1:{port}",
                 "--http",
-                "127.0.0.1:0",
+                self.http,
             ]
         )
         self.bootstrap = f"127.0.0.1:{port}"

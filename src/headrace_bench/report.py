@@ -50,7 +50,7 @@ def _with_spread(values: list[float], figure: str) -> str:
 
 
 def _policy(side: Side, workload: Workload) -> str:
-    if workload.kind in ("consume", "fetch", "isolation", "idle"):
+    if workload.kind in ("consume", "fetch", "isolation", "idle", "http_queue"):
         return NAMES[side.peer]
     words = {
         ("headrace", "synced"): "synced, as it comes",

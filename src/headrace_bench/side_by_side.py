@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from headrace_bench.agenda import SideName, Step, Turn, turns
+from headrace_bench.agenda import QUEUE_FILL_S, SideName, Step, Turn, turns
 from headrace_bench.figures import Figures, figures_of, shown
 from headrace_bench.growth import Filled, Growth
 from headrace_bench.loads import SHARES, Load
@@ -228,7 +228,8 @@ class _Work:
             assert self._growth is not None, "series are for Kafka's protocol alone"
             return self._growth.point(step.what, step.value)
         window = Window(*(one * self._length for one in step.what.window))
-        kinds = {"produce": self._produce, "consume": self._consume, "latency": self._latency}
+        kinds = {"produce": self._produce, "consume": self._consume, "latency": self._latency,
+                 "queue": self._queue}  # fmt: skip
         return kinds[step.what.kind](step.what, window)
 
     def _produce(self, load: Load, window: Window) -> Figures:
@@ -251,6 +252,16 @@ class _Work:
         filled = self._filled[load.record_bytes]
         done = self._side.consume(filled.name, filled.records, load.record_bytes, window)
         return {} if done is None else figures_of(done, load.record_bytes)
+
+    def _queue(self, load: Load, window: Window) -> Figures:
+        """Write, and empty what was written; no other load reads it."""
+        if load.acknowledge not in self._side.acknowledges:
+            return {}
+        self._produce(load, Window(0.0, QUEUE_FILL_S * self._length))
+        filled = self._filled.pop(load.record_bytes)
+        done = self._side.empty(filled.name, filled.records, load.acknowledge, window)
+        self._side.drop(filled.name)
+        return figures_of(done, load.record_bytes)
 
     def _latency(self, load: Load, window: Window) -> Figures:
         """Its first second is left out by what sends."""

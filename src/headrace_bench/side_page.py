@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_bench.charts import TITLES, draw
 from headrace_bench.growth import SERIES, Series
 from headrace_bench.hdr import HdrHistogram
-from headrace_bench.loads import FIGURES, LOADS, SHARES, Load
+from headrace_bench.loads import FIGURES, LOADS, QUEUE_LOADS, SHARES, Load
 from headrace_bench.report import put_between
 from headrace_bench.workloads import SYNCED, UNSYNCED
 
@@ -66,7 +66,7 @@ class SideBook:
 def markdown(results: dict[str, Any]) -> str:
     """What stands between the markers of the page."""
     lines = _systems_table(results)
-    for load in LOADS:
+    for load in (*LOADS, *QUEUE_LOADS):
         entry = results["loads"].get(load.name)
         if entry is not None and entry["rounds"]:
             lines += ["", f"### Beside others: {load.title[0].lower()}{load.title[1:]}", ""]

@@ -18,12 +18,16 @@ from headrace_bench import java_tools, latency, parts
 from headrace_bench.hdr import HdrHistogram
 from headrace_bench.kafka_parts import KAFKA_VERSION, java, kafka_classpath
 from headrace_bench.peers import Headrace, Kafka
+from headrace_bench.systems import share_load
 from headrace_bench.systems.system import Latency, Side, System, read_again
 from headrace_bench.tools import Steady, Tool, Window, run_tool, watch
 from headrace_bench.workloads import POLICY_SETTINGS, SYNCED, UNSYNCED
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
+
+    from headrace_bench.loads import Acknowledge
 
 _WORDS = {
     ("headrace", SYNCED): "as it comes",
@@ -35,6 +39,8 @@ _WORDS = {
 
 class KafkaProtocolSide:
     """One broker, Headrace or Kafka, whose topics have one sync policy."""
+
+    acknowledges: Collection[Acknowledge] = ("each", "hundred", "confirmed")
 
     def __init__(self, peer: Headrace | Kafka, policy: str) -> None:
         self.name = peer.name
@@ -90,6 +96,13 @@ class KafkaProtocolSide:
             return watch(Tool(command, java_tools.consumed_rate_of), window, self.pids)
 
         return read_again(read, window)
+
+    def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
+        """See Side: librdkafka's share consumer, in a process of its own."""
+        del records
+        module = f"{__package__}.share_load"
+        command = [sys.executable, "-m", module, self.peer.bootstrap, name, acknowledge]
+        return watch(Tool(command, share_load.rate_of), window, self.pids)
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
         """See Side."""
@@ -148,7 +161,10 @@ def _kafka_sides(folder: Path) -> list[Side]:
     ]
 
 
-_TOOL = "ProducerPerformance, acks=all, batch.size=16384, linger.ms=0; ConsumerPerformance"
+_TOOL = (
+    "ProducerPerformance, acks=all, batch.size=16384, linger.ms=0; ConsumerPerformance; "
+    "librdkafka's share consumer"
+)
 HEADRACE = System(
     name="headrace",
     title="Headrace",

@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace_bench import parts
 from headrace_bench.hdr import HdrHistogram
@@ -19,6 +20,11 @@ from headrace_bench.systems.own_server import OwnServer
 from headrace_bench.systems.system import Latency, Side, System
 from headrace_bench.tools import Steady, Tool, Window, run_tool, watch
 from headrace_bench.workloads import SYNCED, UNSYNCED
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from headrace_bench.loads import Acknowledge
 
 SERVER_VERSION = "v2.15.2"
 _MODULE = f"github.com/nats-io/nats-server/v2@{SERVER_VERSION}"
@@ -83,6 +89,8 @@ def rate_of(line: str) -> float | None:
 class Nats(OwnServer):
     """One server with one way to sync."""
 
+    acknowledges: Collection[Acknowledge] = ("each", "hundred", "confirmed")
+
     def __init__(self, folder: Path, policy: str) -> None:
         super().__init__("nats", folder / f"nats-{policy}", policy, f"sync_interval {SYNC[policy]}")
 
@@ -113,6 +121,11 @@ class Nats(OwnServer):
         del record_bytes
         return watch(Tool(self._load("consume", name, str(records)), rate_of), window, self.pids)
 
+    def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
+        """See Side; `hundred` is NATS's AckAll, `confirmed` its DoubleAck."""
+        del records
+        return watch(Tool(self._load("empty", name, acknowledge), rate_of), window, self.pids)
+
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
         """See Side."""
         words = ("latency", name, str(rate_per_s), str(seconds), str(int(WARMUP_S)))
@@ -130,7 +143,8 @@ def _sides(folder: Path) -> list[Side]:
 SYSTEM = System(
     name="nats",
     title="NATS JetStream",
-    tool="nats.go client: PublishAsync, 1,000 unacknowledged; ordered consumer",
+    tool="nats.go client: PublishAsync, 1,000 unacknowledged; ordered consumer; as a queue a "
+    "durable pull consumer",
     version=version,
     missing=missing,
     install=install,

@@ -14,11 +14,17 @@ from headrace_bench.peers import free_port
 from headrace_bench.processes import Processes
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
+
+    from headrace_bench.loads import Acknowledge
+    from headrace_bench.tools import Steady, Window
 
 
 class OwnServer:
     """One server (and what it needs) in a folder of its own; see Side."""
+
+    acknowledges: Collection[Acknowledge] = ()
 
     def __init__(self, name: str, folder: Path, policy: str, words: str) -> None:
         self.name = name
@@ -57,6 +63,10 @@ class OwnServer:
     def stop(self) -> None:
         """See Side."""
         self.processes.stop()
+
+    def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
+        """See Side; only those that can acknowledge have their own."""
+        raise NotImplementedError
 
     def exchange(self, ask: bytes, is_whole: bytes, refusal: bytes = b"-ERR") -> bool:
         """Send `ask` on a new connection; whether `is_whole` stands in what comes back."""

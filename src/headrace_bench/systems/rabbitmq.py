@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace_bench import parts
 from headrace_bench.kafka_parts import java
@@ -19,6 +20,9 @@ from headrace_bench.systems.own_server import OwnServer
 from headrace_bench.systems.system import Latency, System, read_again
 from headrace_bench.tools import Steady, Tool, Window, run_tool, watch
 from headrace_bench.workloads import SYNCED, UNSYNCED
+
+if TYPE_CHECKING:
+    from headrace_bench.loads import Acknowledge
 
 PERF_TEST = "com.rabbitmq:perf-test:2.22.1"
 CONFIRMS_MAX, PREFETCH, ACK_EVERY = 2_000, 1_000, 100
@@ -112,6 +116,8 @@ class RabbitMq(OwnServer):
         words, policy, self._flags = _KINDS[kind]
         super().__init__(name, folder / f"rabbitmq-{kind}", policy, words)
         self._is_log = kind == "stream"
+        if kind == "quorum":
+            self.acknowledges = ("each", "hundred")
 
     def spawn(self) -> None:
         """See OwnServer: Erlang's port mapper first, so that none is left behind."""
@@ -171,6 +177,15 @@ class RabbitMq(OwnServer):
             return watch(Tool(command, received_of), window, self.pids)
 
         return read_again(read, window) if self._is_log else read()
+
+    def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
+        """See Side; AMQP does not confirm an acknowledgement, and a stream is no queue."""
+        every = {"each": 1, "hundred": ACK_EVERY}[acknowledge]
+        command = self._perf_test(
+            name, "--producers", "0", "--consumers", "1", "--qos", str(PREFETCH),
+            "--multi-ack-every", str(every), "--cmessages", str(records),
+        )  # fmt: skip
+        return watch(Tool(command, received_of), window, self.pids)
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
         """See Side."""

@@ -1,31 +1,40 @@
 """RocketMQ: a name server and a broker that flushes before it answers, or later.
 
-Invariants: the benchmark Producer of its own examples writes. There is no figure of reading,
-for their Consumer only tells averages of ten seconds, whether something was left to read or not;
-and none of latency, for neither knows a rate. Heap and settings are said here; its start scripts
-would take 8 GiB.
+Invariants: the benchmark Producer of its own examples writes. There is no figure of reading a
+log, for their Consumer only tells averages of ten seconds, whether something was left to read or
+not; and none of latency, for neither knows a rate. A queue is emptied by its push consumer in pop
+mode (`rocketmq_load`), which acknowledges each message and is compiled here. Heap and settings are
+said here; its start scripts would take 8 GiB.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shutil
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace_bench import parts
 from headrace_bench.kafka_parts import java
 from headrace_bench.peers import free_port
 from headrace_bench.processes import SystemFailed
+from headrace_bench.systems import share_load
 from headrace_bench.systems.own_server import OwnServer
 from headrace_bench.systems.system import Side, System
 from headrace_bench.tools import Steady, Tool, Window, run_tool, watch
 from headrace_bench.workloads import SYNCED, UNSYNCED
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Collection
+
+    from headrace_bench.loads import Acknowledge
 
 VERSION = "5.5.0"
 _MODULES = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-example")
+_SOURCE = Path(__file__).parent / "rocketmq_load" / "EmptyQueue.java"
+_CLASSES = f"rocketmq_load-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]}"
 FLUSH = {SYNCED: "SYNC_FLUSH", UNSYNCED: "ASYNC_FLUSH"}
 THREADS = 64
 FAILED_MAX = 1_000
@@ -48,15 +57,29 @@ def _folder() -> Path:
     return parts.peers_folder() / "rocketmq"
 
 
+def _classes() -> Path:
+    return parts.peers_folder() / _CLASSES
+
+
 def missing() -> str:
     """What is not there, or ""."""
     absent = [m for m in _MODULES if not (_folder() / f"{m}-{VERSION}.jar").exists()]
+    absent += [] if (_classes() / "EmptyQueue.class").exists() else [_CLASSES]
     return f"no {', no '.join(absent)}" if absent else ""
 
 
 def install() -> None:
-    """Fetch broker, name server and the benchmark classes with all they need."""
-    parts.fetch_maven([f"org.apache.rocketmq:{module}:{VERSION}" for module in _MODULES], _folder())
+    """Fetch broker, name server and the benchmark classes with all they need; compile the load."""
+    jars = [_folder() / f"{module}-{VERSION}.jar" for module in _MODULES]
+    if not all(jar.exists() for jar in jars):
+        wanted = [f"org.apache.rocketmq:{module}:{VERSION}" for module in _MODULES]
+        parts.fetch_maven(wanted, _folder())
+    beside = Path(java()).with_name("javac")
+    compiler = str(beside) if beside.exists() else shutil.which("javac")
+    if compiler is None:
+        raise parts.PartMissing("no Java compiler (javac): install a JDK 17 or 21")
+    _classes().mkdir(parents=True, exist_ok=True)
+    run_tool([compiler, "-cp", f"{_folder()}/*", "-d", str(_classes()), str(_SOURCE)])
 
 
 def sent_of(line: str) -> float | None:
@@ -74,6 +97,8 @@ def sent_of(line: str) -> float | None:
 
 class RocketMq(OwnServer):
     """A name server and a broker with one way to flush."""
+
+    acknowledges: Collection[Acknowledge] = frozenset({"each"})
 
     def __init__(self, folder: Path, policy: str) -> None:
         words = f"flushDiskType={FLUSH[policy]}"
@@ -143,6 +168,16 @@ class RocketMq(OwnServer):
         """See Side: its Consumer tells averages of ten seconds, idle ones among them."""
         del name, records, record_bytes, window
 
+    def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
+        """See Side; its client acknowledges each message by itself, and confirms none to us."""
+        del records
+        assert acknowledge == "each"
+        classes = f"{_classes()}:{_folder()}/*"
+        home = f"-Duser.home={self.processes.folder}"
+        command = [java(), "-Xms512m", "-Xmx512m", home, "-cp", classes, "EmptyQueue"]
+        command += [f"127.0.0.1:{self._names}", name, f"group-{name}"]
+        return watch(Tool(command, share_load.rate_of), window, self.pids)
+
     def latency(self, name: str, rate_per_s: int, seconds: float) -> None:
         """See Side: its benchmark sends as fast as it can, at no rate."""
         del name, rate_per_s, seconds
@@ -159,7 +194,7 @@ SYSTEM = System(
     name="rocketmq",
     title="Apache RocketMQ",
     tool=f"benchmark Producer of its examples, {THREADS} threads that wait for answers, 1 queue; "
-    "broker with 1 GiB of heap",
+    "push consumer in pop mode; broker with 1 GiB of heap",
     version=lambda: VERSION,
     missing=missing,
     install=install,

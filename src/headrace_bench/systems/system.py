@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from headrace_bench.hdr import HdrHistogram
+    from headrace_bench.loads import Acknowledge
     from headrace_bench.tools import Steady, Window
 
 
@@ -46,6 +47,11 @@ class Side(Protocol):
     policy: str
     words: str
     """The setting that makes the promise, in the system's own words."""
+
+    @property
+    def acknowledges(self) -> Collection[Acknowledge]:
+        """The ways in which `empty` can acknowledge."""
+        ...
 
     @property
     def ready_s(self) -> float:
@@ -86,6 +92,13 @@ class Side(Protocol):
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
         """Send 100 B messages at a steady rate and receive them; None where no tool does it."""
+        ...
+
+    def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
+        """Receive what `produce` wrote to `name`, `records` at least, and acknowledge it.
+
+        By one consumer; counted is what it has acknowledged.
+        """
         ...
 
     def drop(self, name: str) -> None:

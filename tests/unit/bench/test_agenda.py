@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace_bench.agenda import SideName, turns
 from headrace_bench.growth import SERIES
-from headrace_bench.loads import LOADS
+from headrace_bench.loads import AS_IT_COMES, LOADS, QUEUE_LOADS
 from headrace_bench.side_by_side import chosen_systems
 from headrace_bench.workloads import SYNCED, UNSYNCED
 
@@ -17,6 +17,16 @@ def agenda(rounds=2, sides=SIDES):
 
 def test_two_rounds_of_everything_fit_twenty_minutes():
     assert sum(turn.seconds for turn in agenda()) <= 20 * 60
+
+
+def test_two_rounds_of_all_queues_fit_twelve_minutes():
+    assert sum(turn.seconds for turn in turns(QUEUE_LOADS, [], SIDES, 2, 1.0)) <= 12 * 60
+
+
+def test_a_queue_is_measured_on_each_system_as_it_comes():
+    found = turns(QUEUE_LOADS, [], SIDES, 1, 1.0)
+    assert [turn.side for turn in found] == [SideName(*one) for one in AS_IT_COMES.items()]
+    assert all([step.what for step in turn.steps] == list(QUEUE_LOADS) for turn in found)
 
 
 def test_rates_are_of_ten_seconds_after_a_warm_up():

@@ -6,7 +6,7 @@ import pytest
 
 from headrace_bench import java_tools
 from headrace_bench.processes import SystemFailed
-from headrace_bench.systems import nats, rabbitmq, redis, rocketmq
+from headrace_bench.systems import nats, rabbitmq, redis, rocketmq, share_load
 
 REDIS = (
     '"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms",'
@@ -107,3 +107,26 @@ def test_kafkas_consumer_tells_what_was_read_since_it_told_before():
     line = "2026-11-21 21:01:48:694, 0, 89.3135, 357.25, 91457, 365824.0, 0, 250, 357.25, 365824.0"
     assert java_tools.consumed_rate_of(line) == 365_824
     assert java_tools.consumed_rate_of("SLF4J: a, b, c, d, e, f, g, h, i, j, k") is None
+
+
+def test_a_share_consumer_tells_messages_and_seconds():
+    assert share_load.rate_of('{"messages": 30000, "seconds": 0.5}') == 60_000
+    assert share_load.rate_of("receiving failed: KafkaError") is None
+
+
+SHARED = (
+    "SLF4J: no providers\n"
+    "2026-11-23 09:54:20:000, 2026-11-23 09:54:22:000, 9.5367, 4.7684, {rate}, {count}, 2000, 1\n"
+)
+
+
+def test_kafkas_share_consumer_tells_its_rate(monkeypatch):
+    monkeypatch.setattr(java_tools, "_run", lambda *_: SHARED.format(rate="50000.0", count=100_000))
+    assert java_tools.share_consumer_performance("b", "t", "g", 100_000) == 50_000
+
+
+@pytest.mark.parametrize("said", ["", "no rate\n", SHARED.format(rate="5.0", count=99_999)])
+def test_kafkas_share_consumer_that_did_not_receive_everything_is_a_failure(monkeypatch, said):
+    monkeypatch.setattr(java_tools, "_run", lambda *_: said)
+    with pytest.raises(SystemFailed):
+        java_tools.share_consumer_performance("b", "t", "g", 100_000)

@@ -2,16 +2,20 @@
 //
 //	nats_load URL produce STREAM BYTES
 //	nats_load URL consume STREAM MESSAGES
+//	nats_load URL empty STREAM each|hundred|confirmed
 //	nats_load URL latency STREAM PER_SECOND SECONDS WARMUP_SECONDS
 //	nats_load URL drop STREAM
 //
 // produce publishes asynchronously, with so many unacknowledged; consume reads with an ordered
 // consumer, again from the beginning after MESSAGES. Both run until they are killed, and tell each
-// half second how many messages were acknowledged, or read, since they told before. latency sends on one connection and receives on another; a message's time begins when
+// half second how many messages were acknowledged, or read, since they told before. empty receives
+// through a durable pull consumer and acknowledges each message, every hundredth with AckAll, or
+// each with DoubleAck, one after the other. latency sends on one connection and receives on another; a message's time begins when
 // it was due if the sender was held up, and when it was sent if the sender merely woke late.
 package main
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -22,13 +26,15 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
-	pendingMax   = 1000
-	latencyBytes = 100
-	lateMax      = 20 * time.Second
-	reportEvery  = 500 * time.Millisecond
+	pendingMax    = 1000
+	latencyBytes  = 100
+	unfinishedMax = 5000
+	lateMax       = 20 * time.Second
+	reportEvery   = 500 * time.Millisecond
 )
 
 func check(err error) {
@@ -119,6 +125,41 @@ func consume(name string) {
 	}
 }
 
+func empty(name string) {
+	connection, _ := connect()
+	server, err := jetstream.New(connection)
+	check(err)
+	kind := os.Args[4]
+	settings := jetstream.ConsumerConfig{
+		Durable: kind, AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: unfinishedMax,
+	}
+	if kind == "hundred" {
+		settings.AckPolicy = jetstream.AckAllPolicy
+	}
+	background := context.Background()
+	consumer, err := server.CreateConsumer(background, name, settings)
+	check(err)
+	var read atomic.Int64
+	seen := 0
+	_, err = consumer.Consume(func(message jetstream.Msg) {
+		switch {
+		case kind == "confirmed":
+			check(message.DoubleAck(background))
+			read.Add(1)
+		case kind == "each":
+			check(message.Ack())
+			read.Add(1)
+		default:
+			if seen++; seen%100 == 0 {
+				check(message.Ack())
+				read.Add(100)
+			}
+		}
+	})
+	check(err)
+	report(read.Load)
+}
+
 func latency(name string) {
 	perSecond, warmup := number(4), number(6)
 	seconds, err := strconv.ParseFloat(os.Args[5], 64)
@@ -172,6 +213,8 @@ func main() {
 		produce(name)
 	case "consume":
 		consume(name)
+	case "empty":
+		empty(name)
 	case "latency":
 		latency(name)
 	case "drop":
