@@ -30,25 +30,39 @@ from headrace.records.codec import (
 from headrace.records.compression import compress, decompress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from headrace.records.batch import BatchHeader, Buffer
 
 _VARLONG_BITS_MAX: Final = 64
 
 
-class RawRecord(NamedTuple):
-    """Where one record lies in a batch's decompressed payload."""
+class Payload(NamedTuple):
+    """The decompressed records of a batch, between two places of `data`."""
 
-    start: int
-    """Of its length field."""
+    data: bytes
+    begin: int
     end: int
-    offset_delta: int
-    timestamp_delta: int
-    rest: int
-    """Where its offset delta begins."""
-    key: bytes | None
-    has_value: bool
+
+
+class Columns:
+    """What compaction asks about the records of one payload, a list for each question."""
+
+    __slots__ = ("data", "deltas", "end", "keys", "starts", "tombstones")
+
+    def __init__(self, payload: Payload) -> None:
+        self.data = payload.data
+        self.end = payload.end
+        self.starts: list[int] = [payload.begin]
+        """Where each record begins, and after them where the next one does."""
+        self.deltas: list[int] = []
+        """Offset deltas."""
+        self.keys: list[bytes | None] = []
+        self.tombstones: list[int] = []
+        """Which records have no value, counted from 0."""
+
+    def __len__(self) -> int:
+        return len(self.deltas)
 
 
 def delete_horizon_ms(header: BatchHeader) -> int | None:
@@ -56,27 +70,27 @@ def delete_horizon_ms(header: BatchHeader) -> int | None:
     return header.first_timestamp_ms if header.attributes & DELETE_HORIZON else None
 
 
-def payload_of(
-    batch: Buffer,
-    position: int,
-    header: BatchHeader,
-    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
-) -> bytes:
-    """The decompressed records of the batch at `position`. Raises BatchCorrupt; checks no CRC."""
-    stream = memoryview(batch)[position + HEADER_SIZE : position + header.size]
-    return decompress(header.attributes & COMPRESSION_MASK, stream, decompressed_bytes_max)
+def payload_of(batch: Buffer, position: int, header: BatchHeader) -> Payload:
+    """Of the batch at `position`; a copy only where that is needed. Raises BatchCorrupt; checks no
+    CRC."""
+    begin, end = position + HEADER_SIZE, position + header.size
+    codec = header.attributes & COMPRESSION_MASK
+    if not codec and isinstance(batch, bytes):
+        return Payload(batch, begin, end)
+    data = decompress(codec, memoryview(batch)[begin:end], DECOMPRESSED_BYTES_MAX)
+    return Payload(data, 0, len(data))
 
 
-def iterate_raw_records(data: bytes, record_count: int) -> Iterator[RawRecord]:
-    """The records of a batch's payload, one by one. Raises BatchCorrupt.
+def read_columns(columns: Columns, count: int) -> None:
+    """Take the next `count` records. Raises BatchCorrupt.
 
     Numbers of one and two bytes are read in place: a call for each would double the cost.
     """
-    at, end_of_data = 0, len(data)
-    make = tuple.__new__
+    data, at, end_of_data = columns.data, columns.starts[-1], columns.end
+    add_start, add_delta = columns.starts.append, columns.deltas.append
+    add_key = columns.keys.append
     try:
-        for _ in range(record_count):
-            start = at
+        for _ in range(count):
             byte = data[at]
             if byte < 128:
                 length, at = (byte >> 1) ^ -(byte & 1), at + 1
@@ -85,28 +99,31 @@ def iterate_raw_records(data: bytes, record_count: int) -> Iterator[RawRecord]:
             else:
                 length, at = read_varint(data, at)
             end = at + length
-            byte = data[at + 1]
+            at += 1  # attributes
+            while data[at] > 127:  # timestamp
+                at += 1
+            at += 1
+            byte = data[at]
             if byte < 128:
-                timestamp_delta, rest = (byte >> 1) ^ -(byte & 1), at + 2
+                add_delta((byte >> 1) ^ -(byte & 1))
+                at += 1
+            elif (second := data[at + 1]) < 128:
+                add_delta(((byte & 127) >> 1 | second << 6) ^ -(byte & 1))
+                at += 2
             else:
-                timestamp_delta, rest = read_varint(data, at + 1, _VARLONG_BITS_MAX)
-            byte = data[rest]
-            if byte < 128:
-                offset_delta, at = (byte >> 1) ^ -(byte & 1), rest + 1
-            elif (second := data[rest + 1]) < 128:
-                offset_delta, at = ((byte & 127) >> 1 | second << 6) ^ -(byte & 1), rest + 2
-            else:
-                offset_delta, at = read_varint(data, rest)
+                delta, at = read_varint(data, at)
+                add_delta(delta)
             size = data[at]
             if size < 128:
                 size, at = (size >> 1) ^ -(size & 1), at + 1
             else:
                 size, at = read_varint(data, at)
             if size < 0:
-                key = None
+                add_key(None)
             else:
-                key = data[at : at + size]
+                start = at
                 at += size
+                add_key(data[start:at])
             byte = data[at]
             if byte < 128:
                 size, at = (byte >> 1) ^ -(byte & 1), at + 1
@@ -114,49 +131,74 @@ def iterate_raw_records(data: bytes, record_count: int) -> Iterator[RawRecord]:
                 size, at = ((byte & 127) >> 1 | second << 6) ^ -(byte & 1), at + 2
             else:
                 size, at = read_varint(data, at)
-            if (at + size if size > 0 else at) > end or end > end_of_data or length < 0:
+            if size < 0:
+                columns.tombstones.append(len(columns.keys) - 1)
+            else:
+                at += size
+            if at > end or end > end_of_data or length < 0:
                 raise BatchCorrupt(f"a record says it ends at {end}, before its fields do")
-            fields = (start, end, offset_delta, timestamp_delta, rest, key, size >= 0)
-            yield make(RawRecord, fields)
+            add_start(end)
             at = end
     except IndexError:
         raise BatchCorrupt("the batch ends within a record") from None
-    if at != end_of_data:
-        raise BatchCorrupt(f"{end_of_data - at} bytes follow the batch's last record")
 
 
-def raw_records(batch: Buffer, position: int, header: BatchHeader) -> tuple[bytes, list[RawRecord]]:
-    """(payload, records) of the batch at `position`. Raises BatchCorrupt; checks no CRC."""
-    payload = payload_of(batch, position, header)
-    return payload, list(iterate_raw_records(payload, header.record_count))
+def check_end(columns: Columns) -> None:
+    """All records were taken. Raises BatchCorrupt if more bytes follow."""
+    if left := columns.end - columns.starts[-1]:
+        raise BatchCorrupt(f"{left} bytes follow the batch's last record")
+
+
+def read_all_columns(payload: Payload, record_count: int) -> Columns:
+    """Of a small batch. Raises BatchCorrupt."""
+    columns = Columns(payload)
+    read_columns(columns, record_count)
+    check_end(columns)
+    return columns
 
 
 def rewrite_batch(
     header: BatchHeader,
-    payload: bytes,
-    records: Sequence[RawRecord],
+    columns: Columns,
+    kept: Sequence[int],
     horizon_ms: int | None = None,
 ) -> bytes:
     """The batch with only these of its records, at least one, and with a new delete horizon."""
-    assert records, "a batch without records is `empty_batch`"
+    assert kept, "a batch without records is `empty_batch`"
+    payload, starts = columns.data, columns.starts
     newest_ms = header.max_timestamp_ms
-    if not header.attributes & TIMESTAMP_TYPE_LOG_APPEND:
-        newest_ms = header.first_timestamp_ms + max(record.timestamp_delta for record in records)
+    is_append_time = header.attributes & TIMESTAMP_TYPE_LOG_APPEND
     if horizon_ms is None:
-        plain = b"".join([payload[record.start : record.end] for record in records])
+        if not is_append_time and len(kept) < len(columns):
+            newest_ms = header.first_timestamp_ms + max(
+                [_timestamp_delta(payload, starts[index])[0] for index in kept]
+            )
+        plain = b"".join([payload[starts[index] : starts[index + 1]] for index in kept])
     else:
         shift = header.first_timestamp_ms - horizon_ms
         parts: list[bytes] = []
-        for record in records:
-            delta = write_varint(record.timestamp_delta + shift)
-            length = 1 + len(delta) + record.end - record.rest
-            parts += (write_varint(length), b"\0", delta, payload[record.rest : record.end])
+        largest = 0
+        for index in kept:
+            timestamp_delta, rest = _timestamp_delta(payload, starts[index])
+            largest = timestamp_delta if not parts else max(largest, timestamp_delta)
+            delta = write_varint(timestamp_delta + shift)
+            end = starts[index + 1]
+            length = 1 + len(delta) + end - rest
+            parts += (write_varint(length), b"\0", delta, payload[rest:end])
         plain = b"".join(parts)
+        if not is_append_time:
+            newest_ms = header.first_timestamp_ms + largest
         header = header._replace(
             first_timestamp_ms=horizon_ms, attributes=header.attributes | DELETE_HORIZON
         )
-    header = header._replace(record_count=len(records), max_timestamp_ms=newest_ms)
+    header = header._replace(record_count=len(kept), max_timestamp_ms=newest_ms)
     return assemble_batch(header, compress(header.attributes & COMPRESSION_MASK, plain))
+
+
+def _timestamp_delta(payload: bytes, start: int) -> tuple[int, int]:
+    """(timestamp delta of the record that begins there, where its offset delta begins)."""
+    _, at = read_varint(payload, start)
+    return read_varint(payload, at + 1, _VARLONG_BITS_MAX)
 
 
 def empty_batch(header: BatchHeader) -> bytes:

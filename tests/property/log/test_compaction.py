@@ -339,7 +339,9 @@ def test_compaction_keeps_the_latest_committed_record_of_each_key(seed):
 
 def _drop_a_live_key(monkeypatch):
     latest = compaction.KeyMap.latest
-    monkeypatch.setattr(compaction.KeyMap, "latest", lambda self, key: latest(self, key) + 1)
+    monkeypatch.setattr(
+        compaction.KeyMap, "latest", lambda self, keys: [one + 1 for one in latest(self, keys)]
+    )
 
 
 def _drop_tombstones_early(monkeypatch):

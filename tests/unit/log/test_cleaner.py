@@ -51,17 +51,19 @@ def check_end(data) -> int:
 
 
 class AtFirstRead:
-    """Runs something before the first bytes of a round are read."""
+    """Runs something before the first bytes of a round are read, or after so many reads."""
 
-    def __init__(self, action) -> None:
+    def __init__(self, action, after: int = 0) -> None:
         self.action = action
+        self.after = after
 
     async def pause(self) -> None:
         await asyncio.sleep(0)
 
     async def spend(self, size: int) -> None:
-        action, self.action = self.action, None
-        if action is not None:
+        self.after -= 1
+        if self.after < 0 and self.action is not None:
+            action, self.action = self.action, None
             await action()
 
 
@@ -151,6 +153,58 @@ def test_a_round_whose_process_is_killed_changes_nothing():
             with pytest.raises(CompactionInterrupted, match="tried again"):
                 await round_.run()
             assert len(await values(bench)) == 6
+
+    asyncio.run(run())
+
+
+async def filled_with_megabytes(bench: Rig) -> dict[bytes, int]:
+    """The latest offset of each key, in a ledger that is read in some 20 runs."""
+    latest, offset = {}, 0
+    for _ in range(40):
+        keys = [b"%d" % ((offset + n * n) % 300) for n in range(40)]
+        records = [Record(n, bench.clock.ms, key, b"v" * 3_000) for n, key in enumerate(keys)]
+        batch = encode_batch(records)
+        while (appended := bench.log.append(batch, check_batch(batch))) is None:
+            await asyncio.sleep(0)
+        await appended.completion.wait()
+        latest |= {key: offset + n for n, key in enumerate(keys)}
+        offset += len(keys)
+    await bench.log.upkeep.roll_now()
+    return latest
+
+
+def in_process(bench: Rig, pace=None) -> Cleaner:
+    environment = Environment(bench.store, bench.metadata, bench.clock, bench.tasks)
+    return Cleaner(bench.log, environment, pace, process_bytes_min=0)
+
+
+def test_a_process_leaves_the_latest_of_each_key_of_megabytes():
+    async def run():
+        async with rig(COMPACTED) as bench:
+            latest = await filled_with_megabytes(bench)
+            done = await in_process(bench).run()
+            assert done.removed_records == 1_600 - len(latest)
+            assert [offset for offset, _ in await values(bench)] == sorted(latest.values())
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("reads", [3, 10, 25, 32])
+def test_a_process_that_is_killed_on_the_way_leaves_the_log_as_it_was(reads):
+    async def run():
+        async with rig(COMPACTED) as bench:
+            latest = await filled_with_megabytes(bench)
+            before = await values(bench)
+
+            async def kill():
+                for child in psutil.Process().children():
+                    child.kill()
+
+            with pytest.raises(CompactionInterrupted, match="tried again"):
+                await in_process(bench, AtFirstRead(kill, reads)).run()
+            assert await values(bench) == before
+            await in_process(bench).run()
+            assert [offset for offset, _ in await values(bench)] == sorted(latest.values())
 
     asyncio.run(run())
 
