@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 
+import pytest
 from tests.integration.in_process import broker as cluster_broker
 from tests.integration.in_process import move, serve, until
 from tests.unit.kafka.face_rig import broker
@@ -169,6 +170,40 @@ def test_space_of_what_was_delivered_is_freed_and_what_waits_is_kept(monkeypatch
             assert again == shown
             assert await node.timers.cancel(topic, 0, shown.due_ms, shown.number)
             assert not await node.timers.list_delayed(topic, 0, Entry(-1, -1), 10)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("together_bytes", [512 * 1024, 2_000])
+def test_records_of_one_millisecond_keep_their_order_when_space_is_freed(
+    monkeypatch, together_bytes
+):
+    monkeypatch.setattr(timer_space, "SPACE_BYTES", 10_000)
+    monkeypatch.setattr(timer_space, "STEP_BYTES", 1)
+    monkeypatch.setattr(timer_space, "TRIM_RECORDS", 100)
+    monkeypatch.setattr(timer_space, "TOGETHER_BYTES", together_bytes, raising=False)
+
+    async def scenario() -> None:
+        async with alone() as node:
+            now_ms = node.clock.now_ms()
+            for n in range(10):
+                await add(node, [b"first %d" % n], now_ms + YEAR_MS + n)
+            await add(node, [b"x" * 100] * 500, now_ms + 10)
+            for n in range(10):
+                await add(node, [b"second %d" % n, b"third %d" % n], now_ms + YEAR_MS + n)
+            await until_delivered(node, 500)
+            hosted = hosted_of(node)
+            async with asyncio.timeout(30):
+                while hosted.state.outstanding_count:
+                    await asyncio.sleep(0.01)
+            await timer_space.keep_small(hosted)
+            assert hosted.companion.log_start_offset >= 500
+            topic = node.topics.get("t")
+            shown = await node.timers.list_delayed(topic, 0, Entry(-1, -1), 100)
+            words = (b"first", b"second", b"third")
+            assert [one.body.value for one in shown] == [
+                b"%b %d" % (word, n) for n in range(10) for word in words
+            ]
 
     asyncio.run(scenario())
 

@@ -2,17 +2,20 @@
 
 Invariants: the log is trimmed only before the newest complete checkpoint, and only of what is
 neither scheduled, nor a pending half message, nor on its way to the partition's log. What is still
-needed there is written again first. Both are done in small steps, between which others have their
-turn.
+needed there is written again first, together with what follows it in the same millisecond, so that
+the order of arrival stays (up to TOGETHER_BYTES of one millisecond). Both are done in small steps,
+between which others have their turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.timers.timer_bodies import stored_timer
 from headrace.coordination.timers.commands import (
+    MISSING_MAX,
     BeginCheckpointCommand,
     Copy,
     EndCheckpointCommand,
@@ -23,6 +26,8 @@ from headrace.records.batch import iterate_headers
 from headrace.records.codec import decode_batch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.broker.timers.hosted_timers import HostedTimers
     from headrace.coordination.timers.timer_state import TimerState
 
@@ -31,6 +36,9 @@ CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 ENTRY_BYTES: Final = 8
 PARTS_AT_ONCE: Final = 4
 STEP_BYTES: Final = 256 * 1024
+TOGETHER_BYTES: Final = 512 * 1024
+"""Of the records that move besides those of a step: both fit into one batch of the log."""
+ATTEMPTS_MAX: Final = 4
 SPACE_BYTES: Final = 32 * 1024 * 1024
 """A log that is smaller is left as it is."""
 TRIM_RECORDS: Final = 50_000
@@ -110,5 +118,41 @@ async def _move(hosted: HostedTimers, offset: int) -> int:
                 copies.append(Copy(due_ms, timestamp_ms, tag, record.offset, number, body))
         end = header.last_offset + 1
     if copies:
-        await hosted.ask(MoveCommand(copies))
+        await _write_again(hosted, copies)
     return end
+
+
+async def _write_again(hosted: HostedTimers, copies: list[Copy]) -> None:
+    """Write again what is needed of the copies, with what has to stay after it in its millisecond.
+
+    Where that is more than TOGETHER_BYTES of one millisecond, it loses its order.
+    """
+    together = copies
+    for _ in range(ATTEMPTS_MAX):  # records may be added for the same millisecond meanwhile
+        reply = await hosted.ask(MoveCommand(together))
+        if not reply.missing:
+            return
+        more = await _read(hosted, reply.missing)
+        if more is None:
+            break
+        together = sorted([*together, *more], key=attrgetter("offset"))
+    times = sorted({copy.due_ms for copy in copies})
+    if len(times) < 2:
+        await hosted.ask(MoveCommand(copies, is_order_kept=False))
+        return
+    middle = times[len(times) // 2]
+    await _write_again(hosted, [copy for copy in copies if copy.due_ms < middle])
+    await _write_again(hosted, [copy for copy in copies if copy.due_ms >= middle])
+
+
+async def _read(hosted: HostedTimers, offsets: Sequence[int]) -> list[Copy] | None:
+    """Copies of the records at these offsets; None where they are too large to move at once."""
+    if len(offsets) > MISSING_MAX:
+        return None
+    found = await hosted.bodies.leading(offsets, TOGETHER_BYTES)
+    if len(found) < len(offsets):
+        return None
+    return [
+        Copy(one.due_ms, one.timestamp_ms, one.tag, offset, one.number, one.body)
+        for offset, one in zip(offsets, found, strict=True)
+    ]

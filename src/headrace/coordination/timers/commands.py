@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -186,6 +186,10 @@ class EndCheckpointCommand(_Plain):
     """The checkpoint is complete. Refused if another one began meanwhile."""
 
 
+MISSING_MAX: Final = 4_096
+"""Records that a reply to MoveCommand names, about."""
+
+
 class Copy(NamedTuple):
     """A record read from the companion log, to be written again if it is needed."""
 
@@ -198,10 +202,29 @@ class Copy(NamedTuple):
 
 
 @dataclass(slots=True)
-class MoveCommand(_Plain):
-    """Write again those of the copies that are still needed, so that the log may be trimmed."""
+class MoveReply:
+    """Answers MoveCommand."""
+
+    error: HeadraceError | None = None
+    missing: Sequence[int] = ()
+    """Offsets of records that have to move with the copies; nothing was written. Not all of them
+    where there are more than MISSING_MAX."""
+
+
+@dataclass(slots=True)
+class MoveCommand:
+    """Write again those of the copies that are still needed, so that the log may be trimmed.
+
+    `copies` ascend by offset. Records that are due in the same millisecond are delivered in the
+    order of their offsets, so those after a copy have to move with it (`is_order_kept`).
+    """
 
     copies: Sequence[Copy]
+    is_order_kept: bool = True
+
+    def refused(self, error: HeadraceError) -> MoveReply:
+        """The reply that carries `error`."""
+        return MoveReply(error)
 
 
 class Deliver(NamedTuple):
@@ -235,4 +258,4 @@ TimerCommand = (
     | EndCheckpointCommand
     | MoveCommand
 )
-AnyTimerReply = TimerReply | AddReply | SettleReply | PollReply
+AnyTimerReply = TimerReply | AddReply | SettleReply | PollReply | MoveReply

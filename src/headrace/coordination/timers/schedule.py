@@ -230,6 +230,20 @@ class Schedule:
                 found.append(entry)
         return found
 
+    def due_at(self, due_ms: int, after: int) -> list[int]:
+        """The offsets of the records that are due in this millisecond, those after `after`."""
+        found: list[int] = []
+        due = due_ms & DUE_MASK
+        bound = (due + 1) << DUE_SHIFT
+        for part in self._buckets.get(due_ms >> BUCKET_BITS, ()):
+            first = part.place(due, after)
+            last = bisect_left(part.entries, bound, first)
+            found += [
+                part.base + (entry >> TAG_BITS & OFFSET_MASK) for entry in part.entries[first:last]
+            ]
+        found.sort()
+        return found
+
     def after(self, entry: Entry) -> Iterator[Entry]:
         """All records after `entry`, in order; nothing may change meanwhile."""
         first = entry.due_ms >> BUCKET_BITS

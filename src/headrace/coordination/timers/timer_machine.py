@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.coordination.machine import Decision, EachRecord
 from headrace.coordination.timers import state_records as stored
 from headrace.coordination.timers.commands import (
+    MISSING_MAX,
     AddCommand,
     AddReply,
     AnyTimerReply,
@@ -30,12 +31,14 @@ from headrace.coordination.timers.commands import (
     CancelCommand,
     ChecksDue,
     ConfigureCommand,
+    Copy,
     Deliver,
     DeliveredCommand,
     EndCheckpointCommand,
     Half,
     LoadedCommand,
     MoveCommand,
+    MoveReply,
     OpenCommand,
     PollCommand,
     PollReply,
@@ -88,7 +91,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.coordination.machine import InTransaction, KeyValue, TransactionEnded
 
@@ -280,6 +283,9 @@ class TimerMachine:
         return Decision(records, TimerReply(is_done=bool(parts)))
 
     def _decide_move(self, command: MoveCommand) -> TimerDecision:
+        missing = self._left_behind(command.copies) if command.is_order_kept else []
+        if missing:
+            return Decision([], MoveReply(missing=missing))
         records: list[TimerRecord] = []
         for due_ms, timestamp_ms, tag, offset, number, body in command.copies:
             half = self.state.halves.by_number.get(number)
@@ -288,7 +294,23 @@ class TimerMachine:
             if is_half or self.state.schedule.has(due_now_ms, offset):
                 where = due_now_ms, timestamp_ms, tag, offset, number
                 records.append(Moved(*where, is_half, body))
-        return Decision(records, TimerReply(is_done=bool(records)))
+        return Decision(records, MoveReply())
+
+    def _left_behind(self, copies: Sequence[Copy]) -> list[int]:
+        """The scheduled records that follow one of the copies in its millisecond, and are none."""
+        state = self.state
+        firsts: dict[int, int] = {}
+        for copy in copies:
+            due_ms = state.committed.get(copy.offset, copy.due_ms)
+            if due_ms not in firsts and state.schedule.has(due_ms, copy.offset):
+                firsts[due_ms] = copy.offset
+        copied = {copy.offset for copy in copies}
+        missing: list[int] = []
+        for due_ms, first in firsts.items():
+            missing += [at for at in state.schedule.due_at(due_ms, first) if at not in copied]
+            if len(missing) > MISSING_MAX:
+                break
+        return sorted(missing)
 
     def next_deadline_ms(self) -> int | None:
         """See Machine."""
