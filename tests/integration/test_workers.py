@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ import time
 
 import psutil
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from tests.integration.broker import Broker, wait_until
 from tests.integration.clients import TIMEOUT_S, admin, create_topic
 from tests.integration.raw import Raw, error_codes
@@ -297,3 +299,25 @@ def test_a_streams_group_goes_on_when_its_coordinator_is_killed(workers):
     kill_worker(workers, wait_until(coordinator).node_id)
     wait_until(lambda: find(thread))
     assert (thread.epoch, thread.tasks) == before
+
+
+def test_the_id_of_a_consumer_group_is_no_queue_group_on_any_worker(workers) -> None:
+    topic = "jobs"
+    create_topic(workers.kafka, topic, PARTITIONS)
+    settings = {"bootstrap.servers": workers.kafka, "group.id": "readers"}
+    consumer = Consumer(settings)
+    offsets = [TopicPartition(topic, number, 0) for number in range(PARTITIONS)]
+    wait_until(lambda: consumer.commit(offsets=offsets, asynchronous=False))
+    consumer.close()
+    for address in workers.http.split(","):
+        for group, status in (("readers", 409), ("others", 200)):
+            connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+            connection.request(
+                "POST", f"/v1/queues/{topic}/{group}/receive", b"{}",
+                {"Content-Type": "application/json"},
+            )  # fmt: skip
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            assert answer.status == status, (address, group, text)
+            assert status == 200 or "is a consumer group" in text
+            connection.close()

@@ -142,16 +142,21 @@ class Queues:
     async def _check_kind(self, group_id: str) -> None:
         """Raises Contradiction where the id is that of a consumer group.
 
-        In a cluster the group's coordinator alone knows that; other brokers do not ask it.
+        The group's coordinator alone knows that; it is asked until the share group has begun.
         """
-        if self._node.share_groups.exists(group_id):
+        node = self._node
+        if node.share_groups.exists(group_id):
             return
         try:
-            await self._node.groups.check_is_free_for_shares(group_id)
+            try:
+                await node.groups.check_is_free_for_shares(group_id)
+            except NotCoordinator:
+                if node.topics.by_name.get(node.groups.shards.topic) is None:
+                    return  # no consumer group was ever stored
+                coordinator = node.coordinator_of(node.groups.shards, group_id)
+                await node.share_group_administration.check_is_free(group_id, coordinator)
         except GroupUnknown as error:
             raise Contradiction(str(error)) from error
-        except NotCoordinator:
-            return
 
     async def _receive_all(
         self,

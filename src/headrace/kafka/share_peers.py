@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.coordinators.peer_calls import ShareState
+from headrace.errors import GroupUnknown
 from headrace.kafka import apis
 from headrace.kafka.error_codes import error_of
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from headrace.metadata.facts import BrokerFact, PartitionKey
 
 SUMMARY_VERSION, INITIALIZE_VERSION, DELETE_VERSION, OFFSETS_VERSION = 1, 0, 0, 7
+CLASSIC_VERSION, CONSUMER_VERSION = 6, 1
+"""The first says of a group that it is unknown, instead of describing an empty one."""
 LATEST: Final = -1
 
 
@@ -30,6 +33,22 @@ class SharePeers:
     def __init__(self, call: Callable[[BrokerFact, int, int, Answer], Awaitable[Any]]) -> None:
         """`call(broker, api key, version, body)` asks a broker; raises BrokerUnreachable."""
         self._call = call
+
+    async def has_consumer_group(self, broker: BrokerFact, group_id: str) -> bool:
+        """See SharePeerCalls."""
+        options = {"include_authorized_operations": False}
+        classic = await self._call(
+            broker, apis.DESCRIBE_GROUPS, CLASSIC_VERSION, {"groups": [group_id], **options}
+        )
+        consumer = await self._call(
+            broker, apis.CONSUMER_GROUP_DESCRIBE, CONSUMER_VERSION,
+            {"group_ids": [group_id], **options},
+        )  # fmt: skip
+        errors = [error_of(one.error_code) for one in (*classic.groups, *consumer.groups)]
+        for error in errors:
+            if error is not None and not isinstance(error, GroupUnknown):
+                raise error
+        return None in errors
 
     async def share_states(
         self, broker: BrokerFact, group_id: str, partitions: Sequence[PartitionKey]

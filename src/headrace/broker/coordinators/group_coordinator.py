@@ -113,6 +113,14 @@ class PreparedTopics(TopicView, Protocol):
         ...
 
 
+def consumer_group_error(group_id: str) -> GroupUnknown:
+    """Of an id that a share group cannot have."""
+    return GroupUnknown(
+        f"group {group_id[:60]!r} is a consumer group, not a share group: choose another id, or"
+        " delete it first"
+    )
+
+
 class ConsumerSurroundings(NamedTuple):
     """What groups of the new protocol need to know beside their log."""
 
@@ -217,10 +225,7 @@ class GroupCoordinator:
         """Raises GroupUnknown where the id is that of a consumer group: an id has one kind of
         group. Also raises what a coordinator that cannot answer says."""
         if await self.has_group(group_id):
-            raise GroupUnknown(
-                f"group {group_id[:60]!r} is a consumer group, not a share group: choose another"
-                " id, or delete it first"
-            )
+            raise consumer_group_error(group_id)
 
     async def sync(self, command: SyncCommand) -> SyncReply:
         """SyncGroup: answered when the leader's assignment is durable."""

@@ -59,7 +59,15 @@ Outcomes = dict["PartitionKey", "HeadraceError | None"]
 
 
 class SharePeerCalls(Protocol):
-    """Calls the broker that owns partitions, for a share group's coordinator."""
+    """Calls other brokers for share groups: owners of partitions, and coordinators of groups."""
+
+    async def has_consumer_group(self, broker: BrokerFact, group_id: str) -> bool:
+        """Whether the broker, a group's coordinator, knows a consumer group of this id.
+
+        By DescribeGroups and ConsumerGroupDescribe. Raises BrokerUnreachable, and what the broker
+        answers where it does not coordinate the group now.
+        """
+        ...
 
     async def share_states(
         self, broker: BrokerFact, group_id: str, partitions: Sequence[PartitionKey]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from headrace.broker.coordinators.group_coordinator import consumer_group_error
 from headrace.broker.coordinators.peer_calls import (
     START_UNKNOWN,
     Outcomes,
@@ -84,6 +85,14 @@ class ShareGroupAdministration:
         return bool(self._known.share_topics(group_id)) or (
             group_id in self._groups.membership.groups
         )
+
+    async def check_is_free(self, group_id: str, coordinator: BrokerFact) -> None:
+        """Raises GroupUnknown where the id is that of a consumer group of another broker.
+
+        Also raises BrokerUnreachable, and what the coordinator answers.
+        """
+        if self.peers is not None and await self.peers.has_consumer_group(coordinator, group_id):
+            raise consumer_group_error(group_id)
 
     def listed(self) -> list[GroupListing]:
         """The share groups that this broker coordinates."""
