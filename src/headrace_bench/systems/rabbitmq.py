@@ -179,13 +179,16 @@ class RabbitMq(OwnServer):
         return read_again(read, window) if self._is_log else read()
 
     def empty(self, name: str, records: int, acknowledge: Acknowledge, window: Window) -> Steady:
-        """See Side; AMQP does not confirm an acknowledgement, and a stream is no queue."""
+        """See Side; AMQP does not confirm an acknowledgement, and a stream is no queue.
+
+        Its first report, which is never part of the window, is of a whole second: the warm-up.
+        """
         every = {"each": 1, "hundred": ACK_EVERY}[acknowledge]
         command = self._perf_test(
             name, "--producers", "0", "--consumers", "1", "--qos", str(PREFETCH),
             "--multi-ack-every", str(every), "--cmessages", str(records),
         )  # fmt: skip
-        return watch(Tool(command, received_of), window, self.pids)
+        return watch(Tool(command, received_of), window._replace(warmup_s=0.0), self.pids)
 
     def latency(self, name: str, rate_per_s: int, seconds: float) -> Latency | None:
         """See Side."""
