@@ -23,6 +23,7 @@ from headrace.coordination.machine import Decision
 from headrace.errors import HeadraceError
 from headrace.kafka.dispatch import KafkaFace
 from headrace.log import retention
+from headrace.log.cleaner import Cleaner
 from headrace.log.ledger_chain import LedgerChain
 from headrace.log.producer_state import ProducerState
 from headrace.metadata.facts import PartitionFact, allocate_producer_ids
@@ -36,7 +37,7 @@ from headrace.storage.bookkeeper.recovery import Recovery
 from headrace.storage.bookkeeper.wire import OK, read_frame
 from headrace.storage.files import checkpoint
 from headrace.storage.files.write_ahead_log import WriteAheadLog
-from headrace_verify import planted, store_bugs
+from headrace_verify import broker_bugs, planted, store_bugs
 from headrace_verify.blackbox import bugs as blackbox_bugs
 from headrace_verify.self_proof import choose
 from headrace_verify.simulation import delivery_bugs
@@ -259,7 +260,21 @@ def take_a_missing_chain_for_a_new_one(patch: Patch) -> None:
     patch(ChainWatch, "_look", nothing)
 
 
+def delete_a_ledger_whose_swap_is_in_doubt(patch: Patch) -> None:
+    swap = Cleaner._swap
+
+    async def hasty(self: Any, group: Any, new: Any, begin_ns: int) -> None:
+        try:
+            await swap(self, group, new, begin_ns)
+        except HeadraceError:
+            await self._drop(new.ledger)
+            raise
+
+    patch(Cleaner, "_swap", hasty)
+
+
 _DIRTY = ("dirty read", "aborted read", "torn transaction", "lost write")
+_STALE = ("an older value", "a lost key")
 BUGS = (
     Bug(
         42,
@@ -308,6 +323,14 @@ BUGS = (
         answer_a_deletion_before_writers_are_shut_out,
         roles=("churn",) * 4,
         points=("watch late",),
+    ),
+    Bug(43, broker_bugs.drop_live_keys, roles=("table",), shows=_STALE),
+    Bug(44, broker_bugs.drop_tombstones_early, roles=("table",), shows=_STALE),
+    Bug(
+        55,
+        delete_a_ledger_whose_swap_is_in_doubt,
+        ("cut-session", "cut-session-half", "expire", "reset"),
+        roles=("table",) * 4,
     ),
     Bug(49, delivery_bugs.lose_a_marker, shows=("no progress",), workload=TRANSACTIONS),
     Bug(49, delivery_bugs.write_a_marker_twice, shows=_DIRTY, workload=TRANSACTIONS),

@@ -14,6 +14,7 @@ from headrace_verify.history import INVOKE, OK
 if TYPE_CHECKING:
     from headrace_verify.history import Event
     from headrace_verify.simulation.loop import SimulatedLoop
+    from headrace_verify.simulation.tables import Table
 
 
 class Journal:
@@ -34,7 +35,14 @@ class Journal:
         """Transaction -> how it has certainly ended."""
         self.halves: dict[str, tuple[str, int, str]] = {}
         """Half message -> topic, partition, and how it has certainly ended."""
+        self.tables: list[Table] = []
+        """What the clients of compacted topics know of them."""
         self._ops: dict[str, int] = {}
+
+    @property
+    def now_s(self) -> float:
+        """Simulated time."""
+        return self._loop.now_s
 
     @property
     def now_ns(self) -> int:

@@ -38,6 +38,7 @@ RETENTION_CHECK_MS = 20_000
 SWEEP_INTERVAL_MS, SWEEP_GRACE_MS = 30_000, 120_000
 WAL_FILE_BYTES, CHECKPOINT_BYTES = 64 << 10, 96 << 10
 OUTAGE_RETRY_MS = 200
+COMPACTION_INTERVAL_MS = 3_000
 
 
 class Machine(Protocol):
@@ -60,6 +61,7 @@ def _config(number: int) -> BrokerConfig:
         retention_check_interval_ms=RETENTION_CHECK_MS,
         sweep_interval_ms=SWEEP_INTERVAL_MS,
         sweep_grace_ms=SWEEP_GRACE_MS,
+        compaction_interval_ms=COMPACTION_INTERVAL_MS,
         balance_interval_ms=0,
     )
 

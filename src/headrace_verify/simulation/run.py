@@ -26,7 +26,7 @@ from headrace_verify.simulation.clock import SimulatedClock
 from headrace_verify.simulation.cluster import KAFKA_PORT, Cluster
 from headrace_verify.simulation.fault_points import FaultPoints, draw_points
 from headrace_verify.simulation.faults import Faults
-from headrace_verify.simulation.final import look_at_everything
+from headrace_verify.simulation.final import PROGRESS_S, look_at_everything
 from headrace_verify.simulation.group import run_member
 from headrace_verify.simulation.journal import Journal
 from headrace_verify.simulation.loop import Deadlock, Host, SimulatedLoop
@@ -42,6 +42,7 @@ from headrace_verify.simulation.queues import (
     set_groups_up,
 )
 from headrace_verify.simulation.schedule import CLUSTER_KINDS, LONE_KINDS, draw_schedule
+from headrace_verify.simulation.tables import look_at_table, run_table
 from headrace_verify.simulation.transactions import run_copier, run_transactional
 from headrace_verify.simulation.watch import Watch
 from headrace_verify.workloads import LOG, QUEUES, WORKLOADS
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 LONE_SHARE = 0.2
 """Of the seeds: one broker over files of its own."""
-PROBER_SHARE = 0.6
+PROBER_SHARE = TABLE_SHARE = 0.6
 UP_WITHIN_S = 60.0
 SETTLE_S = 20.0
 """After healing and before the last look: sessions end, partitions move."""
@@ -101,6 +102,8 @@ def draw_scenario(
     roles = [*work.always, *(role for role in work.sometimes if rng.random() < 0.6)]
     if workload == LOG and seeded(f"simulation {seed} prober").random() < PROBER_SHARE:
         roles.append("prober")
+    if workload == LOG and seeded(f"simulation {seed} table").random() < TABLE_SHARE:
+        roles.append("table")
     return Scenario(
         seed,
         seconds,
@@ -159,6 +162,7 @@ _ROLES: dict[str, Callable[[workload.Context], Coroutine[Any, Any, None]]] = {
     "churn": run_churn,
     "asker": run_asker,
     "prober": run_prober,
+    "table": run_table,
     "transactional": run_transactional,
     "copier": run_copier,
     "queue-sender": run_queue_sender,
@@ -232,8 +236,20 @@ class Run:
         if scenario.workload == QUEUES:
             await self._empty_queues(maker)
         await look_at_everything(self, maker)
+        await self._look_at_tables(maker)
         if scenario.workload == QUEUES:
             await drain(maker._replace(name="last-drain", over=asyncio.Event()))
+
+    async def _look_at_tables(self, maker: workload.Context) -> None:
+        last = maker._replace(over=asyncio.Event())
+        for table in self.journal.tables:
+            routes = last.routes()
+            try:
+                async with asyncio.timeout(PROGRESS_S):
+                    await look_at_table(last, routes, table)
+            except TimeoutError:
+                self.journal.problem(f"no progress: {table.topic} cannot be read at the end")
+            routes.drop()
 
     async def _empty_queues(self, maker: workload.Context) -> None:
         """Have all that is delayed come, and all that came be acknowledged; look at the audit."""

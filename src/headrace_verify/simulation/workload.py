@@ -299,6 +299,27 @@ async def fetch(
     wire: Wire, topic: str, part: int, offset: int, wait_ms: int = 0, *, isolation: int = 0
 ) -> Fetched:
     """What there is from `offset` on. Raises Refused."""
+    answer = await _fetch(wire, topic, part, offset, wait_ms, isolation)
+    records, next_offset = consumed(
+        bytes(answer.records or b""),
+        offset,
+        [
+            (int(one.first_offset), int(one.producer_id))
+            for one in answer.aborted_transactions or ()
+        ],
+    )
+    return Fetched(records, int(answer.high_watermark), next_offset)
+
+
+async def fetch_batches(wire: Wire, topic: str, part: int, offset: int) -> bytes:
+    """Whole batches from that which holds `offset` on. Raises Refused."""
+    answer = await _fetch(wire, topic, part, offset, 0, 0)
+    return bytes(answer.records or b"")
+
+
+async def _fetch(
+    wire: Wire, topic: str, part: int, offset: int, wait_ms: int, isolation: int
+) -> Any:
     asked = {"partition": part, "fetch_offset": offset, "partition_max_bytes": FETCH_BYTES}
     found = await wire.call(
         FETCH,
@@ -312,15 +333,7 @@ async def fetch(
     )
     answer = found.responses[0].partitions[0]
     check(answer.error_code)
-    records, next_offset = consumed(
-        bytes(answer.records or b""),
-        offset,
-        [
-            (int(one.first_offset), int(one.producer_id))
-            for one in answer.aborted_transactions or ()
-        ],
-    )
-    return Fetched(records, int(answer.high_watermark), next_offset)
+    return answer
 
 
 def consumed(

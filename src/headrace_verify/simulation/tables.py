@@ -1,0 +1,166 @@
+"""A compacted topic: one client writes values and tombstones of a few keys, and reads them all.
+
+Invariants: as in `workload`. The client is the topic's only writer, and each batch is acknowledged
+before the next, so at each look it knows what must be there: of every key the latest record, at
+its offset; a tombstone for as long as `delete.retention.ms` at least; and nothing that it has not
+written. What was left of older records is compaction's to say.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.records.batch import iterate_headers
+from headrace.records.codec import Record, decode_batch, encode_batch
+from headrace_verify.history import OK
+from headrace_verify.kafka_wire import Refused
+from headrace_verify.simulation.churn import make_topic
+from headrace_verify.simulation.client import Leader
+from headrace_verify.simulation.workload import fetch_batches, new_producer, produce, until_answered
+
+if TYPE_CHECKING:
+    from headrace_verify.simulation.client import Routes, Wire
+    from headrace_verify.simulation.workload import Context
+
+KEYS: Final = 8
+TOMBSTONE_SHARE: Final = 0.25
+RETENTION_S: Final = 15.0
+RATE_FACTOR: Final = 4
+"""It writes so much more often than others do: ledgers have to be sealed to be compacted."""
+LOOKS_SHARE: Final = 0.1
+CONFIGS: Final = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": str(int(RETENTION_S * 1000)),
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.bytes": "2048",
+    "segment.ms": "4000",
+}
+
+
+class Written(NamedTuple):
+    """A record, as it was acknowledged."""
+
+    key: bytes
+    value: bytes | None
+    at_s: float
+
+
+class Table:
+    """What its only client knows of the topic."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.written: dict[int, Written] = {}
+        """By offset."""
+        self.latest: dict[bytes, int] = {}
+        """The offset of each key's newest record."""
+        self.doubtful: set[tuple[bytes, bytes | None]] = set()
+        """Of the last batch, if it was never answered."""
+
+    @property
+    def end(self) -> int:
+        """Behind the last acknowledged record."""
+        return max(self.written, default=-1) + 1
+
+    def acknowledged(self, offset: int, records: list[Record], now_s: float) -> None:
+        """A batch was stored there."""
+        for at, record in enumerate(records, offset):
+            assert record.key is not None
+            self.written[at] = Written(record.key, record.value, now_s)
+            self.latest[record.key] = at
+
+    def problems(self, found: list[Record], now_s: float) -> list[str]:
+        """What is wrong with all that was read at a time."""
+        problems: list[str] = []
+        seen: dict[bytes, int] = {}
+        before = -1
+        for record in found:
+            known = self.written.get(record.offset)
+            is_known = known is not None and (known.key, known.value) == (record.key, record.value)
+            if not is_known and (record.key, record.value) not in self.doubtful:
+                problems.append(f"another record: {record.offset} holds {record}, not {known}")
+            if record.offset <= before:
+                problems.append(f"out of order: {record.offset} after {before}")
+            before = record.offset
+            assert record.key is not None
+            seen[record.key] = record.offset
+        doubtful = {key for key, _ in self.doubtful}
+        for key, offset in self.latest.items():
+            if seen.get(key) == offset or key in doubtful:
+                continue
+            newest = self.written[offset]
+            is_removable = newest.value is None and now_s - newest.at_s >= RETENTION_S
+            if key in seen:
+                problems.append(f"an older value: of {key!r} {seen[key]} is read, not {offset}")
+            elif not is_removable:
+                problems.append(f"a lost key: {key!r} at {offset}, {newest}, is not there")
+        return problems
+
+
+async def run_table(context: Context) -> None:
+    """Write and look."""
+    routes = context.routes()
+    table = Table(f"{context.name}-table")
+    context.journal.tables.append(table)
+    producer = await until_answered(context, routes, None, new_producer)
+    if producer is not None and await make_topic(context, routes, table.topic, 1, CONFIGS) is None:
+        producer = None
+    sequence = 0
+    while not context.over.is_set() and producer is not None:
+        records = [_record(context, number) for number in range(context.rng.choice((1, 1, 3)))]
+        batch = encode_batch(
+            records, producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence
+        )
+
+        async def ask(wire: Wire, batch: bytes = batch) -> int:
+            return await produce(wire, table.topic, 0, batch)
+
+        try:
+            offset = await until_answered(context, routes, Leader(table.topic, 0), ask)
+        except Refused as error:
+            context.journal.problem(f"{context.name}: a sound batch was refused: {error}")
+            break
+        if offset is None:
+            table.doubtful = {(record.key or b"", record.value) for record in records}
+            break
+        table.acknowledged(offset, records, context.journal.now_s)
+        sequence += len(records)
+        if context.rng.random() < LOOKS_SHARE:
+            await look_at_table(context, routes, table)
+        await context.pause(1 / (context.rate_per_s * RATE_FACTOR))
+    routes.drop()
+
+
+def _record(context: Context, number: int) -> Record:
+    rng = context.rng
+    value = None if rng.random() < TOMBSTONE_SHARE else b"%d" % rng.getrandbits(40)
+    return Record(number, context.clock.now_ms(), b"key-%d" % rng.randrange(KEYS), value)
+
+
+async def look_at_table(context: Context, routes: Routes, table: Table) -> None:
+    """Read all of it, and compare."""
+
+    async def read(wire: Wire) -> list[Record]:
+        found: list[Record] = []
+        offset = 0
+        while offset < table.end:
+            data = await fetch_batches(wire, table.topic, 0, offset)
+            if not data:
+                raise TimeoutError
+            for start, header in iterate_headers(data):
+                found += [one for one in decode_batch(data, start) if one.offset >= offset]
+                offset = header.last_offset + 1
+        return found
+
+    begun_s = context.journal.now_s
+    try:
+        found = await until_answered(context, routes, Leader(table.topic, 0), read)
+    except Refused as error:
+        context.journal.problem(f"{context.name}: {table.topic} cannot be read: {error}")
+        return
+    if found is None:
+        return
+    for problem in table.problems(found, begun_s):
+        context.journal.problem(f"{problem} ({table.topic})")
+    left = {"left": len(found), "written": len(table.written)}
+    context.journal.write(context.name, OK, "note", what="table", **left)
