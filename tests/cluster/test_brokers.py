@@ -14,6 +14,7 @@ from tests.integration.broker import wait_until
 from tests.integration.clients import TIMEOUT_S, admin, create_topic
 from tests.integration.raw import Raw
 from tests.integration.streams import Thread, counting
+from tests.integration.test_quotas import quotas, set_quota
 
 PARTITIONS = 6
 FAIL_OVER_S_MAX = 40
@@ -46,6 +47,9 @@ def test_three_brokers_are_one_cluster_for_their_clients(brokers):
     load.wait_acked(20)
     load.stop()
     total = load.check(brokers.by_id[3].kafka)
+    set_quota(brokers.by_id[1].address, "c", "request_percentage", 50)
+    for broker in brokers.by_id.values():
+        wait_until(lambda at=broker: quotas(at.address) == [("c", {"request_percentage": 50.0})])
     for group in ("a", "b", "c"):  # their coordinators are not all at one broker
         members = [
             Consumer(

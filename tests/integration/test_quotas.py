@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.integration.broker import Broker, wait_until
 from tests.integration.clients import TIMEOUT_S, create_topic
 from tests.integration.raw import Raw
+
+from headrace.cli.main import cli
 
 DESCRIBE, ALTER = 48, 49
 RATE = 200_000
@@ -87,6 +91,29 @@ def test_quotas_are_there_again_after_a_restart(own_broker, how):
     set_quota(own_broker.address, "kept", "producer_byte_rate", 5)
     getattr(own_broker, how)()
     assert quotas(own_broker.address) == [("kept", {"producer_byte_rate": 5.0})]
+
+
+def test_quotas_are_set_listed_and_deleted_on_the_command_line(own_broker):
+    def quota(*words: str) -> str:
+        options = ["--bootstrap", own_broker.kafka, "quota", *words]
+        result = CliRunner().invoke(cli, options)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    told = quota("set", "producer_byte_rate=1000", "--client-id", "a", "--dry-run")
+    assert told == "valid for client-id a: producer_byte_rate=1000\n"
+    assert json.loads(quota("list", "--json")) == {"quotas": []}
+    quota("set", "producer_byte_rate=1000", "consumer_byte_rate=25", "--client-id", "a")
+    told = quota("set", "request_percentage=50", "--user", "u", "--default-client-id")
+    assert told == "changed for user u, default client-id: request_percentage=50\n"
+    found = json.loads(quota("list", "--client-id", "a", "--json"))["quotas"]
+    rates = {"consumer_byte_rate": 25.0, "producer_byte_rate": 1000.0}
+    assert found == [{"entity": {"client-id": "a"}, "quotas": rates}]
+    assert "request_percentage" in quota("list")
+    quota("delete", "consumer_byte_rate", "--client-id", "a")
+    assert ("a", {"producer_byte_rate": 1000.0}) in quotas(own_broker.address)
+    quota("delete", "--client-id", "a")
+    assert "producer_byte_rate" not in quota("list")
 
 
 def test_every_worker_learns_of_a_change_without_a_restart(tmp_path):
