@@ -57,6 +57,7 @@ class Runner:
         self._commit = commit()
         self._numbers = iter(range(1, 1_000_000))
         self._failed_starts: set[SideName] = set()
+        self._started: set[SideName] = set()
         self._results: dict[str, Any] = {}
         self.wrap: Callable[[str, int, Callable[[], Figures]], Figures] | None = None
         """Goes around each measured run of Headrace: name, process, run. Such as a profiler."""
@@ -107,7 +108,11 @@ class Runner:
         """The sides of what is there, none started; each system is written down."""
         found: dict[SideName, Side] = {}
         for system in systems:
-            about: dict[str, Any] = {"title": system.title, "tool": system.tool, "sides": {}}
+            earlier = self._results["systems"].get(system.name, {})
+            about: dict[str, Any] = {"title": system.title, "tool": system.tool}
+            about["sides"] = earlier.get("sides", {})  # figures of loads that do not run now
+            if "version" in earlier:
+                about["version"] = earlier["version"]
             self._results["systems"][system.name] = about
             about["missing"] = system.missing()
             if not about["missing"]:
@@ -161,20 +166,19 @@ class Runner:
             CONSOLE.print(f"[red]{turn.side}[/red] {escape(said)}")
             for what in dict.fromkeys(step.what for step in turn.steps):
                 self._entry_of(what)["failures"].append(f"{turn.side}: {said}")
-            if side.policy not in about["sides"]:  # never yet: it is left out from now on
+            if turn.side not in self._started:  # never yet: it is left out from now on
                 self._failed_starts.add(turn.side)
             if not about["sides"]:
                 about["missing"] = said
             return False
         about["missing"] = ""
-        about["sides"].setdefault(
-            side.policy,
-            {
+        if turn.side not in self._started:
+            self._started.add(turn.side)
+            about["sides"][side.policy] = {
                 "words": side.words,
                 "ready_s": side.ready_s,
                 "idle_mb": usage_of(side.pids).rss_bytes / 1e6,
-            },
-        )
+            }
         return True
 
     def _entry_of(self, what: Load | Series) -> dict[str, Any]:

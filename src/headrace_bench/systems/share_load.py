@@ -4,7 +4,7 @@
 
 Runs until it is killed, and prints as JSON each half second how many messages it has acknowledged.
 `each`: every message is marked by itself and sent with the next fetch, as librdkafka does;
-`hundred`: what was received is accepted with the next fetch; `confirmed`: a request for each
+`hundred`: polls of a hundred, each accepted with the next fetch; `confirmed`: a request for each
 message, and the next one after its answer.
 """
 
@@ -54,7 +54,9 @@ def main(bootstrap: str, topic: str, acknowledge: str) -> None:
     configure(bootstrap, group, {"share.auto.offset.reset": "earliest"})
     mode = "implicit" if acknowledge == "hundred" else "explicit"
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0}
-    settings |= {"share.acknowledgement.mode": mode, "max.poll.records": "100"}
+    settings["share.acknowledgement.mode"] = mode
+    if acknowledge == "hundred":
+        settings["max.poll.records"] = "100"
     consumer = ShareConsumer(settings)
     consumer.subscribe([topic])
     done, told_at = 0, time.perf_counter()
