@@ -1,6 +1,6 @@
 """Figures of queues that have nothing beside them: delayed records, journal, memory, restart.
 
-Run: python -m benchmarks.queues delayed|journal|groups [--records N] [--rounds N]
+Run: python -m benchmarks.queues delayed|journal|groups|restart [--records N] [--rounds N]
 Starts a broker of its own in a temporary folder; prints one JSON line a figure. Share groups and
 queues over HTTP are measured by `headrace bench`.
 """
@@ -14,12 +14,15 @@ import random
 import statistics
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.integration.broker import Broker
 
+from benchmarks.broker_cpu import Load, send
 from headrace.coordination.shares import state_records
 from headrace.coordination.shares.commands import (
     ACCEPT,
@@ -31,10 +34,14 @@ from headrace.coordination.shares.commands import (
 from headrace.coordination.shares.config import ShareConfig
 from headrace.coordination.shares.share_machine import ShareMachine
 from headrace.coordination.shares.state_records import GroupChanged
+from headrace.records.codec import Record, encode_batch
 from headrace_bench.peers import Headrace, cpu_s, rss_bytes
+from headrace_bench.raw_client import produce_request
 
 ATTRIBUTES = "headrace.message.attributes"
 DUE_AT_ONCE = 10_000
+RECORDS_AT_ONCE = 100_000
+GROUPS = 1_000
 
 
 def tell(**figures: Any) -> None:
@@ -167,11 +174,71 @@ def groups(_folder: Path, _records: int, _rounds: int) -> None:
         del engine, stored
 
 
+def restart(folder: Path, records: int, _rounds: int) -> None:
+    """Memory, and the time from a start after kill -9 to the first messages of a group.
+
+    With a backlog of `records` tiny records; then with 1,000 groups that have taken 1,000 of them
+    each, and acknowledged every second one.
+    """
+    broker = Broker(folder / "restart")
+    broker.is_damaged = True  # `headrace check` would read the whole backlog
+    broker.start()
+    try:
+        create(broker.kafka, "t", 1)
+        batch = encode_batch([Record(at, 1, None, b"", []) for at in range(RECORDS_AT_ONCE)])
+        load = Load("backlog", RECORDS_AT_ONCE, 4, records // RECORDS_AT_ONCE)
+        send(broker.kafka, "t", produce_request("t", 0, batch), load)
+        _tell_restart(broker, "backlog", records)
+        for number in range(GROUPS):
+            found = _receive(broker, f"g{number}", 1_000)
+            assert len(found) == 1_000, len(found)
+            path = f"/v1/queues/t/g{number}/settle"
+            _ask(broker, "POST", path, {"ack": [one["receipt"] for one in found[1::2]]})
+        _tell_restart(broker, f"{GROUPS} groups", records)
+    finally:
+        broker.kill()
+
+
+def _tell_restart(broker: Broker, name: str, records: int) -> None:
+    _receive(broker, "first", 10)
+    assert broker.process is not None
+    before_mb = rss_bytes(broker.process.pid) / 1e6
+    broker.kill()
+    begun_s = time.perf_counter()
+    broker.start()
+    ready_s = time.perf_counter() - begun_s
+    assert len(_receive(broker, "g0", 10)) == 10
+    received_s = time.perf_counter() - begun_s
+    assert broker.process is not None
+    tell(figure="restart", state=name, records=records, mb_before=round(before_mb, 1),
+         mb_after=round(rss_bytes(broker.process.pid) / 1e6, 1), ready_s=round(ready_s, 2),
+         first_received_s=round(received_s, 2),
+         cpu_s=round(cpu_s(broker.process.pid), 2))  # fmt: skip
+
+
+def _receive(broker: Broker, group: str, count: int) -> list[Any]:
+    change = {"set": {"share.auto.offset.reset": "earliest"}}
+    _ask(broker, "PATCH", f"/v1/groups/{group}/config", change)
+    body = {"max": count, "wait_ms": 20_000}
+    found: list[Any] = _ask(broker, "POST", f"/v1/queues/t/{group}/receive", body)["messages"]
+    return found
+
+
+def _ask(broker: Broker, method: str, path: str, body: object) -> Any:
+    request = urllib.request.Request(
+        f"http://{broker.http}{path}", json.dumps(body).encode(),
+        {"Content-Type": "application/json"}, method=method,
+    )  # fmt: skip
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer)
+
+
 def _pid() -> int:
     return int(Path("/proc/self/stat").read_text().split()[0])
 
 
-FIGURES = {"delayed": delayed, "journal": journal, "groups": groups}
+FIGURES = {"delayed": delayed, "journal": journal, "groups": groups, "restart": restart}
+RECORDS = {"delayed": DUE_AT_ONCE, "restart": 100_000_000}
 
 
 def main() -> None:
@@ -181,7 +248,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    records = options.records or (DUE_AT_ONCE if options.figure == "delayed" else 300_000)
+    records = options.records or RECORDS.get(options.figure, 300_000)
     with tempfile.TemporaryDirectory(prefix="headrace-queues-") as folder:
         FIGURES[options.figure](Path(folder), records, options.rounds)
 

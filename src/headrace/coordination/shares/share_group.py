@@ -163,7 +163,13 @@ class ShareGroup:
             if keyed is not None and changed.start > start:
                 keyed.finished(start, changed.start - 1)
                 keyed.rows_end = max(keyed.rows_end, changed.start)
-        for first, last, state, count, at_ms in changed.runs:
+        runs, end = changed.runs, window.end
+        if keyed is None and runs and runs[0].first >= end:  # such as a snapshot: noted at once
+            for first, last, state, count, at_ms in runs:
+                window.set(first, last, state, count, at_ms=at_ms)
+            self.delivery.note(end, runs[-1].last)
+            return
+        for first, last, state, count, at_ms in runs:
             end = window.end
             window.set(first, last, state, count, at_ms=at_ms)
             if keyed is not None and state != AVAILABLE:
@@ -484,13 +490,15 @@ class ShareGroup:
 
     def stored_state(self) -> GroupChanged:
         """The whole durable state as one record. What is acquired counts as available again, with
-        the deliveries that have ended."""
-        runs = [
-            StoredRun(run.first, run.last, run.state, run.count, run.at_ms)
-            if run.state != ACQUIRED
-            else StoredRun(run.first, run.last, AVAILABLE, run.count - 1)
-            for run in self.window
-        ]
+        the deliveries that have ended; what was never delivered is a hole, but at the end."""
+        runs: list[StoredRun] = []
+        last = self.window.end - 1
+        for run in self.window:
+            state, count, at_ms = run.state, run.count, run.at_ms
+            if state == ACQUIRED:
+                state, count, at_ms = AVAILABLE, count - 1, 0
+            if state != AVAILABLE or count or at_ms or run.last == last:
+                runs.append(StoredRun(run.first, run.last, state, count, at_ms))
         return GroupChanged(self.number, tuple(runs), self.window.start)
 
 
