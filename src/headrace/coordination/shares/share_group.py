@@ -36,7 +36,12 @@ from headrace.coordination.shares.delivery import (
     OffsetDelivery,
     RowDelivery,
 )
-from headrace.coordination.shares.state_records import GroupChanged, KeyParked, StoredRun
+from headrace.coordination.shares.state_records import (
+    GroupChanged,
+    KeyParked,
+    StoredRun,
+    stored_runs,
+)
 from headrace.coordination.shares.volatile_records import Claimed, Locked
 from headrace.coordination.shares.window import (
     ACKNOWLEDGED,
@@ -489,17 +494,8 @@ class ShareGroup:
         return keyed is not None and rows_from <= keyed.rows_end < rows_end
 
     def stored_state(self) -> GroupChanged:
-        """The whole durable state as one record. What is acquired counts as available again, with
-        the deliveries that have ended; what was never delivered is a hole, but at the end."""
-        runs: list[StoredRun] = []
-        last = self.window.end - 1
-        for run in self.window:
-            state, count, at_ms = run.state, run.count, run.at_ms
-            if state == ACQUIRED:
-                state, count, at_ms = AVAILABLE, count - 1, 0
-            if state != AVAILABLE or count or at_ms or run.last == last:
-                runs.append(StoredRun(run.first, run.last, state, count, at_ms))
-        return GroupChanged(self.number, tuple(runs), self.window.start)
+        """The whole durable state as one record."""
+        return GroupChanged(self.number, stored_runs(self.window), self.window.start)
 
 
 def _lock_ms(settlement: Settlement, config: ShareConfig) -> int:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.coordination.shares.window import ARCHIVED, AVAILABLE
+from headrace.coordination.shares.window import ACQUIRED, ARCHIVED, AVAILABLE
 from headrace.errors import RecordInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from headrace.coordination.shares.window import Window
 
 VERSION: Final = 0
 """First byte of each value, but of CHANGED. Do not change: stored."""
@@ -75,6 +77,23 @@ class GroupRemoved(NamedTuple):
 
 
 StoredRecord = GroupOpened | GroupChanged | KeyParked | GroupRemoved
+
+
+def stored_runs(window: Window) -> tuple[StoredRun, ...]:
+    """The durable state of a window.
+
+    What is acquired counts as available again, with the deliveries that have ended; what was never
+    delivered is a hole, but at the end.
+    """
+    runs: list[StoredRun] = []
+    last = window.end - 1
+    for run in window:
+        state, count, at_ms = run.state, run.count, run.at_ms
+        if state == ACQUIRED:
+            state, count, at_ms = AVAILABLE, count - 1, 0
+        if state != AVAILABLE or count or at_ms or run.last == last:
+            runs.append(StoredRun(run.first, run.last, state, count, at_ms))
+    return tuple(runs)
 
 
 def put_varint(out: bytearray, value: int) -> None:
