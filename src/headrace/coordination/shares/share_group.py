@@ -11,6 +11,7 @@ from bisect import bisect_right
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from headrace.coordination.shares import state_records
 from headrace.coordination.shares.commands import (
     ACCEPT,
     FAILED_BY_CONSUMER,
@@ -36,12 +37,7 @@ from headrace.coordination.shares.delivery import (
     OffsetDelivery,
     RowDelivery,
 )
-from headrace.coordination.shares.state_records import (
-    GroupChanged,
-    KeyParked,
-    StoredRun,
-    stored_runs,
-)
+from headrace.coordination.shares.state_records import GroupChanged, KeyParked, StoredRun
 from headrace.coordination.shares.volatile_records import Claimed, Locked
 from headrace.coordination.shares.window import (
     ACKNOWLEDGED,
@@ -495,7 +491,7 @@ class ShareGroup:
 
     def stored_state(self) -> GroupChanged:
         """The whole durable state as one record."""
-        return GroupChanged(self.number, stored_runs(self.window), self.window.start)
+        return GroupChanged(self.number, state_records.stored_runs(self.window), self.window.start)
 
 
 def _lock_ms(settlement: Settlement, config: ShareConfig) -> int:
