@@ -256,3 +256,14 @@ def test_decisions_are_numbered_without_gaps_and_say_what_else_was_tried():
         headings = re.findall(r"^## (.+)$", path.read_text(), re.MULTILINE)
         assert headings == ["Context", "Choice", "What else was considered", "Figures"], path.name
         assert len(path.read_text().splitlines()) <= 60, path.name
+
+
+def test_the_lifecycle_of_logs_is_driven_by_their_owners_alone():
+    """Others ask the log: see `PartitionLog`, "ownership"."""
+    rooms = ("headrace/log/", "headrace/broker/ownership/")
+    reaching = [
+        name_of(path)
+        for path in modules()
+        if ".upkeep" in path.read_text() and not name_of(path).startswith(rooms)
+    ]
+    assert reaching == []

@@ -21,7 +21,8 @@ from headrace.records.codec import payload_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headrace.log.partition_log import Appended, PartitionLog
+    from headrace.log.appended import Appended
+    from headrace.log.partition_log import PartitionLog
     from headrace.records.batch import BatchHeader, Buffer
 
 NAMES_MAX: Final = 10_000

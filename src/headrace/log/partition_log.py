@@ -13,8 +13,10 @@ idempotent producer's later batches get a retriable error until the failed one h
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import (
     Fenced,
@@ -22,8 +24,10 @@ from headrace.errors import (
     LeaderEpochFenced,
     LeaderEpochUnknown,
     LedgerLost,
+    NotOwner,
     TransactionUnverified,
 )
+from headrace.log.appended import Appended, Pending
 from headrace.log.ledger_chain import LedgerChain
 from headrace.log.producer_state import ProducerState, Retries
 from headrace.log.reading import LogReader
@@ -41,7 +45,7 @@ from headrace.records.batch import (
     read_header,
 )
 from headrace.records.marker import Marker, encode_marker
-from headrace.runtime.completion import Completion
+from headrace.runtime.completion import Completion, completed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,30 +54,12 @@ if TYPE_CHECKING:
     from headrace.log.environment import Environment
     from headrace.log.log_config import LogConfig
     from headrace.log.segment import Segment
+    from headrace.metadata.facts import CompanionKind
 
 log = logging.getLogger(__name__)
 
 PREPARE_FRACTION: Final = 0.9
 """How full a ledger is when the next one is made."""
-
-
-class Appended(NamedTuple):
-    """Where a batch went. `completion` says when it is safe."""
-
-    base_offset: int
-    completion: Completion
-
-
-class _Pending:
-    """The appends that share one completion."""
-
-    __slots__ = ("end_offset", "end_position", "is_void", "max_timestamp_ms")
-
-    def __init__(self, end_offset: int, end_position: int, max_timestamp_ms: int) -> None:
-        self.end_offset = end_offset
-        self.end_position = end_position
-        self.max_timestamp_ms = max_timestamp_ms
-        self.is_void = False
 
 
 class PartitionLog:
@@ -143,7 +129,7 @@ class PartitionLog:
         self._clock = environment.clock
         self.active: Segment | None = None
         """The ledger that is written to, None while there is none."""
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[Pending] = deque()
         self._last_completion: Completion | None = None
         self._flush_ms = config.flush_ms
         self._verifying: set[int] | None = None
@@ -303,7 +289,7 @@ class PartitionLog:
             pending.max_timestamp_ms = active.max_timestamp_ms
         else:
             self._last_completion = completion
-            pending = _Pending(end_offset, end_position, active.max_timestamp_ms)
+            pending = Pending(end_offset, end_position, active.max_timestamp_ms)
             self._pending.append(pending)
             completion.then(self._stored, pending)
         if end_position >= active.note_at:
@@ -344,12 +330,10 @@ class PartitionLog:
     def safe_when(self, offset: int) -> Completion:
         """Done when all that was appended up to `offset` is durable, or has failed."""
         if offset < self.visibility.acknowledged.offset or self._last_completion is None:
-            done = Completion()
-            done.succeed()
-            return done
+            return completed()
         return self._last_completion
 
-    def _stored(self, error: BaseException | None, pending: _Pending) -> None:
+    def _stored(self, error: BaseException | None, pending: Pending) -> None:
         if pending.is_void:
             return
         if error is not None:
@@ -368,13 +352,13 @@ class PartitionLog:
         if self.upkeep.wants_roll:
             self.upkeep.settled()
 
-    def _forget_from(self, failed: _Pending) -> None:
+    def _forget_from(self, failed: Pending) -> None:
         """Take back the append that failed and those after it.
 
         Those before it stay: their sync may still be under way when a segment takes no more.
         """
         segment = self.segments[-1]
-        pending: _Pending | None = None
+        pending: Pending | None = None
         while pending is not failed:
             pending = self._pending.pop()
             pending.is_void = True
@@ -454,10 +438,37 @@ class PartitionLog:
         """Drop what lies before `log_start_offset`; see `Upkeep.trim`."""
         await self.upkeep.trim(log_start_offset)
 
+    # --- ownership ---------------------------------------------------------------------------
+
+    @property
+    def topic_id(self) -> UUID:
+        """The id of its topic."""
+        return self.upkeep.chain.topic_id
+
+    def expect_chain(self, *, is_expected: bool) -> None:
+        """Say whether the chain was written before: if so, one that is missing is lost."""
+        self.upkeep.chain.is_expected = is_expected
+
+    def abandon(self, reason: NotOwner) -> None:
+        """Answer `reason` from now on, and leave everything as it lies."""
+        self.upkeep.abandon(reason)
+
+    async def delete(self) -> None:
+        """Remove all ledgers of a deleted topic. Raises what storage and metadata raise."""
+        await self.upkeep.delete()
+
+    def has_companion(self, kind: CompanionKind) -> bool:
+        """Whether a log of this kind was begun beside it; once it is loaded."""
+        return self.upkeep.chain.fact.has_companion(kind)
+
+    async def note_companion(self, kind: CompanionKind) -> None:
+        """Have the chain say that a log of this kind is begun. Raises as changes of a chain do."""
+        note = self.upkeep.chain.add_companion(kind)
+        await self.upkeep.do(note, f"note its {kind.name.lower()}")
+
     def check_failure(self) -> None:
         """Raises why this partition cannot be served, if it cannot."""
-        failure = self.failure
-        if failure is not None:
+        if (failure := self.failure) is not None:
             # A copy: one instance that is raised for each request would gather tracebacks.
             raise type(failure)(str(failure), **failure.fields)
 
@@ -486,11 +497,4 @@ class PartitionLog:
 
     def segment_index(self, offset: int) -> int:
         """Which segment holds `offset`; the count of segments where none does."""
-        low, high = 0, len(self.segments)
-        while low < high:
-            middle = (low + high) // 2
-            if self.segments[middle].end_offset <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_right(self.segments, offset, key=attrgetter("end_offset"))

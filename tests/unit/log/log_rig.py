@@ -10,7 +10,7 @@ from uuid import UUID
 from headrace.errors import LedgerLost, StorageUnavailable
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
-from headrace.log.partition_log import Appended, PartitionLog
+from headrace.log.partition_log import PartitionLog
 from headrace.log.producer_state import EXPIRY_GRACE_NS, ProducerState
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.batch import check_batch, iterate_headers
@@ -22,6 +22,7 @@ from headrace.storage.memory import MemoryLedgerStore
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from headrace.log.appended import Appended
     from headrace.storage.ledger import LedgerId, LedgerInfo
 
 TOPIC_ID = UUID(int=7)

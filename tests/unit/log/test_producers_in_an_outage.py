@@ -24,7 +24,7 @@ from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 
 if TYPE_CHECKING:
-    from headrace.log.partition_log import Appended
+    from headrace.log.appended import Appended
 
 TRIES = 40
 

@@ -11,7 +11,7 @@ from headrace.records.codec import Record, encode_batch
 if TYPE_CHECKING:
     from tests.unit.log.log_rig import Rig
 
-    from headrace.log.partition_log import Appended
+    from headrace.log.appended import Appended
 
 TRIES = 1_000
 

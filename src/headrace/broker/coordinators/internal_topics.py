@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.coordinators.shard_log import PendingRecord, Replayed
 from headrace.coordination.machine import EndsTransaction, InTransaction, TransactionEnded
 from headrace.errors import HeadraceError, OffsetOutOfRange, StorageUnavailable
-from headrace.log.partition_log import Appended, PartitionLog
+from headrace.log.appended import Appended
 from headrace.records.batch import (
     CONTROL,
     TRANSACTIONAL,
@@ -30,6 +30,7 @@ from headrace.runtime.completion import Completion
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from headrace.log.partition_log import PartitionLog
     from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topics import Topics
     from headrace.coordination.machine import EndsTransaction
     from headrace.coordination.transactions.state_records import Partition
-    from headrace.log.partition_log import Appended, PartitionLog
+    from headrace.log.appended import Appended
+    from headrace.log.partition_log import PartitionLog
     from headrace.runtime.completion import Completion
 
 READY_ATTEMPTS_MAX = 8

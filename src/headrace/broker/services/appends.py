@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
     from headrace.broker.coordinators.transaction_verification import Verifications
     from headrace.broker.services.admission import Named
-    from headrace.log.partition_log import Appended, PartitionLog
+    from headrace.log.appended import Appended
+    from headrace.log.partition_log import PartitionLog
     from headrace.records.attributes import NamedSequence
     from headrace.runtime.clock import Clock
 

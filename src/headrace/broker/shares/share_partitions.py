@@ -307,14 +307,14 @@ class SharePartitions:
         if hosted is not None:
             error = NotOwner(f"{hosted.data.name} is served by another broker now")
             hosted.shard.close(error)
-            hosted.journal.upkeep.abandon(error)
+            hosted.journal.abandon(error)
 
     def forget_topic(self, topic_id: UUID) -> None:
         """The topic was deleted, and the journals with it."""
         for key in [key for key in self._hosted if key[0] == topic_id]:
             hosted = self._hosted.pop(key)
             hosted.shard.close(TopicUnknown("the topic was deleted"))
-            hosted.journal.upkeep.abandon(NotOwner("the topic was deleted"))
+            hosted.journal.abandon(NotOwner("the topic was deleted"))
 
     def close(self) -> None:
         """Refuse what waits, stop the timers."""
@@ -328,7 +328,7 @@ class SharePartitions:
         data = topic.require_log(number)
         if (topic.id, number) not in self._hosted and self._ownership.is_mine(topic, number):
             await data.wait_loaded()
-            if not data.upkeep.chain.fact.has_companion(CompanionKind.SHARES):
+            if not data.has_companion(CompanionKind.SHARES):
                 return None
         return await self._host(topic, number)
 

@@ -160,7 +160,7 @@ class HostedTimers:
         """End the tenure; what waits gets `error`."""
         self.deliveries.close()
         self.shard.close(error)
-        self.companion.upkeep.abandon(NotOwner(str(error)))
+        self.companion.abandon(NotOwner(str(error)))
 
 
 def translated(error: HeadraceError) -> HeadraceError:

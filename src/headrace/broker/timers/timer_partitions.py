@@ -145,13 +145,13 @@ class TimerPartitions:
         loaded = self._environment.companioned
         logs = set() if loaded is None else loaded | {one.data for one in self._hosted.values()}
         for data in logs:
-            topic = self._topics.by_id.get(data.upkeep.chain.topic_id)
+            topic = self._topics.by_id.get(data.topic_id)
             number = number_of(data)
             if (
                 topic is not None
                 and topic.log(number) is data
                 and data.is_loaded
-                and data.upkeep.chain.fact.has_companion(CompanionKind.TIMERS)
+                and data.has_companion(CompanionKind.TIMERS)
                 and not self._is_hosted(topic, number, data)
                 and not self._is_opening(topic, number)
                 and self._topics.ownership.is_mine(topic, number)
@@ -242,7 +242,7 @@ class TimerPartitions:
 
     def add(self, partition: PartitionLog, batch: DelayedBatch) -> Completion:
         """See Delays."""
-        topic = self._topics.by_id.get(partition.upkeep.chain.topic_id)
+        topic = self._topics.by_id.get(partition.topic_id)
         if topic is None:
             raise TopicUnknown(f"the topic of {partition.name} was deleted")
         number = number_of(partition)
@@ -380,7 +380,7 @@ class TimerPartitions:
         if not self._topics.ownership.is_mine(topic, number):
             raise NotOwner(f"{data.name} is not served by this broker: refresh the metadata")
         await data.wait_loaded()
-        if not data.upkeep.chain.fact.has_companion(CompanionKind.TIMERS):
+        if not data.has_companion(CompanionKind.TIMERS):
             return None
         hosted = await self._host(topic, number)
         if hosted.state is None:

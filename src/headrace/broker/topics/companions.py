@@ -34,9 +34,8 @@ async def open_companion(
     """
     data = topic.require_log(number)
     await data.wait_loaded()
-    chain = data.upkeep.chain
-    if not chain.fact.has_companion(kind):
-        await data.upkeep.do(chain.add_companion(kind), f"note its {kind.name.lower()}")
+    if not data.has_companion(kind):
+        await data.note_companion(kind)
     companion = PartitionLog(
         f"{topic.name}-{companion_number(number, kind)}",
         topic.id,
@@ -45,5 +44,5 @@ async def open_companion(
         environment,
         data.leader_epoch if is_owned else None,
     )
-    companion.upkeep.chain.is_expected = True
+    companion.expect_chain(is_expected=True)
     return companion

@@ -48,7 +48,7 @@ async def clear(
 ) -> None:
     """Delete the ledgers of partitions whose topic is gone, then what says which these are."""
     for partition in partitions:
-        await partition.upkeep.delete()
+        await partition.delete()
     for key in keys:
         if await environment.metadata.get(key) is not None:
             await environment.metadata.delete(key, ANY)

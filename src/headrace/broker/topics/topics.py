@@ -167,7 +167,7 @@ class Topics:
         for _, partition in topic.logs:
             partition.is_deleted = True
             if not self._is_standalone:
-                partition.upkeep.abandon(NotOwner(f"topic {topic.name!r} was deleted"))
+                partition.abandon(NotOwner(f"topic {topic.name!r} was deleted"))
         self.version += 1
 
     def _extend(self, topic: Topic) -> None:
@@ -212,7 +212,7 @@ class Topics:
             self._environment,
             leader_epoch,
         )
-        made.upkeep.chain.is_expected = fact.has_chain(number)
+        made.expect_chain(is_expected=fact.has_chain(number))
         return made
 
     def defaults_changed(self) -> None:

@@ -1,0 +1,27 @@
+"""What an append gives back, and what a log remembers of it until it is safe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from headrace.runtime.completion import Completion
+
+
+class Appended(NamedTuple):
+    """Where a batch went. `completion` says when it is safe."""
+
+    base_offset: int
+    completion: Completion
+
+
+class Pending:
+    """The appends that share one completion."""
+
+    __slots__ = ("end_offset", "end_position", "is_void", "max_timestamp_ms")
+
+    def __init__(self, end_offset: int, end_position: int, max_timestamp_ms: int) -> None:
+        self.end_offset = end_offset
+        self.end_position = end_position
+        self.max_timestamp_ms = max_timestamp_ms
+        self.is_void = False
