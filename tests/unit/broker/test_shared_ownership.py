@@ -508,9 +508,13 @@ def test_an_owner_that_never_heard_of_a_topic_keeps_nobody_waiting_for_its_end(
         two.topics.apply = hear  # type: ignore[method-assign]
         async with asyncio.timeout(deletion.HEARD_WAIT_S * 0.9):
             await one.topics.delete(topic)
-        for node in (one, two):
-            left = {key[0] for key in node.ownership.view.owners}  # type: ignore[attr-defined]
-            assert left == {one.topics.get("kept").id}
+        left = {one.topics.get("kept").id}
+
+        def is_seen(node: Node) -> bool:
+            return {key[0] for key in node.ownership.view.owners} == left  # type: ignore[attr-defined]
+
+        for node in (one, two):  # it hears of the metadata a little later
+            await until(lambda at=node: is_seen(at))  # type: ignore[misc]
         owners = await one.metadata.list(OWNERS)
         assert {partition_of_key(entry.key)[0] for entry in owners} == left
         assert cluster.agree("kept", {1, 2})
