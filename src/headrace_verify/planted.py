@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from headrace_verify.store_bugs import Patch
 
-BUDGET_S = 12.0
+BUDGET_S = 45.0
 """Of processor time, for one bug."""
 
 
