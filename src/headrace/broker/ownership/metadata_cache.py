@@ -3,21 +3,26 @@
 Invariants: knows keys and entries, not what they mean. `changed(key, entry)` is called for
 every key that is there at the start and for each change after it (None: the key is gone), and
 `settled()` once after each bundle of changes. A fact that cannot be read is reported and left out:
-it must not hide all others. Changes are read in bundles, so that a thousand owners that change at
-once cost few round trips. An outage of the store delays the picture: it is read anew, and compared,
+it must not hide all others. A key has one read under way at a time, so that a newer entry never
+comes before an older one. An outage of the store delays the picture: it is read anew, and compared,
 when the store is back.
+
+How it works: what changed is read in bundles, so that a thousand owners that change at once cost
+few round trips. Several bundles are read at once: a change waits neither for the reads of those
+before it, nor, to be acted upon, for those after it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt, FormatUnsupported, HeadraceError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from headrace.metadata.store import Entry, MetadataStore
     from headrace.runtime.tasks import Tasks
@@ -26,6 +31,8 @@ log = logging.getLogger(__name__)
 
 BUNDLE_MAX = 256
 """Keys that are read at once."""
+BUNDLES_AT_ONCE = 8
+"""While so many are read, changes are gathered for the next one."""
 RETRY_S = 0.2
 
 
@@ -47,6 +54,8 @@ class MetadataCache:
         self._tasks = tasks
         self._known: set[str] = set()
         self._dirty: dict[str, None] = {}
+        self._reading: set[str] = set()
+        self._places = asyncio.Semaphore(BUNDLES_AT_ONCE)
         self._news = asyncio.Event()
         self._is_started = False
 
@@ -80,6 +89,10 @@ class MetadataCache:
             if not self._is_started:
                 raise
             log.warning("%s is ignored: %s", key, error)
+        except Exception:
+            if not self._is_started:
+                raise
+            log.exception("%s is ignored", key)  # those beside it count
 
     async def _pump(self, watch: AsyncIterator[str]) -> None:
         while True:
@@ -98,15 +111,37 @@ class MetadataCache:
         while True:
             await self._news.wait()
             self._news.clear()
-            while self._dirty:
-                await self._persist(self._read_bundle)
-            self._settled()
+            while await self._begin_bundle():
+                pass
 
-    async def _read_bundle(self) -> None:
-        keys = list(self._dirty)[:BUNDLE_MAX]
+    async def _begin_bundle(self) -> bool:
+        """Begin to read what changed and is not read already; whether there was any."""
+        await self._places.acquire()
+        keys = list(islice((key for key in self._dirty if key not in self._reading), BUNDLE_MAX))
+        if not keys:
+            self._places.release()
+            return False
         for key in keys:
             del self._dirty[key]
-        failed: BaseException | None = None
+        self._reading.update(keys)
+        self._tasks.spawn(self._read_bundle(keys), f"read {self._prefix}")
+        return True
+
+    async def _read_bundle(self, keys: Sequence[str]) -> None:
+        try:
+            failed = await self._read_keys(keys)
+            if failed:
+                log.warning("cannot read %s (%r): trying again", self._prefix, failed[0][1])
+                self._dirty |= dict.fromkeys(key for key, _ in failed)
+                await asyncio.sleep(RETRY_S)
+        finally:
+            self._reading.difference_update(keys)
+            self._places.release()
+            self._news.set()  # what failed, or has changed since
+
+    async def _read_keys(self, keys: Sequence[str]) -> Sequence[tuple[str, BaseException]]:
+        """Tell of those that can be read; the others, and why not."""
+        failed = []
         reads = (self._metadata.get(key) for key in keys)
         for key, found in zip(
             keys, await asyncio.gather(*reads, return_exceptions=True), strict=True
@@ -114,13 +149,12 @@ class MetadataCache:
             if isinstance(found, DataCorrupt | FormatUnsupported):
                 log.warning("%s is ignored: %s", key, found)
             elif isinstance(found, BaseException):
-                self._dirty[key] = None
-                failed = found
+                failed.append((key, found))
             else:
                 (self._known.discard if found is None else self._known.add)(key)
                 self._tell(key, found)
-        if failed is not None:
-            raise failed
+        self._settled()
+        return failed
 
     async def _persist(self, read: Callable[[], Awaitable[None]]) -> None:
         """Read until it works: without its picture a broker would act on an old one."""
