@@ -15,6 +15,7 @@ was lost: to begin a new one would lose every record and give its offsets again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from hashlib import blake2b
@@ -88,6 +89,8 @@ class LedgerChain:
         """By the digest of their values: changes that may be stored, and what then follows."""
         self._named: tuple[PartitionFact, int] | None = None
         """The fact with this tenure's epoch, and its version, if it was seen before the claim."""
+        self._foreseeing: asyncio.Event | None = None
+        """Set when the read of `foresee` that is under way has ended."""
         self._is_claimed = False
 
     def retire(self) -> None:
@@ -151,7 +154,11 @@ class LedgerChain:
         async for key in self._metadata.watch(self._key):
             if key != self._key:  # it begins alike
                 continue
-            entry = await self._metadata.get(key)
+            self._foreseeing = asyncio.Event()
+            try:
+                entry = await self._metadata.get(key)
+            finally:
+                self._foreseeing.set()
             fact = PartitionFact() if entry is None else PartitionFact.decode(entry.value)
             if self._is_claimed:
                 return
@@ -166,6 +173,8 @@ class LedgerChain:
         ledgers before it are sealed. Raises NotOwner where a newer owner wrote its epoch already,
         ChainMissing, MetadataUnavailable.
         """
+        if self._foreseeing is not None:
+            await self._foreseeing.wait()
         self._is_claimed = True
         named, self._named = self._named, None
         for attempt in range(ATTEMPTS_MAX):

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class NextTurn:
     """Of one log, under one epoch."""
 
-    __slots__ = ("_chain", "_former", "_store", "ahead")
+    __slots__ = ("_chain", "_following", "_former", "_store", "ahead")
 
     def __init__(self, chain: LedgerChain, store: LedgerStore) -> None:
         self._chain = chain
@@ -41,6 +41,7 @@ class NextTurn:
         """A ledger that was created before this broker's turn; in no chain yet."""
         self._former: LedgerId | None = None
         """The ledger that the former owner writes to, until it is open here."""
+        self._following: asyncio.Task[None] | None = None
 
     async def prepare(
         self,
@@ -64,9 +65,10 @@ class NextTurn:
             await self._store.read(LedgerId(sealed[-1].ledger), 0, 1)
 
     async def follow(self, leader_epoch: int) -> None:
-        """Watch what the former owner leaves, until it has named this broker. Raises what reading
-        raises; cancelled when the turn has come, or does not come.
+        """Watch what the former owner leaves, until it is read. Raises what reading raises;
+        cancelled once `begin` has read the rest, or by `end`.
         """
+        self._following = asyncio.current_task()
         for error in await asyncio.gather(
             self._chain.foresee(leader_epoch), self._follow_former(), return_exceptions=True
         ):
@@ -82,11 +84,20 @@ class NextTurn:
     async def begin(self, leader_epoch: int) -> PartitionFact:
         """Claim the chain, as LedgerChain.claim, and open the former owner's ledger beside that."""
         ahead = None if self.ahead is None else self.ahead.ledger
-        fact, _ = await asyncio.gather(
-            self._chain.claim(leader_epoch, ahead), self._open_if_sealed(self._former)
-        )
+        try:
+            fact, _ = await asyncio.gather(
+                self._chain.claim(leader_epoch, ahead), self._open_if_sealed(self._former)
+            )
+        finally:
+            self.end()
         self._former = None
         return fact
+
+    def end(self) -> None:
+        """Watch no longer."""
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
 
     async def _open_if_sealed(self, ledger: LedgerId | None) -> None:
         """Open what its writer has probably sealed; without a fence, so nothing if not."""

@@ -432,6 +432,7 @@ class Upkeep:
         target = self._log
         target.active = None
         self._chain.retire()
+        self._turn.end()
         extra = [one for one in (self._prepared, self._turn.ahead) if one is not None]
         self._prepared = self._turn.ahead = None
         release([*target.segments, *extra], self._store)

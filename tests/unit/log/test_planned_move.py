@@ -112,6 +112,66 @@ def test_a_next_owner_that_follows_the_former_one_reads_nothing_in_its_turn(monk
     asyncio.run(scenario())
 
 
+def test_a_turn_that_begins_while_the_chain_is_read_does_not_read_it_again(monkeypatch) -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await next_owner(bench)
+            following = asyncio.create_task(rival.log.upkeep.follow_former())
+            await settle()
+            await bench.log.upkeep.settle_and_seal(NotOwner("gone"))
+            ahead = rival.log.upkeep.ledger_ahead
+            assert ahead is not None
+            change = bench.log.upkeep.next_chain(1, ahead)
+            assert change is not None
+            read: list[object] = []
+            answered = asyncio.Event()
+            kind = type(rival.metadata)
+            monkeypatch.setattr(kind, "get", noted(held(kind.get, answered), read))
+            await bench.metadata.multi([change])
+            await settle()
+            assert len(read) == 1
+            rival.log.upkeep.begin_turn()
+            await settle()
+            assert len(read) == 1
+            answered.set()
+            await rival.ready()
+            monkeypatch.undo()
+            assert len(read) == 1, "what was under way is used"
+            await asyncio.wait([following], timeout=5)
+            assert following.done()
+            assert await rival.append(b"b") == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_nothing_is_watched_any_more_after_the_turn_has_come_or_does_not_come(is_named) -> None:
+    async def scenario() -> None:
+        async with rig(leader_epoch=0) as bench:
+            await bench.append(b"a")
+            rival = await next_owner(bench)
+            following = asyncio.create_task(rival.log.upkeep.follow_former())
+            await settle()
+            if is_named:
+                await hand_over(bench, rival)
+            else:
+                rival.log.upkeep.abandon(NotOwner("it is not handed over"))
+            await asyncio.wait([following], timeout=5)
+            assert following.done()
+
+    asyncio.run(scenario())
+
+
+def held(method, answered):
+    async def call(*arguments, **options):
+        found = await method(*arguments, **options)
+        await answered.wait()
+        return found
+
+    return call
+
+
 def noted(method, calls):
     async def call(*arguments, **options):
         calls.append((method.__name__, arguments[1:]))

@@ -48,8 +48,6 @@ class NextOwner:
         self._facts = facts
         self._tasks = tasks
         self._waiting: dict[PartitionKey, tuple[Topic, PartitionLog]] = {}
-        self._following: dict[PartitionKey, asyncio.Task[None]] = {}
-        """Those that are ready watch what the former owner does."""
 
     def look(self, topic: Topic, number: int) -> None:
         """The partition, which this broker does not own, has changed: get ready, or give up."""
@@ -84,9 +82,7 @@ class NextOwner:
                 ahead = waiting.upkeep.ledger_ahead
                 fact = replace(owner.fact, is_ready=1, ledger_ahead=ahead)
                 if await self._facts.write(key, fact, owner) and self._is_waiting(key, waiting):
-                    self._following[key] = self._tasks.start(
-                        self._follow(waiting), f"follow {waiting.name}"
-                    )
+                    self._tasks.spawn(self._follow(waiting), f"follow {waiting.name}")
         except HeadraceError as error:
             log.info("%s is taken over without being read ahead: %s", waiting.name, error)
             if self._is_waiting(key, waiting):
@@ -131,7 +127,7 @@ class NextOwner:
 
     def take(self, key: PartitionKey, leader_epoch: int) -> PartitionLog | None:
         """The log that waits for its turn under this epoch, which it has now; or None."""
-        found = self._pop(key)
+        found = self._waiting.pop(key, None)
         if found is None:
             return None
         waiting = found[1]
@@ -142,20 +138,12 @@ class NextOwner:
 
     def drop(self, key: PartitionKey, why: str) -> None:
         """Wait for the partition no longer."""
-        found = self._pop(key)
-        assert found is not None, "the partition is waited for"
-        topic, waiting = found
+        topic, waiting = self._waiting.pop(key)
         waiting.upkeep.abandon(
             NotOwner(f"{waiting.name} is not served here: {why}; refresh the metadata")
         )
         if topic.partitions[key[1]] is waiting:
             self._topics.leave(topic, key[1])
-
-    def _pop(self, key: PartitionKey) -> tuple[Topic, PartitionLog] | None:
-        following = self._following.pop(key, None)
-        if following is not None:
-            following.cancel()
-        return self._waiting.pop(key, None)
 
     def drop_all(self, why: str) -> None:
         """Wait for nothing any more."""

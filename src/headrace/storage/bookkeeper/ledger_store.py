@@ -34,7 +34,7 @@ from headrace.storage.bookkeeper.id_check import ledgers_ahead, skip_ids
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
 from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, unknown
 from headrace.storage.bookkeeper.notes import read_notes
-from headrace.storage.bookkeeper.open_ledger import Cluster, InFlightBudget, OpenLedger
+from headrace.storage.bookkeeper.open_ledger import Cluster, InFlightBudget, OpenLedger, OpenLedgers
 from headrace.storage.bookkeeper.position_reader import PositionReader
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.recovering_ledger import open_closed, recover_ledger
@@ -125,11 +125,8 @@ class BookKeeperLedgerStore:
             hedge_ms=settings.read_hedge_ms,
         )
         self._positions = PositionReader(self._reader, self._cluster.cache)
-        self._opened: dict[int, OpenLedger] = {}
+        self._opened = OpenLedgers(settings.opened_bytes_max)
         self._writing: dict[int, WritingLedger] = {}
-        self._kept: dict[int, int] = {}
-        """Sealed ledgers among those opened, and the bytes that each takes, oldest first."""
-        self._kept_bytes = 0
         self._gaps: dict[int, tuple[int, tuple[Ensemble, ...]]] = {}
         """Ledgers sealed here that lack copies on bookies which are there again: how many, and the
         ensembles that they had then."""
@@ -188,7 +185,7 @@ class BookKeeperLedgerStore:
         writing = WritingLedger(
             opened, cluster, master_key(settings.password), wanted.write - chosen.write
         )
-        self._opened[ledger] = opened
+        self._opened.add(opened)
         self._writing[ledger] = writing
         writing.watch()
         return LedgerId(ledger)
@@ -228,7 +225,7 @@ class BookKeeperLedgerStore:
         except MetadataUnavailable as error:
             raise StorageUnavailable(f"ledger {ledger} cannot be sealed now: {error}") from error
         if self._writing.pop(ledger, None) is not None:
-            self._keep(writing.opened)
+            self._opened.add_sealed(writing.opened)
             if writing.copies_missing and len(self._gaps) < _GAPS_MAX:
                 ensembles = writing.opened.versioned.metadata.ensembles
                 self._gaps[ledger] = (writing.copies_missing, ensembles)
@@ -263,11 +260,11 @@ class BookKeeperLedgerStore:
     @property
     def cached_bytes(self) -> int:
         """See CachesBytes: entries, and the indexes of sealed ledgers."""
-        return self._cluster.cache.bytes_held + self._kept_bytes
+        return self._cluster.cache.bytes_held + self._opened.sealed_bytes
 
     def list(self) -> Sequence[LedgerInfo]:
         """The ledgers that are open here, by id; `records` finds those of all brokers."""
-        return [opened.info for _, opened in sorted(self._opened.items())]
+        return self._opened.infos
 
     async def records(self) -> Sequence[LedgerRecord]:
         """All ledgers that any broker of this cluster made, by id: for sweepers, not for requests,
@@ -382,11 +379,15 @@ class BookKeeperLedgerStore:
 
     async def open_when_sealed(self, ledger: LedgerId) -> None:
         """See FollowsSeals."""
-        await self._cluster.service.wait_closed(ledger)
-        await self._open(ledger)
+        await self._open(ledger, closed=await self._cluster.service.wait_closed(ledger))
 
-    async def _open(self, ledger: int, *, fence: bool = False) -> OpenLedger:
-        """The ledger, opened for reading: recovered first if `fence` and it is not closed."""
+    async def _open(
+        self, ledger: int, *, fence: bool = False, closed: Versioned | None = None
+    ) -> OpenLedger:
+        """The ledger, opened for reading: recovered first if `fence` and it is not closed.
+
+        `closed`: its metadata, if they were just read.
+        """
         opened = self._opened.get(ledger)
         if opened is not None and (opened.is_sealed or not fence):
             return opened
@@ -397,15 +398,21 @@ class BookKeeperLedgerStore:
                     f"ledger {ledger} cannot be opened: this store was closed; use another"
                 )
             opening = self._opening[ledger, fence] = asyncio.get_running_loop().create_future()
-            self._tasks.spawn(self._open_for_all(ledger, fence, opening), f"open ledger {ledger}")
+            self._tasks.spawn(
+                self._open_for_all(ledger, fence, closed, opening), f"open ledger {ledger}"
+            )
         # Others wait for it as well: one that gives up does not stop it.
         return await asyncio.shield(opening)
 
     async def _open_for_all(
-        self, ledger: int, fence: bool, opening: asyncio.Future[OpenLedger]
+        self,
+        ledger: int,
+        fence: bool,
+        closed: Versioned | None,
+        opening: asyncio.Future[OpenLedger],
     ) -> None:
         try:
-            opening.set_result(await self._open_now(ledger, fence))
+            opening.set_result(await self._open_now(ledger, fence, closed))
         except HeadraceError as error:
             opening.set_exception(error)
             opening.exception()  # there may be no caller left
@@ -425,10 +432,10 @@ class BookKeeperLedgerStore:
         finally:
             del self._opening[ledger, fence]
 
-    async def _open_now(self, ledger: int, fence: bool) -> OpenLedger:
+    async def _open_now(self, ledger: int, fence: bool, closed: Versioned | None) -> OpenLedger:
         before = self._opened.get(ledger)
         try:
-            versioned = await self._cluster.service.read(ledger)
+            versioned = closed or await self._cluster.service.read(ledger)
         except MetadataUnavailable as error:
             raise StorageUnavailable(f"ledger {ledger} cannot be opened now: {error}") from error
         if versioned.metadata.state is not LedgerState.CLOSED:
@@ -447,19 +454,8 @@ class BookKeeperLedgerStore:
             writing.end(
                 LedgerFenced(f"ledger {ledger} was recovered, and is sealed now", ledger=ledger)
             )
-        self._opened[ledger] = opened
-        self._keep(opened)
+        self._opened.add_sealed(opened)
         return opened
-
-    def _keep(self, opened: OpenLedger) -> None:
-        """Count what a sealed ledger takes, and let the oldest go where that is too much."""
-        self._kept_bytes -= self._kept.pop(opened.ledger, 0)
-        self._kept[opened.ledger] = opened.size_bytes
-        self._kept_bytes += opened.size_bytes
-        while self._kept_bytes > self._settings.opened_bytes_max and len(self._kept) > 1:
-            oldest = next(iter(self._kept))
-            self._kept_bytes -= self._kept.pop(oldest)
-            del self._opened[oldest]
 
     async def delete(self, ledger: LedgerId) -> None:
         """See LedgerStore. One that is not closed is recovered first: a writer that still had it
@@ -486,8 +482,7 @@ class BookKeeperLedgerStore:
     def forget(self, ledger: int) -> None:
         """Let go of what is kept in memory of a ledger; it is opened anew when it is read."""
         if ledger not in self._writing:
-            self._opened.pop(ledger, None)
-        self._kept_bytes -= self._kept.pop(ledger, 0)
+            self._opened.forget(ledger)
         self._gaps.pop(ledger, None)
         self._cluster.cache.forget(ledger)
 

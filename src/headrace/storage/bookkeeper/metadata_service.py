@@ -140,9 +140,11 @@ class LedgerMetadataService:
             raise unknown(ledger)
         return Versioned(decode_metadata(found[0]), found[1])
 
-    async def wait_closed(self, ledger: int) -> None:
-        """Return when a ledger is closed. Raises LedgerUnknown, StorageUnavailable, DataCorrupt,
-        FormatUnsupported."""
+    async def wait_closed(self, ledger: int) -> Versioned:
+        """The metadata of a ledger, as soon as it is closed.
+
+        Raises LedgerUnknown, StorageUnavailable, DataCorrupt, FormatUnsupported.
+        """
         while True:
             changed = asyncio.Event()
             try:
@@ -150,7 +152,7 @@ class LedgerMetadataService:
             except MetadataUnavailable as error:
                 raise StorageUnavailable(f"ledger {ledger} cannot be watched: {error}") from error
             if found.metadata.state is LedgerState.CLOSED:
-                return
+                return found
             await changed.wait()
 
     async def update(

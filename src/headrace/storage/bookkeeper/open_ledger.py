@@ -85,6 +85,47 @@ class Cluster(NamedTuple):
         self.health.failed(bookie, code)
 
 
+class OpenLedgers:
+    """The ledgers of one store that can be read here, by id; of sealed ones no more than fit."""
+
+    def __init__(self, sealed_bytes_max: int) -> None:
+        self._opened: dict[int, OpenLedger] = {}
+        self._sealed: dict[int, int] = {}
+        """The bytes that each sealed one takes, oldest first."""
+        self._sealed_bytes_max = sealed_bytes_max
+        self.sealed_bytes = 0
+
+    def __contains__(self, ledger: int) -> bool:
+        return ledger in self._opened
+
+    def get(self, ledger: int) -> OpenLedger | None:
+        """The ledger, if it is open here."""
+        return self._opened.get(ledger)
+
+    @property
+    def infos(self) -> list[LedgerInfo]:
+        """What is known of each, by id."""
+        return [opened.info for _, opened in sorted(self._opened.items())]
+
+    def add(self, opened: OpenLedger) -> None:
+        """Keep one that is written to until it is sealed or forgotten."""
+        self._opened[opened.ledger] = opened
+
+    def add_sealed(self, opened: OpenLedger) -> None:
+        """Keep a sealed one, and let the oldest go where they take too much."""
+        self.forget(opened.ledger)
+        self._opened[opened.ledger] = opened
+        self._sealed[opened.ledger] = opened.size_bytes
+        self.sealed_bytes += opened.size_bytes
+        while self.sealed_bytes > self._sealed_bytes_max and len(self._sealed) > 1:
+            self.forget(next(iter(self._sealed)))
+
+    def forget(self, ledger: int) -> None:
+        """Keep it no longer; it is opened anew when it is read."""
+        self._opened.pop(ledger, None)
+        self.sealed_bytes -= self._sealed.pop(ledger, 0)
+
+
 class OpenLedger:
     """A ledger that can be read here."""
 
