@@ -27,16 +27,20 @@ from headrace.errors import (
     NotOwner,
 )
 from headrace.log.aborted_index import ENTRIES_MAX, AbortedIndex
-from headrace.log.compaction import KEYS_MAX, Run, check_left
+from headrace.log.compaction import KEYS_MAX, joined
 from headrace.log.compaction_workers import Job, LoopWorker, ProcessWorker
+from headrace.log.dirt import cleanable, is_served
+from headrace.log.sealed_runs import SealedRuns
 from headrace.log.segment import Segment, producers_behind
 from headrace.metadata.facts import LedgerLink
-from headrace.records.batch import HEADER_SIZE, read_header
+from headrace.records.batch import is_intact, iterate_headers
+from headrace.storage.ledger import NamesFiles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from headrace.log.compaction_workers import Worker
+    from headrace.log.compaction import Run
+    from headrace.log.compaction_workers import Mapped, Rewritten, Worker
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
     from headrace.records.batch import Buffer
@@ -77,20 +81,6 @@ class NoPace:
         await asyncio.sleep(0)
 
 
-class Dirt(NamedTuple):
-    """How much of a partition compaction has not seen."""
-
-    clean_bytes: int
-    dirty_bytes: int
-    is_overdue: bool
-    """Whether a record waits for longer than `max.compaction.lag.ms`."""
-
-    @property
-    def ratio(self) -> float:
-        """The dirty part of all that may be compacted."""
-        return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
-
-
 class Round(NamedTuple):
     """What one round has done."""
 
@@ -102,45 +92,6 @@ class Round(NamedTuple):
     Where brokers share the ledgers, the sweep does it."""
     is_complete: bool
     """False if the partition changed hands, was trimmed or deleted meanwhile: nothing is wrong."""
-
-
-def cleanable(log: PartitionLog, now_ms: int) -> list[Segment]:
-    """The ledgers that a round may compact, from the start of the log."""
-    sealed = {link.ledger for link in log.upkeep.chain.fact.ledgers if link.is_sealed}
-    lag_ms = log.config.compaction_lag_min_ms
-    found: list[Segment] = []
-    for segment in log.segments:
-        if (
-            segment.ledger not in sealed
-            or segment.end_offset > log.visibility.last_stable_offset
-            or (lag_ms > 0 and segment.newest_ms > now_ms - lag_ms)
-        ):
-            break
-        found.append(segment)
-    return found
-
-
-def dirt(log: PartitionLog, now_ms: int) -> Dirt:
-    """See Dirt."""
-    cleaned = log.upkeep.chain.fact.cleaned_offset or 0
-    segments = cleanable(log, now_ms)
-    dirty = [segment for segment in segments if segment.end_offset > cleaned]
-    size, dirty_size = (sum(s.end_position for s in some) for some in (segments, dirty))
-    oldest_ms = dirty[0].first_append_ms if dirty else now_ms
-    is_overdue = bool(dirty_size) and now_ms - oldest_ms > log.config.compaction_lag_max_ms
-    return Dirt(size - dirty_size, dirty_size, is_overdue)
-
-
-def is_due(log: PartitionLog, now_ms: int) -> bool:
-    """Whether a round is worth its while, as the topic's configuration has it."""
-    if not (log.config.is_compacted and log.is_loaded and _is_served(log)):
-        return False
-    found = dirt(log, now_ms)
-    return found.dirty_bytes > 0 and (found.ratio > log.config.dirty_ratio_min or found.is_overdue)
-
-
-def _is_served(log: PartitionLog) -> bool:
-    return log.is_loaded and log.failure is None and not log.is_deleted
 
 
 class _Stopped(Exception):
@@ -196,7 +147,7 @@ class Cleaner:
         except LedgerUnknown as error:
             # A trim or a deletion removes the bytes at once.
             named = {segment.ledger for segment in self._log.segments}
-            if error.fields.get("ledger") in named and _is_served(self._log):
+            if error.fields.get("ledger") in named and is_served(self._log):
                 raise
             is_complete = False
         replaced = [segment.ledger for segment in self._replaced]
@@ -231,7 +182,7 @@ class Cleaner:
             await worker.close()
 
         async def note() -> None:
-            if end_offset > cleaned and _is_served(log):
+            if end_offset > cleaned and is_served(log):
                 await log.upkeep.chain.cleaned(end_offset)
 
         await log.upkeep.do(note(), "note of a compaction")
@@ -262,51 +213,58 @@ class Cleaner:
         """Where the map ends: what begins there or later waits for the next round."""
         end_offset: int | None = None
         for segment in dirty:
-            async for run in self._runs(segment):
-                if await worker.map(run, offset):
+            async for is_full in self._mapped(segment, offset, worker):
+                if is_full:
                     return (await worker.end_map(None))[0]
             end_offset = segment.end_offset
         return (await worker.end_map(end_offset))[0]
+
+    async def _mapped(self, segment: Segment, offset: int, worker: Worker) -> AsyncIterator[bool]:
+        """Whether the map is full, piece by piece of a ledger."""
+        if (path := await self._file(segment, worker)) is not None:
+            assert isinstance(worker, ProcessWorker)
+            async for mapped in worker.map_file(segment, path, offset):
+                await self._file_was_read(segment, mapped)
+                yield mapped.is_full
+        else:
+            async for run in self._runs(segment):
+                yield await worker.map(run, offset)
+
+    async def _file(self, segment: Segment, worker: Worker) -> str | None:
+        """The file of a sealed ledger, where the worker can read it itself."""
+        if segment not in self._log.segments:  # retention was faster
+            raise _Stopped
+        await self._log.reader.load_index(segment)
+        if not (isinstance(worker, ProcessWorker) and worker.reads_files):
+            return None
+        return self._store.file_of(segment.ledger) if isinstance(self._store, NamesFiles) else None
+
+    async def _file_was_read(self, segment: Segment, piece: Mapped | Rewritten) -> None:
+        if not is_served(self._log) or segment not in self._log.segments:
+            raise _Stopped
+        self._read_bytes += piece.read_bytes
+        await self._pace.spend(piece.read_bytes)
 
     async def _runs(self, segment: Segment) -> AsyncIterator[Run]:
         """All batches of a sealed ledger, of which CRC and place are checked."""
         if segment not in self._log.segments:  # retention was faster
             raise _Stopped
         await self._log.reader.load_index(segment)
-        # Aside: what readers have had checked stays as it is.
-        aside = Segment(segment.ledger, segment.base_offset, segment.leader_epoch)
-        aside.end_offset, aside.index = segment.end_offset, segment.index
-        aside.is_compacted = segment.is_compacted
-        position, end, want, offset = 0, segment.end_position, READ_BYTES, segment.base_offset
-        while position < end:
-            if not _is_served(self._log):
+        runs = SealedRuns(segment, segment.end_position, READ_BYTES)
+        while size := runs.size:
+            if not is_served(self._log):
                 raise _Stopped
-            size = min(want, end - position)
             await self._pace.spend(size)
-            data = await self._store.read(segment.ledger, position, size)
-            if len(data) < size:
-                raise segment.corrupt(position + len(data), "the ledger ends there, too early")
-            aside.verify_crc(data, position)
-            run = Run.of(data)
-            if not run.batches:
-                if want >= end - position:
-                    raise segment.corrupt(position, "a batch reaches past the end")
-                want = max(want * 2, read_header(data).size if size >= HEADER_SIZE else 0)
+            position = runs.position
+            run = runs.take(await self._store.read(segment.ledger, position, size))
+            if run is None:
                 continue
-            for at, header in run.batches:
-                if header.base_offset < offset:
-                    raise segment.corrupt(position + at, f"offset {header.base_offset} comes late")
-                offset = header.last_offset + 1
             yield run
-            consumed = run.batches[-1][0] + run.batches[-1][1].size
-            position, want = position + consumed, READ_BYTES
-            self._read_bytes += consumed
+            self._read_bytes += runs.position - position
             self._unpaused_batches += len(run.batches)
             if self._unpaused_batches >= PAUSE_BATCHES:
                 self._unpaused_batches = 0
                 await self._pace.pause()
-        if offset != segment.end_offset:
-            raise segment.corrupt(position, f"it ends at offset {offset}, too early")
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -374,22 +332,11 @@ class Cleaner:
         left: list[Buffer] = []
         size = 0
         for segment in group:
-            async for run in self._runs(segment):
-                rewritten = await worker.rewrite(run, new.base_offset, end_offset)
-                self._removed_records += rewritten.removed_records
-                self._dropped_markers.update(rewritten.dropped_markers)
-                for (_, header), kept in zip(run.batches, rewritten.batches, strict=True):
-                    if kept is None:
-                        is_changed = True
-                        continue
-                    after = read_header(kept)
-                    check_left(kept, header, after)
-                    is_changed = is_changed or after != header
-                    position = new.end_position + size
-                    new.index.add(after.base_offset, position, after.max_timestamp_ms)
-                    new.end_offset = after.last_offset + 1
-                    left.append(bytes(kept))  # a view would hold all of what was read
-                    size += len(kept)
+            async for batches, are_changed in self._left(segment, new, end_offset, worker):
+                is_changed = is_changed or are_changed
+                _note(new, batches, new.end_position + size)
+                left.append(batches)
+                size += len(batches)
                 if size >= WRITE_BYTES:
                     await self._append(new, left, size)
                     left, size = [], 0
@@ -399,6 +346,24 @@ class Cleaner:
         if new.end_offset != end_offset:
             raise new.corrupt(new.end_position, f"it would end at {new.end_offset}")
         return is_changed
+
+    async def _left(
+        self, segment: Segment, new: Segment, end_offset: int, worker: Worker
+    ) -> AsyncIterator[tuple[Buffer, bool]]:
+        """What is left of a ledger, piece by piece; whether that is not all as it was."""
+        if (path := await self._file(segment, worker)) is not None:
+            assert isinstance(worker, ProcessWorker)
+            async for piece in worker.rewrite_file(segment, path, new.base_offset, end_offset):
+                await self._file_was_read(segment, piece)
+                self._removed_records += piece.removed_records
+                self._dropped_markers.update(piece.dropped_markers)
+                yield piece.batches, piece.is_changed
+            return
+        async for run in self._runs(segment):
+            rewritten = await worker.rewrite(run, new.base_offset, end_offset)
+            self._removed_records += rewritten.removed_records
+            self._dropped_markers.update(rewritten.dropped_markers)
+            yield joined(run, rewritten)
 
     async def _append(self, new: Segment, parts: list[Buffer], size: int) -> None:
         """Hand over to the store, which stores it while the next is read."""
@@ -437,7 +402,7 @@ class Cleaner:
 
     def _is_unchanged(self, group: list[Segment]) -> bool:
         segments = self._log.segments
-        if not _is_served(self._log) or group[0] not in segments:
+        if not is_served(self._log) or group[0] not in segments:
             return False
         at = segments.index(group[0])
         return segments[at : at + len(group)] == group
@@ -484,6 +449,21 @@ class Cleaner:
                 log.indexes.forget(segment)
             log.indexes.note(new)
         self._replaced += group
+
+
+def _note(new: Segment, batches: Buffer, position: int) -> None:
+    """Take note of batches that are to be appended there. Raises BatchCorrupt, DataCorrupt."""
+    end = 0
+    for at, header in iterate_headers(batches):
+        if header.base_offset < new.end_offset or header.leader_epoch != new.leader_epoch:
+            raise new.corrupt(position + at, f"offset {header.base_offset} does not belong there")
+        if not is_intact(batches, at, header):
+            raise new.corrupt(position + at, "the CRC of a batch does not match")
+        new.index.add(header.base_offset, position + at, header.max_timestamp_ms)
+        new.end_offset = header.last_offset + 1
+        end = at + header.size
+    if end != len(batches):
+        raise new.corrupt(position + end, "a batch is cut short")
 
 
 def _without(index: AbortedIndex, dropped_markers: set[int]) -> AbortedIndex:

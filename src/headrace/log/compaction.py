@@ -27,7 +27,7 @@ from operator import ge
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from headrace.errors import BatchCorrupt
-from headrace.records.batch import CONTROL, TRANSACTIONAL, iterate_headers
+from headrace.records.batch import CONTROL, TRANSACTIONAL, iterate_headers, read_header
 from headrace.records.marker import read_marker
 from headrace.records.rewriting import (
     Columns,
@@ -295,7 +295,22 @@ def rewrite_run(compaction: Compaction, run: Run, base_offset: int, end_offset: 
     return Left(batches, compaction.removed_records - removed, compaction.dropped_markers[dropped:])
 
 
-def check_left(left: Buffer, header: BatchHeader, after: BatchHeader) -> None:
+def joined(run: Run, left: Left) -> tuple[bytes, bool]:
+    """What is left of a run, in one piece; whether that is not all as it was. Raises BatchCorrupt
+    unless each batch that is left takes the place of its own."""
+    kept, is_changed = [], False
+    for (_, header), batch in zip(run.batches, left.batches, strict=True):
+        if batch is None:
+            is_changed = True
+            continue
+        after = read_header(batch)
+        _check_left(batch, header, after)
+        is_changed = is_changed or after != header
+        kept.append(batch)
+    return b"".join(kept), is_changed
+
+
+def _check_left(left: Buffer, header: BatchHeader, after: BatchHeader) -> None:
     """Raises BatchCorrupt unless `after`, the header of what is left, takes the batch's place."""
     if (
         after.size != len(left)

@@ -1,7 +1,8 @@
 """The process that takes batches apart for a round of compaction: see `compaction_workers`.
 
-Invariants: it has its standard input and output, and opens nothing else. It ends when its input
-does. Its priority is lower than the broker's.
+Invariants: it has its standard input and output, a file in memory for what is left, and opens
+nothing but the ledger files that the broker names, to read them. It ends when its input does. Its
+priority is lower than the broker's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import signal
 import sys
 from typing import IO, Final
 
-from headrace.log.compaction_workers import BODY_BYTES_MAX, HEAD, Served
+from headrace.log.compaction_service import Served
+from headrace.log.compaction_workers import BODY_BYTES_MAX, HEAD
 
 NICE: Final = 5
 

@@ -8,6 +8,10 @@ the broker: then its input ends.
 
 On its pipes: a head (operation, two numbers, size of the body), and the body. One answer follows
 each request, in order.
+
+Where the store has a file for a sealed ledger, the process reads and checks it itself, so that the
+broker copies only what is left. That comes back through a file in memory, which both have: answers
+to the second pass lie in its halves in turns, so one is made while another is taken.
 """
 
 from __future__ import annotations
@@ -19,21 +23,29 @@ from array import array
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, cast
 
-from headrace.errors import BatchCorrupt, CompactionInterrupted
+from headrace.errors import (
+    BatchCorrupt,
+    CompactionInterrupted,
+    DataCorrupt,
+    LedgerUnknown,
+    StorageUnavailable,
+)
 from headrace.log.compaction import (
     AbortedRanges,
     Compaction,
     KeyMap,
     Left,
-    Run,
     map_run,
     rewrite_run,
 )
+from headrace.log.sealed_runs import encode_segment
+from headrace.runtime.memory_file import close_memory_file, memory_file, read_exactly
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from headrace.log.compaction import Steps
+    from headrace.log.compaction import Run, Steps
+    from headrace.log.segment import Segment
     from headrace.records.batch import Buffer
 
 _T = TypeVar("_T")
@@ -72,7 +84,7 @@ class Worker(Protocol):
         ...
 
 
-class _Round:
+class RoundState:
     """The state of a round, for both workers."""
 
     def __init__(self, job: Job) -> None:
@@ -91,7 +103,7 @@ class LoopWorker:
 
     def __init__(self, job: Job, pause: Callable[[], Awaitable[None]]) -> None:
         """`pause` lets others work: STEP_RECORDS were taken apart since the last time."""
-        self._round = _Round(job)
+        self._round = RoundState(job)
         self._pause = pause
 
     async def map(self, run: Run, from_offset: int) -> bool:
@@ -123,40 +135,74 @@ class LoopWorker:
 # --- a process -----------------------------------------------------------------------------------
 
 HEAD: Final = Struct(">BqqQ")
-JOB, MAP, END_MAP, REWRITE = range(4)
-DONE, CORRUPT = range(2)
+JOB, MAP, END_MAP, REWRITE, OPEN, MAP_FILE, REWRITE_FILE = range(7)
+DONE, CORRUPT, DAMAGED, MISSING, UNREADABLE = range(5)
 DROPPED, UNCHANGED = -1, -2
 """In place of a batch's new size."""
-_NOTHING: Final = -1
+NOTHING: Final = -1
 BODY_BYTES_MAX: Final = 1 << 30
 _END_S: Final = 5.0
+_UNDER_WAY: Final = 2
+
+
+class Mapped(NamedTuple):
+    """A piece of a ledger's file that is in the map."""
+
+    read_bytes: int
+    is_full: bool = False
+    """Whether the map is, so that the rest waits for the next round."""
+
+
+class Rewritten(NamedTuple):
+    """What is left of a piece of a ledger's file."""
+
+    read_bytes: int
+    removed_records: int
+    dropped_markers: list[int]
+    is_changed: bool
+    batches: bytes
 
 
 class ProcessWorker:
     """In a process of its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, left: int) -> None:
+        """`left`: descriptor of the file in memory for what is left."""
         self._process = process
         assert process.stdin is not None
         assert process.stdout is not None
         self._in, self._out = process.stdin, process.stdout
+        self._left = left
         self._is_mapping = False
+        self._under_way = 0
 
     @classmethod
     async def start(cls, job: Job) -> ProcessWorker:
         """Start it for one round. Raises CompactionInterrupted."""
+        left = memory_file()
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "headrace.log.compaction_process"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=1 << 20,
+                pass_fds=(left,) if left >= 0 else (),
             )
         except OSError as error:
+            close_memory_file(left)
             raise CompactionInterrupted(f"its process cannot be started: {error}") from error
-        worker = cls(process)
-        await worker.begin(job)
+        worker = cls(process, left)
+        try:
+            await worker.begin(job)
+        except BaseException:
+            await worker.close()
+            raise
         return worker
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether `map_file` and `rewrite_file` work on this system."""
+        return self._left >= 0
 
     async def begin(self, job: Job) -> None:
         """Say what the round is about. Raises CompactionInterrupted."""
@@ -181,7 +227,7 @@ class ProcessWorker:
         """See Worker."""
         if await self._mapped():
             end_offset = None
-        end, count, _ = await self._ask(END_MAP, _NOTHING if end_offset is None else end_offset, 0)
+        end, count, _ = await self._ask(END_MAP, NOTHING if end_offset is None else end_offset, 0)
         return end, count
 
     async def rewrite(self, run: Run, base_offset: int, end_offset: int) -> Left:
@@ -203,8 +249,59 @@ class ProcessWorker:
                 at += size
         return Left(batches, removed, list(numbers[len(run.batches) :]))
 
+    async def map_file(
+        self, segment: Segment, path: str, from_offset: int
+    ) -> AsyncIterator[Mapped]:
+        """Like `map`, of a whole sealed ledger, which the process reads in its file, piece by
+        piece. Raises BatchCorrupt, DataCorrupt, LedgerUnknown without a file,
+        StorageUnavailable."""
+        await self._open(segment, path)
+        async for is_full, size, _ in self._pieces(segment, MAP_FILE, from_offset, 0):
+            yield Mapped(size, bool(is_full))
+
+    async def rewrite_file(
+        self, segment: Segment, path: str, base_offset: int, end_offset: int
+    ) -> AsyncIterator[Rewritten]:
+        """Like `rewrite`, as `map_file` does it. Each piece is checked against what it replaces."""
+        await self._open(segment, path)
+        async for removed, size, body in self._pieces(
+            segment, REWRITE_FILE, base_offset, end_offset
+        ):
+            numbers = array("q")
+            numbers.frombytes(body)
+            at, left_size, is_changed, *markers = numbers
+            left = read_exactly(self._left, left_size, at)
+            yield Rewritten(size, removed, markers, bool(is_changed), left)
+
+    async def _open(self, segment: Segment, path: str) -> None:
+        await self._mapped()
+        while self._under_way:  # a reader has stopped before the end
+            self._under_way -= 1
+            await self.receive()
+        body = encode_segment(segment, path)
+        _result(await self._exchange(OPEN, self._left, 0, body), segment)
+
+    async def _pieces(
+        self, segment: Segment, operation: int, first: int, second: int
+    ) -> AsyncIterator[tuple[int, int, bytes]]:
+        """Answers to the same request, up to the end of the file; the process works on the next
+        while the caller uses one."""
+        is_at_end = False
+        while not is_at_end or self._under_way:
+            while not is_at_end and self._under_way < _UNDER_WAY:
+                await self.send(operation, first, second, b"")
+                self._under_way += 1
+            answer = await self.receive()
+            self._under_way -= 1
+            piece = _result(answer, segment)
+            if piece[1]:
+                yield piece
+            else:
+                is_at_end = True
+
     async def close(self) -> None:
         """See Worker."""
+        close_memory_file(self._left)
         self._in.close()
         try:
             await asyncio.wait_for(self._process.wait(), _END_S)
@@ -219,10 +316,19 @@ class ProcessWorker:
         return await self._answer()
 
     async def _answer(self) -> tuple[int, int, memoryview]:
+        while self._under_way:  # a reader of a file has stopped before its end
+            self._under_way -= 1
+            await self.receive()
         status, first, second, answer = await self.receive()
         if status == CORRUPT:
             raise BatchCorrupt(answer.decode())
         return first, second, memoryview(answer)
+
+    async def _exchange(
+        self, operation: int, first: int, second: int, body: bytes
+    ) -> tuple[int, int, int, bytes]:
+        await self.send(operation, first, second, body)
+        return await self.receive()
 
     async def send(self, operation: int, first: int, second: int, body: Buffer) -> None:
         """One request. Raises CompactionInterrupted."""
@@ -249,60 +355,23 @@ class ProcessWorker:
         )
 
 
-class Answer(NamedTuple):
-    """What the process answers to one request."""
-
-    status: int
-    first: int
-    second: int
-    parts: list[Buffer]
-
-
-class Served:
-    """The other side of the pipes: one round, request by request."""
-
-    def __init__(self) -> None:
-        self._round: _Round | None = None
-
-    def answer(self, operation: int, first: int, second: int, body: bytes) -> Answer:
-        """Do what is asked. Damaged batches are an answer; what else goes wrong is raised."""
-        if operation == JOB:
-            self._round = _Round(Job(*json.loads(body)))
-            return Answer(DONE, 0, 0, [])
-        assert self._round is not None
-        try:
-            if operation == MAP:
-                steps = map_run(self._round.keys, Run.of(body), first)
-                return Answer(DONE, int(_outcome(steps)), 0, [])
-            if operation == END_MAP:
-                ended = self._round.end_map(None if first == _NOTHING else first)
-                return Answer(DONE, *ended, [])
-            return self._rewrite(self._round.compaction, Run.of(body), first, second)
-        except BatchCorrupt as error:
-            return Answer(CORRUPT, 0, 0, [str(error).encode()])
-
-    @staticmethod
-    def _rewrite(compaction: Compaction, run: Run, base_offset: int, end_offset: int) -> Answer:
-        left = _outcome(rewrite_run(compaction, run, base_offset, end_offset))
-        sizes = array("q")
-        parts: list[Buffer] = []
-        for (at, header), batch in zip(run.batches, left.batches, strict=True):
-            if batch is None:
-                sizes.append(DROPPED)
-            elif len(batch) == header.size and batch == memoryview(run.data)[at : at + header.size]:
-                sizes.append(UNCHANGED)
-            else:
-                sizes.append(len(batch))
-                parts.append(batch)
-        sizes.extend(left.dropped_markers)
-        return Answer(
-            DONE, left.removed_records, len(left.dropped_markers), [sizes.tobytes(), *parts]
+def _result(answer: tuple[int, int, int, bytes], segment: Segment) -> tuple[int, int, bytes]:
+    """What an answer about a ledger's file says. Raises what it says that went wrong."""
+    status, first, second, body = answer
+    if status == DONE:
+        return first, second, body
+    text = body.decode()
+    if status == CORRUPT:
+        raise BatchCorrupt(text)
+    if status == DAMAGED:
+        raise DataCorrupt(text, ledger=segment.ledger)
+    if status == MISSING:
+        raise LedgerUnknown(
+            f"ledger {segment.ledger} has no file: it was deleted", ledger=segment.ledger
         )
-
-
-def _outcome(steps: Steps[_T]) -> _T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return cast("_T", done.value)
+    raise StorageUnavailable(
+        f"compaction cannot use the file of ledger {segment.ledger} ({text}): mend the disk or free"
+        " memory; the round is tried again",
+        ledger=segment.ledger,
+        cause=text,
+    )

@@ -103,6 +103,19 @@ class LocatesBytes(Protocol):
         ...
 
 
+@runtime_checkable
+class NamesFiles(Protocol):
+    """What a LedgerStore may do besides, if other processes can read its ledgers in files."""
+
+    def file_of(self, ledger: LedgerId) -> str | None:
+        """The file that holds all bytes of a sealed ledger, and nothing before them; None if there
+        is none, or a part of them is elsewhere.
+
+        It has that name until the ledger is deleted, and never changes. Raises LedgerUnknown.
+        """
+        ...
+
+
 class Note(NamedTuple):
     """Something that a writer left in its ledger, beside the bytes."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from uuid import UUID
 
 import pytest
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 from headrace.errors import MetadataUnavailable, StorageUnavailable
 from headrace.log import compaction
 from headrace.log.cleaner import Cleaner
-from headrace.log.compaction_workers import Job, ProcessWorker, Served
+from headrace.log.compaction_service import Served
+from headrace.log.compaction_workers import Job, ProcessWorker
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import PartitionLog
@@ -22,6 +25,7 @@ from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.records.marker import read_marker
+from headrace.runtime.memory_file import close_memory_file, memory_file
 from headrace.runtime.tasks import Tasks
 from headrace.storage.memory import MemoryLedgerStore
 
@@ -47,6 +51,15 @@ class CrashingStore(MemoryLedgerStore):
     def __init__(self) -> None:
         super().__init__()
         self.calls_left: int | None = None
+        self.folder: Path | None = None
+        """Where ledgers are files, too."""
+
+    def file_of(self, ledger):
+        if self.folder is None or ledger % 3 == 0:
+            return None
+        path = self.folder / str(ledger)
+        path.write_bytes(self._find(ledger).data)
+        return str(path)
 
     def _count(self) -> None:
         if self.calls_left is not None:
@@ -90,7 +103,7 @@ class WithoutPipes(ProcessWorker):
 
     def __init__(self, job: Job) -> None:
         self.served, self.answers = Served(), []
-        self._is_mapping = False
+        self._left, self._under_way, self._is_mapping = memory_file(), 0, False
 
     @classmethod
     async def start(cls, job: Job) -> WithoutPipes:
@@ -106,7 +119,8 @@ class WithoutPipes(ProcessWorker):
         return answer.status, answer.first, answer.second, b"".join(answer.parts)
 
     async def close(self) -> None:
-        pass
+        self.served.close()
+        close_memory_file(self._left)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -293,7 +307,13 @@ class Bench:
 
 
 async def run(seed: int, steps: int = 60) -> Bench:
+    with TemporaryDirectory() as folder:
+        return await run_in(Path(folder), seed, steps)
+
+
+async def run_in(folder: Path, seed: int, steps: int) -> Bench:
     bench = Bench(seed)
+    bench.store.folder = folder if seed % 2 else None
     random = bench.random
     await bench.log.wait_loaded()
     try:

@@ -12,8 +12,9 @@ from log_rig import Rig, rig, settle
 from transaction_rig import Producer
 
 from headrace.errors import CompactionInterrupted, DataCorrupt, LedgerUnknown
-from headrace.log.cleaner import Cleaner, cleanable, dirt, is_due
+from headrace.log.cleaner import Cleaner
 from headrace.log.compaction import STEP_RECORDS
+from headrace.log.dirt import cleanable, dirt, is_due
 from headrace.log.environment import Environment
 from headrace.log.footer import decode_footer
 from headrace.log.log_config import LogConfig

@@ -6,10 +6,11 @@ import asyncio
 import errno
 import os
 import random
+from pathlib import Path
 
 import pytest
 
-from headrace.errors import StorageUnavailable
+from headrace.errors import LedgerUnknown, StorageUnavailable
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.files import FileLedgerStore, segment_write_buffer
@@ -178,3 +179,33 @@ def test_a_deleted_ledger_leaves_nothing_in_memory_and_no_file(tmp_path):
         assert not list((tmp_path / "data").glob("ledgers/*/*.ledger"))
 
     asyncio.run(main())
+
+
+def test_a_ledger_has_a_file_for_others_once_it_is_sealed_and_all_is_in_it(tmp_path):
+    async def run():
+        store = await open_store(tmp_path)
+        try:
+            ledger = await store.create()
+            await append(store, ledger, b"small")
+            assert store.file_of(ledger) is None
+            await store.seal(ledger, b"footer")
+            assert store.file_of(ledger) is None, "its bytes wait in memory"
+            large = await store.create()
+            data = bytes(range(256)) * 4096
+            await append(store, large, data)
+            assert store.file_of(large) is None, "it may grow"
+            await store.seal(large, b"footer")
+            path = store.file_of(large)
+            assert Path(path).read_bytes() == data
+            await store.delete(large)
+            with pytest.raises(LedgerUnknown):
+                store.file_of(large)
+        finally:
+            await store.close()
+        store = await open_store(tmp_path)
+        try:
+            assert Path(store.file_of(ledger)).read_bytes() == b"small"
+        finally:
+            await store.close()
+
+    asyncio.run(run())

@@ -21,7 +21,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt, HeadraceError, LedgerUnknown
-from headrace.log.cleaner import Cleaner, dirt, is_due
+from headrace.log.cleaner import Cleaner
+from headrace.log.dirt import dirt, is_due
 from headrace.log.tiering import discard
 from headrace.metadata.facts import PartitionFact, partition_key
 

@@ -20,6 +20,7 @@ from headrace.runtime.disk import (
     READ_ONLY,
     READ_WRITE,
     Disk,
+    SystemDisk,
     read_fully,
     write_fully,
 )
@@ -146,6 +147,12 @@ class Segments:
         if not self._disk.is_cached(self._descriptor(ledger), size, position):
             return None
         return FileBytes(partial(self._descriptor, ledger), position, size)
+
+    def whole_file(self, ledger: Ledger) -> str | None:
+        """Where another process finds all of its bytes; None while some wait to be written."""
+        if ledger.tail is not None or not isinstance(self._disk, SystemDisk):
+            return None
+        return self.path(ledger.id)
 
     def _descriptor(self, ledger: Ledger) -> int:
         ledger.is_recent = True

@@ -211,6 +211,12 @@ class FileLedgerStore:
         except OSError:
             return None  # `read` says what is wrong
 
+    def file_of(self, ledger: LedgerId) -> str | None:
+        """See NamesFiles."""
+        found = self._find(ledger)
+        is_whole = found.is_sealed and found.readable == found.end
+        return self._segments.whole_file(found) if is_whole else None
+
     async def read(self, ledger: LedgerId, position: int, size: int) -> Buffer:
         """See LedgerStore."""
         found = self._find(ledger)

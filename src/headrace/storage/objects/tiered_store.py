@@ -33,6 +33,7 @@ from headrace.storage.ledger import (
     LedgerInfo,
     LedgerStore,
     LocatesBytes,
+    NamesFiles,
     Note,
     ReleasesLedgers,
 )
@@ -91,6 +92,7 @@ class TieredLedgerStore:
         self._ahead = ReadAhead(cache_bytes_max)
         self._files = ObjectFiles(SystemDisk(), clock)
         self._local = inner if isinstance(inner, LocatesBytes) else None
+        self._named = inner if isinstance(inner, NamesFiles) else None
         self._to_delete: dict[LedgerId, None] = {}
         self._deleting: asyncio.Task[None] | None = None
         self._tasks = Tasks()
@@ -173,6 +175,12 @@ class TieredLedgerStore:
         if located is not None:
             self._count(size)
         return located
+
+    def file_of(self, ledger: LedgerId) -> str | None:
+        """See NamesFiles. Not of objects, which are checked as they are read."""
+        if ledger in self._remote or self._named is None:
+            return None
+        return self._named.file_of(ledger)
 
     def _file_of(self, remote: RemoteLedger, position: int) -> Place | None:
         """The file to read from there, if there is one and nothing is read ahead.

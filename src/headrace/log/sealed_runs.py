@@ -1,0 +1,103 @@
+"""The batches of one sealed ledger in order, run by run, for compaction; without I/O.
+
+Invariants: pure. Says what to read next, and checks what was read: CRC and place of each batch, and
+that the ledger ends where the log says. The broker and the process of a round read alike with it.
+"""
+
+from __future__ import annotations
+
+import json
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from headrace.log.compaction import Run
+from headrace.log.offset_index import OffsetIndex
+from headrace.log.segment import Segment
+from headrace.records.batch import HEADER_SIZE, read_header
+from headrace.storage.ledger import LedgerId
+
+if TYPE_CHECKING:
+    from headrace.records.batch import Buffer
+
+_SIZE: Final = Struct(">I")
+
+
+class SealedRuns:
+    """Where a reader of the ledger is."""
+
+    def __init__(self, segment: Segment, end_position: int, read_bytes: int) -> None:
+        """`segment` has its index, and is left as it is. `read_bytes`: at once, where no batch is
+        longer."""
+        # Aside: what readers have had checked stays as it is.
+        aside = Segment(segment.ledger, segment.base_offset, segment.leader_epoch)
+        aside.end_offset, aside.index = segment.end_offset, segment.index
+        aside.is_compacted = segment.is_compacted
+        self._segment = aside
+        self._end = end_position
+        self._read_bytes = read_bytes
+        self._want = read_bytes
+        self._offset = segment.base_offset
+        self.position = 0
+        """Where the next run begins."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes to read there; 0: that was all. Raises DataCorrupt if the ledger ends at
+        another offset."""
+        left = self._end - self.position
+        if not left and self._offset != self._segment.end_offset:
+            raise self._segment.corrupt(
+                self.position, f"it ends at offset {self._offset}, too early"
+            )
+        return min(self._want, left)
+
+    def take(self, data: Buffer) -> Run | None:
+        """The next run, of the bytes read; None if more have to be read there. Raises DataCorrupt,
+        BatchCorrupt."""
+        segment, position, size = self._segment, self.position, self.size
+        if len(data) < size:
+            raise segment.corrupt(position + len(data), "the ledger ends there, too early")
+        segment.verify_crc(data, position)
+        run = Run.of(data)
+        if not run.batches:
+            if self._want >= self._end - position:
+                raise segment.corrupt(position, "a batch reaches past the end")
+            self._want = max(self._want * 2, read_header(data).size if size >= HEADER_SIZE else 0)
+            return None
+        offset = self._offset
+        for at, header in run.batches:
+            if header.base_offset < offset:
+                raise segment.corrupt(position + at, f"offset {header.base_offset} comes late")
+            offset = header.last_offset + 1
+        at, header = run.batches[-1]
+        self._offset, self._want = offset, self._read_bytes
+        self.position = position + at + header.size
+        return run
+
+
+def encode_segment(segment: Segment, path: str) -> bytes:
+    """What another process has to know to read the ledger in its file."""
+    facts = json.dumps(
+        (
+            path,
+            segment.ledger,
+            segment.base_offset,
+            segment.end_offset,
+            segment.leader_epoch,
+            segment.is_compacted,
+            segment.end_position,
+        )
+    ).encode()
+    return _SIZE.pack(len(facts)) + facts + segment.index.encode()
+
+
+def decode_segment(data: bytes) -> tuple[Segment, str]:
+    """The reverse of `encode_segment`."""
+    begin = _SIZE.size + _SIZE.unpack_from(data)[0]
+    path, ledger, base_offset, end_offset, leader_epoch, is_compacted, end_position = json.loads(
+        data[_SIZE.size : begin]
+    )
+    segment = Segment(LedgerId(ledger), base_offset, leader_epoch)
+    segment.end_offset, segment.is_compacted = end_offset, is_compacted
+    segment.end_position, segment.index = end_position, OffsetIndex.decode(data[begin:])
+    return segment, path

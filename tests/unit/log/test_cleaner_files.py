@@ -1,0 +1,184 @@
+"""A round whose process reads the ledgers in files itself: the same outcome, the same checks."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+from log_rig import rig
+from test_cleaner import (
+    COMPACTED,
+    AtFirstRead,
+    check_end,
+    filled_with_megabytes,
+    put,
+    values,
+)
+
+from headrace.errors import CompactionInterrupted, DataCorrupt, LedgerUnknown, StorageUnavailable
+from headrace.log.cleaner import Cleaner
+from headrace.log.dirt import cleanable
+from headrace.log.environment import Environment
+from headrace.storage.ledger import NamesFiles
+
+
+@asynccontextmanager
+async def rig_with_files(folder):
+    """The bytes of a sealed ledger, as they are when a file is first asked for, and counted reads
+    of the store."""
+    async with rig(COMPACTED) as bench:
+        store, bench.reads = bench.store, []
+        read = store.read
+
+        def file_of(ledger):
+            path = folder / str(ledger)
+            if not path.exists():
+                path.write_bytes(store._find(ledger).data)
+            return str(path)
+
+        async def counted(ledger, position, size):
+            bench.reads.append(size)
+            return await read(ledger, position, size)
+
+        store.file_of, store.read = file_of, counted
+        assert isinstance(store, NamesFiles)
+        yield bench
+
+
+def in_process(bench, pace=None, keys_max=1_000_000) -> Cleaner:
+    environment = Environment(bench.store, bench.metadata, bench.clock, bench.tasks)
+    return Cleaner(bench.log, environment, pace, keys_max=keys_max, process_bytes_min=0)
+
+
+def test_the_process_reads_the_ledgers_and_the_broker_reads_none(tmp_path):
+    async def run():
+        async with rig_with_files(tmp_path) as bench:
+            latest = await filled_with_megabytes(bench)
+            size = sum(segment.end_position for segment in bench.log.segments)
+            done = await in_process(bench).run()
+            assert not bench.reads
+            assert done.removed_records == 1_600 - len(latest)
+            assert done.read_bytes == 2 * size
+            assert [offset for offset, _ in await values(bench)] == sorted(latest.values())
+            await bench.reload()
+            assert [offset for offset, _ in await values(bench)] == sorted(latest.values())
+
+    asyncio.run(run())
+
+
+def test_a_full_map_leaves_the_rest_to_later_rounds(tmp_path):
+    async def run():
+        async with rig_with_files(tmp_path) as bench:
+            latest = await filled_with_megabytes(bench)
+            rounds = 0
+            while bench.log.upkeep.chain.fact.cleaned_offset != bench.log.end_offset:
+                await in_process(bench, keys_max=30).run()
+                rounds += 1
+            assert rounds > 1
+            assert [offset for offset, _ in await values(bench)] == sorted(latest.values())
+
+    asyncio.run(run())
+
+
+def test_ledgers_with_and_without_a_file_are_compacted_together(tmp_path):
+    async def run():
+        async with rig_with_files(tmp_path) as bench:
+            for number in range(12):
+                await put(bench, b"key", b"%d" % number)
+                if number % 3 == 2:
+                    await bench.log.upkeep.roll_now()
+            file_of = bench.store.file_of
+            bench.store.file_of = lambda ledger: file_of(ledger) if ledger % 2 else None
+            done = await in_process(bench).run()
+            assert done.removed_records == 11
+            assert bench.reads
+            assert await values(bench) == [(11, b"11")]
+
+    asyncio.run(run())
+
+
+def _damaged(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("spoil", [_damaged, _cut])
+def test_damage_in_a_file_is_not_compacted_away(tmp_path, spoil):
+    async def run():
+        async with rig_with_files(tmp_path) as bench:
+            await filled_with_megabytes(bench)
+            before = await values(bench)
+            ledger = cleanable(bench.log, bench.clock.ms)[0].ledger
+            bench.store.file_of(ledger)
+            spoil(tmp_path / str(ledger))
+            with pytest.raises(DataCorrupt, match="is damaged at byte") as raised:
+                await in_process(bench).run()
+            assert raised.value.fields["ledger"] == ledger
+            assert await values(bench) == before
+
+    asyncio.run(run())
+
+
+def test_a_missing_file_and_one_that_cannot_be_read_are_told_apart(tmp_path):
+    async def run():
+        async with rig_with_files(tmp_path) as bench:
+            await filled_with_megabytes(bench)
+            before = await values(bench)
+            bench.store.file_of = lambda _: str(tmp_path / "none")
+            with pytest.raises(LedgerUnknown):
+                await in_process(bench).run()
+            bench.store.file_of = lambda _: str(tmp_path)
+            with pytest.raises(StorageUnavailable, match="cannot use the file"):
+                await in_process(bench).run()
+            assert await values(bench) == before
+
+    asyncio.run(run())
+
+
+def test_a_trim_meanwhile_ends_the_round(tmp_path):
+    async def run():
+        async with rig_with_files(tmp_path) as bench:
+            await filled_with_megabytes(bench)
+            await put(bench, b"last", b"x")
+
+            async def trim():
+                await bench.log.upkeep.trim(bench.log.high_watermark)
+
+            done = await in_process(bench, AtFirstRead(trim)).run()
+            assert not done.is_complete
+            assert not done.replaced
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2])
+def test_a_process_that_is_killed_on_the_way_leaves_the_log_as_it_was(tmp_path, pieces):
+    async def run():
+        async with rig_with_files(tmp_path) as bench:
+            latest = await filled_with_megabytes(bench)
+            base_offset = bench.log.end_offset
+            more = await filled_with_megabytes(bench)  # a piece each, in each pass
+            latest |= {key: base_offset + offset for key, offset in more.items()}
+            before = await values(bench)
+
+            async def kill():
+                for child in psutil.Process().children():
+                    child.kill()
+                    child.wait()
+
+            with pytest.raises(CompactionInterrupted, match="tried again"):
+                await in_process(bench, AtFirstRead(kill, pieces)).run()
+            assert await values(bench) == before
+            await in_process(bench).run()
+            found = await values(bench)
+            assert [offset for offset, _ in found] == sorted(latest.values())
+            assert check_end(await bench.log.reader.read(found[-1][0], 1)) == bench.log.end_offset
+
+    asyncio.run(run())
