@@ -29,8 +29,8 @@ from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.files import FileLedgerStore
 from headrace.storage.ledger import KeepsNotes, LedgerId, LedgerInfo, LedgerStore
 from headrace.storage.memory import MemoryLedgerStore
-from headrace.storage.objects.blob_store import BlobStore
-from headrace.storage.objects.tiered_store import TieredLedgerStore
+from headrace.storage.tiering.blob_store import BlobStore
+from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from headrace.metadata.store import Entry, MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
-    from headrace.storage.tier import Tier
+    from headrace.storage.tiering.tier import Tier
 
 log = logging.getLogger(__name__)
 

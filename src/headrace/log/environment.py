@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
     from headrace.storage.ledger import LedgerStore
-    from headrace.storage.tier import Tier
+    from headrace.storage.tiering.tier import Tier
 
 
 class Environment(NamedTuple):

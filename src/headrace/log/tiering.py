@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.log.segment import Segment
     from headrace.metadata.facts import LedgerLink
     from headrace.storage.ledger import LedgerStore
-    from headrace.storage.tier import Tier
+    from headrace.storage.tiering.tier import Tier
 
 SAME_AS_RETENTION = -2
 """Of `local.retention.ms` and `local.retention.bytes`, as Kafka has it."""

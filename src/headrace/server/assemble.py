@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.metadata.store import MetadataStore
     from headrace.server.settings import ClusterSettings, Settings
     from headrace.storage.ledger import LedgerStore
-    from headrace.storage.objects.tiered_store import TieredLedgerStore
+    from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 LOG_LEVEL = "headrace.log.level"
 METADATA = "metadata.sqlite"
@@ -174,7 +174,7 @@ async def _tier(
     """Object storage over the ledgers; None where the settings name none."""
     if settings.objects_url is None:
         return None
-    from headrace.server.objects import open_tier
+    from headrace.server.tiering import open_tier
 
     tier = await open_tier(
         settings,

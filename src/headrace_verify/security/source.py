@@ -50,7 +50,7 @@ SERVES_CLIENTS = (
     ),
     "headrace/server/assemble.py",
     "headrace/server/lifecycle.py",
-    "headrace/server/objects.py",
+    "headrace/server/tiering.py",
 )  # fmt: skip
 """No part of it starts another process; tools for operators do, and the supervisor of workers."""
 AUDIT_S = 120

@@ -20,7 +20,7 @@ from headrace.log.producer_state import ProducerState
 from headrace.metadata import fact_json, facts, sqlite_file
 from headrace.storage.bookkeeper import entries, entry_builder
 from headrace.storage.files import format as layouts
-from headrace.storage.objects import object_format
+from headrace.storage.tiering import object_format
 from headrace_verify.task import patched
 from headrace_verify.upgrade.make import KILLED
 from headrace_verify.upgrade.run import NEWER, PARTS, SETS, Plan, run_upgrade

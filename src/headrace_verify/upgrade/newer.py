@@ -39,7 +39,7 @@ from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.storage.bookkeeper import entries
 from headrace.storage.files import format as layouts
 from headrace.storage.memory import MemoryLedgerStore
-from headrace.storage.objects import object_format
+from headrace.storage.tiering import object_format
 from headrace_verify.data_folder import SlowClock
 from headrace_verify.power_broker import SeededRandomness
 from headrace_verify.upgrade.findings import Findings

@@ -65,8 +65,8 @@ async def opened(
         metadata = await SqliteMetadataStore.open(folder / METADATA, clock)
         store: LedgerStore = files
         if objects is not None:
-            from headrace.storage.objects.blob_store import BlobStore
-            from headrace.storage.objects.tiered_store import TieredLedgerStore
+            from headrace.storage.tiering.blob_store import BlobStore
+            from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
             cluster_id = await ensure_cluster_id(metadata, randomness)
             blobs = BlobStore.open(f"file://{objects}")

@@ -19,7 +19,7 @@ from headrace.metadata.fact_json import FactReader, encode_fact
 from headrace.storage.bookkeeper import entries
 from headrace.storage.bookkeeper.entry_builder import EntryBuilder
 from headrace.storage.bookkeeper.wire import PAYLOAD_AT
-from headrace.storage.objects import object_format
+from headrace.storage.tiering import object_format
 from headrace_verify.rng import seeded
 from headrace_verify.upgrade.findings import differences
 

@@ -14,8 +14,8 @@ import pytest
 from headrace.errors import DataCorrupt, FormatUnsupported
 from headrace.runtime.clock import SystemClock
 from headrace.storage.memory import MemoryLedgerStore
-from headrace.storage.objects.blob_store import BlobLimits, BlobStore
-from headrace.storage.objects.object_format import (
+from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
+from headrace.storage.tiering.object_format import (
     HEADER_SIZE,
     Layout,
     decode_header,
@@ -23,7 +23,7 @@ from headrace.storage.objects.object_format import (
     encode_header,
     object_name,
 )
-from headrace.storage.objects.tiered_store import TieredLedgerStore
+from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 # Ledger 1, "the bytes of a ledger", sealed with "its footer".
 OBJECT = """

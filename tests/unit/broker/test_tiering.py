@@ -26,8 +26,8 @@ from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.memory import MemoryLedgerStore
-from headrace.storage.objects.blob_store import BlobLimits, BlobStore
-from headrace.storage.objects.tiered_store import TieredLedgerStore
+from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
+from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 NOW_MS = 4_000_000_000_000
 """Later than the objects' own time."""

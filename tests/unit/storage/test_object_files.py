@@ -16,10 +16,10 @@ from headrace.errors import DataCorrupt, StorageUnavailable
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.ledger import LocatesBytes
 from headrace.storage.memory import MemoryLedgerStore
-from headrace.storage.objects import object_files
-from headrace.storage.objects.blob_store import BlobStore
-from headrace.storage.objects.object_format import BLOCK_BYTES, object_name
-from headrace.storage.objects.tiered_store import TieredLedgerStore
+from headrace.storage.tiering import object_files
+from headrace.storage.tiering.blob_store import BlobStore
+from headrace.storage.tiering.object_format import BLOCK_BYTES, object_name
+from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 DATA = bytes(range(251)) * (3 * BLOCK_BYTES // 251 + 40)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.storage.ledger import LedgerId, LedgerStore
-    from headrace.storage.tier import Tier, TierCounters
+    from headrace.storage.tiering.tier import Tier, TierCounters
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt, StorageUnavailable
-from headrace.storage.objects.object_files import Place
-from headrace.storage.objects.object_format import (
+from headrace.storage.tiering.object_files import Place
+from headrace.storage.tiering.object_format import (
     HEADER_SIZE,
     Layout,
     block_crc,
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from array import array
 
     from headrace.storage.ledger import LedgerId
-    from headrace.storage.objects.blob_store import BlobStore
-    from headrace.storage.tier import TierCounters
+    from headrace.storage.tiering.blob_store import BlobStore
+    from headrace.storage.tiering.tier import TierCounters
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.runtime.randomness import Randomness
     from headrace.server.settings import Settings
     from headrace.storage.ledger import LedgerStore
-    from headrace.storage.objects.tiered_store import TieredLedgerStore
+    from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ async def open_tier(
 ) -> TieredLedgerStore:
     """The ledger store with object storage beneath. Raises RequestInvalid, StorageUnavailable."""
     try:
-        from headrace.storage.objects.blob_store import BlobLimits, BlobStore
-        from headrace.storage.objects.tiered_store import TieredLedgerStore
+        from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
+        from headrace.storage.tiering.tiered_store import TieredLedgerStore
     except ImportError as error:
         raise RequestInvalid(
             f"--objects needs a package that is not installed ({error.name}): pip install"

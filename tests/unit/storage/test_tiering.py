@@ -18,14 +18,14 @@ from tests.s3_server import S3Server
 from headrace.errors import DataCorrupt, RequestInvalid, StorageUnavailable
 from headrace.runtime.clock import SystemClock
 from headrace.storage.memory import MemoryLedgerStore
-from headrace.storage.objects.blob_store import PART_BYTES, BlobLimits, BlobStore
-from headrace.storage.objects.object_format import (
+from headrace.storage.tiering.blob_store import PART_BYTES, BlobLimits, BlobStore
+from headrace.storage.tiering.object_format import (
     BLOCK_BYTES,
     TRAILER_SIZE,
     ledger_of_name,
     object_name,
 )
-from headrace.storage.objects.tiered_store import TieredLedgerStore
+from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

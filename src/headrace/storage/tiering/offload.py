@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import DataCorrupt
-from headrace.storage.objects.object_format import (
+from headrace.storage.tiering.object_format import (
     BLOCK_BYTES,
     HEADER_SIZE,
     Layout,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.clock import Clock
     from headrace.storage.ledger import Buffer, LedgerInfo, LedgerStore
-    from headrace.storage.objects.blob_store import BlobStore
+    from headrace.storage.tiering.blob_store import BlobStore
 
 PIECE_BYTES = 4 << 20
 

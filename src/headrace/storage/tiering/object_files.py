@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from headrace.runtime.disk import READ_ONLY
 from headrace.runtime.file_bytes import FileBytes
-from headrace.storage.objects.object_format import HEADER_SIZE, block_crc
+from headrace.storage.tiering.object_format import HEADER_SIZE, block_crc
 
 if TYPE_CHECKING:
     from array import array
 
     from headrace.runtime.clock import Clock
     from headrace.runtime.disk import Disk
-    from headrace.storage.objects.object_format import Layout
+    from headrace.storage.tiering.object_format import Layout
 
 OPEN_MAX = 64
 """Files that are kept open, all ledgers together."""

@@ -37,12 +37,12 @@ from headrace.storage.ledger import (
     Note,
     ReleasesLedgers,
 )
-from headrace.storage.objects.object_files import ObjectFiles, Place
-from headrace.storage.objects.object_format import ledger_of_name, object_name
-from headrace.storage.objects.offload import Pace, read_back, write_object
-from headrace.storage.objects.read_ahead import ReadAhead
-from headrace.storage.objects.remote_ledger import RemoteLedger
-from headrace.storage.tier import StoredObject, TierCounters
+from headrace.storage.tiering.object_files import ObjectFiles, Place
+from headrace.storage.tiering.object_format import ledger_of_name, object_name
+from headrace.storage.tiering.offload import Pace, read_back, write_object
+from headrace.storage.tiering.read_ahead import ReadAhead
+from headrace.storage.tiering.remote_ledger import RemoteLedger
+from headrace.storage.tiering.tier import StoredObject, TierCounters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
     from headrace.runtime.file_bytes import FileBytes
-    from headrace.storage.objects.blob_store import BlobStore
+    from headrace.storage.tiering.blob_store import BlobStore
 
 log = logging.getLogger(__name__)
 
