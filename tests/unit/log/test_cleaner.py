@@ -101,10 +101,11 @@ def test_a_large_round_runs_in_a_process_of_its_own():
     async def run():
         async with rig(COMPACTED) as bench:
             await filled(bench)
+            before = psutil.Process().children()
             children = []
 
             async def look():
-                children.extend(psutil.Process().children())
+                children.extend(set(psutil.Process().children()).difference(before))
 
             environment = Environment(bench.store, bench.metadata, bench.clock, bench.tasks)
             done = await Cleaner(
@@ -127,10 +128,11 @@ def test_many_small_records_make_a_round_large():
                 await asyncio.sleep(0)
             await appended.completion.wait()
             await bench.log.upkeep.roll_now()
+            before = psutil.Process().children()
             children = []
 
             async def look():
-                children.extend(psutil.Process().children())
+                children.extend(set(psutil.Process().children()).difference(before))
 
             environment = Environment(bench.store, bench.metadata, bench.clock, bench.tasks)
             size = 300 * 700
