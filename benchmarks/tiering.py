@@ -15,8 +15,6 @@ import json
 import os
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -27,10 +25,10 @@ from statistics import median
 from typing import Any
 
 from headrace_bench.raw_client import fetch_all
+from headrace_verify.kafka_wire import LIST_OFFSETS, KafkaWire
 
 FETCH_BYTES = 1 << 20
 LEDGER_BYTES = 64 << 20
-LIST_OFFSETS = 2
 
 
 class TieredBroker:
@@ -184,24 +182,11 @@ def _evict(folder: Path) -> None:
 def _cold_end(broker: TieredBroker, topic: str) -> int:
     """The first offset that is not in object storage alone (ListOffsets v8 of -4)."""
     host, _, port = broker.kafka.rpartition(":")
-    tags = b"\0"
-    partition = struct.pack(">iiq", 0, -1, -4) + tags
-    named = bytes([len(topic) + 1]) + topic.encode()
-    body = struct.pack(">hhih", LIST_OFFSETS, 8, 7, -1) + tags
-    body += struct.pack(">ib", -1, 0) + b"\2" + named + b"\2" + partition + tags + tags
-    with socket.create_connection((host, int(port)), 30) as connection:
-        connection.sendall(struct.pack(">i", len(body)) + body)
-        size = struct.unpack(">i", _exactly(connection, 4))[0]
-        answer = _exactly(connection, size)
-    # Behind the offset: leader epoch, and the tags of partition, topic and answer.
-    return int(struct.unpack(">q", answer[-15:-7])[0])
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        data += connection.recv(size - len(data))
-    return data
+    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -4}
+    topics = [{"name": topic, "partitions": [partition]}]
+    with KafkaWire((host, int(port)), 30) as wire:
+        answer = wire.call(LIST_OFFSETS, 8, replica_id=-1, isolation_level=0, topics=topics)
+    return int(answer.topics[0].partitions[0].offset)
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3, 8, 9
 FIND_COORDINATOR, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 10, 19, 20, 22
+API_VERSIONS = 18
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
@@ -56,35 +57,74 @@ def request_of(
     return struct.pack(">i", len(data)) + data
 
 
+def answer_of(api: int, version: int, answer: bytes, correlation_id: int) -> Any:
+    """The entity in an answer without its size.
+
+    Raises ConnectionError if it answers another request, ValueError where bytes are left over.
+    """
+    (found,) = struct.unpack_from(">i", answer)
+    if found != correlation_id:
+        raise ConnectionError(f"answer {found} to request {correlation_id}")
+    response: Any = response_schema(api, version)
+    at = 4
+    if response.__flexible__ and api != API_VERSIONS:
+        if answer[at]:
+            raise ValueError("the answer's header has tagged fields")
+        at += 1
+    entity, size = entity_reader(response)(answer, at)
+    if at + size != len(answer):
+        raise ValueError(f"{len(answer) - at - size} bytes are left over after the answer")
+    return entity
+
+
 class KafkaWire:
     """One connection."""
 
-    def __init__(self, address: tuple[str, int], timeout_s: float = 60) -> None:
+    def __init__(
+        self, address: tuple[str, int], timeout_s: float = 60, client_id: bytes = b"verify"
+    ) -> None:
         self.address = address
-        self._socket = socket.create_connection(address, timeout_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = socket.create_connection(address, timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._client_id = client_id
         self._correlation_id = 0
+
+    def __enter__(self) -> typing.Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close it."""
-        self._socket.close()
+        self.socket.close()
 
     def call(self, api: int, version: int, **values: Any) -> Any:
         """Ask and wait for the answer. Raises OSError if the connection breaks."""
         self._correlation_id += 1
-        self._socket.sendall(request_bytes(api, version, self._correlation_id, **values))
-        answer = self._exactly(struct.unpack(">i", self._exactly(4))[0])
-        response: Any = response_schema(api, version)
-        (correlation_id,) = struct.unpack_from(">i", answer)
-        if correlation_id != self._correlation_id:
-            raise ConnectionError(f"answer {correlation_id} to request {self._correlation_id}")
-        entity, _size = entity_reader(response)(answer, 5 if response.__flexible__ else 4)
-        return entity
+        self.send(request_of(self._client_id, api, version, self._correlation_id, values))
+        return answer_of(api, version, self.receive(), self._correlation_id)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self.socket.sendall(data)
+
+    def receive(self) -> bytes:
+        """One answer without its size. Raises ConnectionResetError where there is none."""
+        return self._exactly(struct.unpack(">i", self._exactly(4))[0])
+
+    def is_closed(self) -> bool:
+        """Whether the broker closes the connection without another answer."""
+        try:
+            self.receive()
+        except ConnectionResetError:
+            return True
+        return False
 
     def _exactly(self, size: int) -> bytes:
         parts = []
         while size:
-            part = self._socket.recv(min(size, 1 << 20))
+            part = self.socket.recv(min(size, 1 << 20))
             if not part:
                 raise ConnectionResetError("the broker closed the connection")
             parts.append(part)

@@ -7,16 +7,12 @@ last byte, and what is sent may be anything.
 from __future__ import annotations
 
 import dataclasses
-import socket
 import struct
 import typing
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from kio.serial import entity_reader
 
-from headrace_verify.kafka_wire import request_of, response_schema
-
-API_VERSIONS = 18
+from headrace_verify.kafka_wire import KafkaWire, answer_of, request_of
 
 
 def frame(api: int, version: int, values: dict[str, object], correlation_id: int = 1) -> bytes:
@@ -26,15 +22,7 @@ def frame(api: int, version: int, values: dict[str, object], correlation_id: int
 
 def parse(api: int, version: int, answer: bytes, correlation_id: int = 1) -> typing.Any:
     """The entity in an answer without its size. Nothing may be left over."""
-    cls = response_schema(api, version)
-    assert struct.unpack_from(">i", answer)[0] == correlation_id
-    at = 4
-    if cls.__flexible__ and api != API_VERSIONS:
-        assert answer[at] == 0, "no tags in the header"
-        at += 1
-    entity, size = entity_reader(cls)(answer, at)
-    assert at + size == len(answer), f"{len(answer) - at - size} bytes are left over"
-    return entity
+    return answer_of(api, version, answer, correlation_id)
 
 
 def error_codes(entity: object) -> list[int]:
@@ -53,58 +41,15 @@ def error_codes(entity: object) -> list[int]:
     return found
 
 
-class Closed(ConnectionError):
-    """The broker has closed the connection."""
+Closed = ConnectionResetError
+"""The broker has closed the connection."""
 
 
-class Raw:
+class Raw(KafkaWire):
     """One connection."""
 
     def __init__(self, address: tuple[str, int], timeout_s: float = 60) -> None:
-        self.socket = socket.create_connection(address, timeout_s)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._correlation_id = 0
-
-    def __enter__(self) -> typing.Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def call(self, api: int, version: int, **values: object) -> typing.Any:
-        """Ask and wait for the answer. Raises Closed."""
-        self._correlation_id += 1
-        self.send(frame(api, version, values, self._correlation_id))
-        return parse(api, version, self.receive(), self._correlation_id)
-
-    def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
-        self.socket.sendall(data)
-
-    def receive(self) -> bytes:
-        """One answer without its size. Raises Closed."""
-        return self._exactly(struct.unpack(">i", self._exactly(4))[0])
-
-    def _exactly(self, size: int) -> bytes:
-        parts = []
-        while size:
-            try:
-                part = self.socket.recv(min(size, 1_000_000))
-            except ConnectionResetError as error:
-                raise Closed("reset") from error
-            if not part:
-                raise Closed("closed")
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
-
-    def is_closed(self) -> bool:
-        """Whether the broker closes the connection without another answer."""
-        try:
-            self.receive()
-        except Closed:
-            return True
-        return False
+        super().__init__(address, timeout_s, b"raw")
 
 
 def batch(

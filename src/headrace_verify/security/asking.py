@@ -5,13 +5,9 @@ Invariants: as in `wire.abuse`: what a broker does to us is an answer, None wher
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any
 
-from kio.index import load_response_schema
-from kio.serial import entity_reader
-
-from headrace_verify.kafka_wire import CREATE_TOPICS, FETCH, PRODUCE, request_bytes
+from headrace_verify.kafka_wire import CREATE_TOPICS, FETCH, PRODUCE, answer_of, request_of
 
 if TYPE_CHECKING:
     from headrace_verify.wire.abuse import Abuse
@@ -20,8 +16,6 @@ DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 44
 CREATE_PARTITIONS, DELETE_RECORDS, JOIN_GROUP, LIST_GROUPS, DESCRIBE_GROUPS = 37, 21, 11, 16, 15
 TOPIC, BROKER = 2, 4
 CANARY = "canary-7f3a91"
-_ID_AT = 4 + 2 + 2 + 4
-_OWN_ID_SIZE = 6
 
 NAMES = (
     "../headrace-escaped",
@@ -54,10 +48,7 @@ NAMES = (
 
 def request(api: int, version: int, client: bytes = b"verify", **values: Any) -> bytes:
     """A request of a client that calls itself `client`."""
-    data = request_bytes(api, version, 1, **values)[4:]
-    at = _ID_AT - 4
-    data = data[:at] + struct.pack(">h", len(client)) + client + data[at + 2 + _OWN_ID_SIZE :]
-    return struct.pack(">i", len(data)) + data
+    return request_of(client, api, version, 1, values)
 
 
 def ask(
@@ -68,12 +59,7 @@ def ask(
         peer.send(request(api, version, client, **values))
         answer = peer.answer(30)
     abuse.checked += 1
-    if answer is None:
-        return None
-    response: Any = load_response_schema(api, version)
-    at = 5 if response.__flexible__ and api != 18 else 4
-    entity, _size = entity_reader(response)(answer, at)
-    return entity
+    return None if answer is None else answer_of(api, version, answer, 1)
 
 
 def create(abuse: Abuse, name: str, configs: dict[str, str] | None = None) -> int | None:
