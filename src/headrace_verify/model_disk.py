@@ -91,6 +91,9 @@ class ModelDisk:
     def pwritev(self, fd: int, parts: Any, position: int, /) -> int:
         return self.pwrite(fd, b"".join(parts), position)
 
+    def begin_sync(self, fd: int, /) -> None:
+        """Nothing of which a crash must leave more."""
+
     def fdatasync(self, fd: int, /) -> None:
         try:
             self.fault("sync", self._paths[fd])

@@ -34,6 +34,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _CACHESTAT = 451  # do not change: the kernel's, on every architecture
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
+_begin_write = getattr(_libc, "sync_file_range", None)  # Linux has it
+if _begin_write is not None:
+    _begin_write.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_WRITE = 2  # SYNC_FILE_RANGE_WRITE; do not change: the kernel's
+
 
 class _CacheSpan(ctypes.Structure):
     _fields_ = (("position", ctypes.c_uint64), ("size", ctypes.c_uint64))
@@ -70,6 +75,13 @@ class OpenFiles(Protocol):
 
     def pwritev(self, fd: int, parts: Sequence[Buffer], position: int, /) -> int:
         """Like pwrite, of at most 1,024 parts that lie next to each other."""
+        ...
+
+    def begin_sync(self, fd: int, /) -> None:
+        """Have the disk begin to write what was written to the file: no promise, and no errors.
+
+        Before each of many files is synced, it saves most of the time.
+        """
         ...
 
     def fdatasync(self, fd: int, /) -> None:
@@ -169,6 +181,11 @@ class SystemDisk:
         if _libc.syscall(_CACHESTAT, fd, ctypes.byref(span), ctypes.byref(cache), 0) != 0:
             return False
         return bool(cache.cached >= pages)
+
+    def begin_sync(self, fd: int, /) -> None:
+        """See OpenFiles."""
+        if _begin_write is not None:
+            _begin_write(fd, 0, 0, _WRITE)
 
     def allocate(self, fd: int, size: int, /) -> None:
         """See OpenFiles."""

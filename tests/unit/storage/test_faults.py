@@ -346,6 +346,34 @@ def test_a_failed_seal_or_delete_leaves_the_ledger_open(tmp_path):
     asyncio.run(main())
 
 
+def test_the_disk_begins_with_all_segments_before_one_is_waited_for(tmp_path):
+    """A sync of one file after the other would leave a disk idle between them."""
+
+    async def main() -> None:
+        done: list[tuple[str, str]] = []
+
+        class Noting(FaultyDisk):
+            def begin_sync(self, fd: int, /) -> None:
+                done.append(("begin", self._paths[fd]))
+                super().begin_sync(fd)
+
+            def fdatasync(self, fd: int, /) -> None:
+                done.append(("sync", self._paths[fd]))
+                super().fdatasync(fd)
+
+        store = await open_store(tmp_path / "data", Noting())
+        ledgers = [await store.create() for _ in range(80)]
+        for ledger in ledgers:
+            await append(store, ledger, b"x" * 5_000)
+        done.clear()
+        await store._maintenance.checkpoint()
+        kinds = [kind for kind, path in done if path.endswith(".ledger")]
+        assert kinds == ["begin"] * 64 + ["sync"] * 64 + ["begin"] * 16 + ["sync"] * 16
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_a_segment_whose_sync_failed_is_written_again_before_it_is_trusted(tmp_path):
     """The disk drops what a failed sync should have written, as a kernel may."""
 

@@ -9,6 +9,7 @@ before it is synced once more: after a failed sync the page cache may have dropp
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt
@@ -31,9 +32,15 @@ from headrace.storage.files.format import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from headrace.storage.files.group import Catalog, Ledger
     from headrace.storage.files.segments import Segments
     from headrace.storage.files.wal_reader import WalReader
+
+
+SYNCED_TOGETHER = 64
+"""Segments that the disk writes at once; each is a descriptor."""
 
 
 class Snapshot:
@@ -97,13 +104,9 @@ class CheckpointWriter:
             [ledger for ledger in snapshot.dirty.values() if ledger.must_rewrite], lengths
         )
         self._rewrite_footers(set(self._doubtful_footers) & set(snapshot.footers))
-        for ledger in snapshot.dirty.values():
-            try:
-                segments.sync(segments.path(ledger.id))
-            except OSError:
-                ledger.must_rewrite = True
-                raise
-            ledger.must_rewrite = False
+        dirty = list(snapshot.dirty.values())
+        for at in range(0, len(dirty), SYNCED_TOGETHER):
+            self._sync_segments(dirty[at : at + SYNCED_TOGETHER])
         for number in snapshot.footers:
             self._doubtful_footers[number] = None
             segments.sync(segments.footer_path(number))
@@ -116,6 +119,27 @@ class CheckpointWriter:
             self._folder,
             Checkpoint(snapshot.wal_number, snapshot.sequence, snapshot.next_ledger, rows),
         )
+
+    def _sync_segments(self, ledgers: Sequence[Ledger]) -> None:
+        """Make some segments durable: the disk begins with all of them before one is waited for."""
+        disk = self._disk
+        opened: list[tuple[Ledger, int | None]] = []
+        try:
+            for ledger in ledgers:
+                with _doubt(ledger):
+                    fd = self._segments.open_written(ledger.id)
+                opened.append((ledger, fd))
+                if fd is not None:
+                    disk.begin_sync(fd)
+            for ledger, fd in opened:
+                with _doubt(ledger):
+                    if fd is not None:
+                        disk.fdatasync(fd)
+                ledger.must_rewrite = False
+        finally:
+            for _, fd in opened:
+                if fd is not None:
+                    disk.close(fd)
 
     def _rewrite_footers(self, wanted: set[int]) -> None:
         """Write footers again from the WAL, which is kept until they are durable."""
@@ -163,6 +187,16 @@ class CheckpointWriter:
         finally:
             for fd in fds.values():
                 self._disk.close(fd)
+
+
+@contextmanager
+def _doubt(ledger: Ledger) -> Iterator[None]:
+    """Mark a segment whose sync fails: the page cache may have dropped what it held."""
+    try:
+        yield
+    except OSError:
+        ledger.must_rewrite = True
+        raise
 
 
 def write_checkpoint(disk: Disk, folder: str, checkpoint: Checkpoint) -> None:

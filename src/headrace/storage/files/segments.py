@@ -183,6 +183,13 @@ class Segments:
         self._disk.truncate(fd, ledger.end)
         self._mark_dirty(ledger)
 
+    def open_written(self, ledger: int) -> int | None:
+        """Open a segment to sync it; None if it was deleted. For any thread. Raises OSError."""
+        try:
+            return self._disk.open(self.path(ledger), READ_WRITE)
+        except FileNotFoundError:
+            return None
+
     def sync(self, path: str) -> None:
         """Make a file durable, unless it was deleted. For any thread. Raises OSError."""
         try:
