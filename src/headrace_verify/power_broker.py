@@ -66,7 +66,7 @@ OPERATIONS_AGAIN = 8
 RECOVERY_SHARE = 0.02
 _DEPTH_KEEPS = ("none", "prefix", "subset", "all")
 _PROCESS_TIMEOUT_S = 60
-_EXAMINE_TIMEOUT_S = 20
+_EXAMINE_TIMEOUT_S = 60
 _SETTLE_TURNS = 30
 _METADATA = "metadata.sqlite"
 
