@@ -15,7 +15,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headrace.errors import BatchCorrupt, RecordInvalid
-from headrace.records.codec import read_record_headers, read_varint
+from headrace.records.codec import read_record_headers
+from headrace.records.varints import read_varint
 
 if TYPE_CHECKING:
     from headrace.records.batch import BatchHeader

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import BatchCorrupt
 from headrace.records.batch import MAGIC, TIMESTAMP_TYPE_LOG_APPEND, BatchHeader
-from headrace.records.codec import assemble_batch, read_varint, write_varint
+from headrace.records.codec import assemble_batch
 from headrace.records.compression import compress
+from headrace.records.varints import read_varint, write_varint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

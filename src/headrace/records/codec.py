@@ -40,6 +40,8 @@ from headrace.records.batch import (
     read_header,
 )
 from headrace.records.compression import NONE, compress, decompress
+from headrace.records.skipping import record_position
+from headrace.records.varints import VARLONG_BITS_MAX, read_varint, write_varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,8 +54,6 @@ DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 DECODED_AT_ONCE = 1_000
 """Records of a batch that are objects in memory at a time, where only some of them are wanted."""
 
-_VARINT_BITS_MAX = 32  # sizes, counts and offset deltas
-_VARLONG_BITS_MAX = 64  # timestamp deltas
 _INT64_MAX = (1 << 63) - 1
 _CRC_START = 21  # the header's first bytes are the broker's to change
 _MAX_TIMESTAMP_AT, _ATTRIBUTES_AT, _CRC_AT = 35, 21, 17
@@ -100,22 +100,11 @@ def decode_range(data: Buffer, first: int, last: int) -> list[Record]:
         skipped = min(max(first - base, 0), count)
         count = max(min(last - base + 1, count) - skipped, 0)
     try:
-        at = _skip(payload, skipped)
+        at = record_position(payload, skipped)
         records, _end = _decode_records(payload, header, at, skipped - 1, count)
     except IndexError:
         raise BatchCorrupt("the batch ends within a record", offset=base) from None
     return [record for record in records if first <= record.offset <= last]
-
-
-def _skip(payload: bytes, count: int) -> int:
-    """Where the record after the first `count` begins. Raises BatchCorrupt, IndexError."""
-    at = 0
-    for _ in range(count):
-        length, at = read_varint(payload, at)
-        if length < 0:
-            raise BatchCorrupt(f"a record of {length} bytes")
-        at += length
-    return at
 
 
 def checked_payload(
@@ -163,7 +152,7 @@ def iterate_payload(
     try:
         if left == header.last_offset_delta + 1:  # no gaps: an offset says which record it is
             skipped = min(max(first - header.base_offset, 0), left)
-            at, delta = _skip(payload, skipped), skipped - 1
+            at, delta = record_position(payload, skipped), skipped - 1
             left = max(min(last - header.base_offset + 1, left) - skipped, 0)
         while left > 0:
             count = min(left, DECODED_AT_ONCE)
@@ -219,7 +208,7 @@ def keyless_records(data: bytes, header: BatchHeader) -> list[int]:
         for index in range(header.record_count):
             length, at = read_varint(data, at)
             end = at + length
-            _, at = read_varint(data, at + 1, _VARLONG_BITS_MAX)  # past attributes and timestamp
+            _, at = read_varint(data, at + 1, VARLONG_BITS_MAX)  # past attributes and timestamp
             _, at = read_varint(data, at)
             key_size, at = read_varint(data, at)
             if key_size < 0:
@@ -237,7 +226,7 @@ def read_record_headers(payload: bytes, at: int) -> tuple[Headers, int]:
 
     Raises BatchCorrupt; IndexError where the payload ends too early.
     """
-    _, at = read_varint(payload, at + 1, _VARLONG_BITS_MAX)
+    _, at = read_varint(payload, at + 1, VARLONG_BITS_MAX)
     _, at = read_varint(payload, at)
     for _ in range(2):  # key and value
         size, at = read_varint(payload, at)
@@ -268,7 +257,7 @@ def _decode_records(
             at += 1
             delta_ms = (byte >> 1) ^ -(byte & 1)
         else:
-            delta_ms, at = read_varint(data, at, _VARLONG_BITS_MAX)
+            delta_ms, at = read_varint(data, at, VARLONG_BITS_MAX)
         if not is_log_append:
             timestamp_ms = first_ms + delta_ms
         byte = data[at]
@@ -295,30 +284,6 @@ def _decode_records(
         delta_before = delta
         append(Record(base + delta, timestamp_ms, key, value, headers))
     return records, at
-
-
-def read_varint(data: bytes, at: int, bits_max: int = _VARINT_BITS_MAX) -> tuple[int, int]:
-    """The zigzag number at `at` and where it ends."""
-    byte = data[at]
-    at += 1
-    if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), at
-    high = data[at]
-    if high < 128:  # by itself: two bytes hold the sizes of most records and values
-        return (byte & 0x7F | high << 7) >> 1 ^ -(byte & 1), at + 1
-    number, shift = byte & 0x7F, 7
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 128:
-            break
-        shift += 7
-        if shift >= bits_max:
-            raise BatchCorrupt(f"a number of more than {bits_max} bits")
-    if number >> bits_max:
-        raise BatchCorrupt(f"a number of more than {bits_max} bits")
-    return (number >> 1) ^ -(number & 1), at
 
 
 def read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
@@ -477,21 +442,4 @@ def _encode_records(records: Sequence[Record], deltas: Sequence[int], first_ms: 
     return b"".join(parts)
 
 
-def _encode_varint(number: int) -> bytes:
-    zigzag = number << 1 if number >= 0 else ~(number << 1)
-    assert zigzag < 1 << 64, number
-    encoded = bytearray()
-    while zigzag >= 128:
-        encoded.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    encoded.append(zigzag)
-    return bytes(encoded)
-
-
-_SMALL_NUMBERS = tuple(_encode_varint(number) for number in range(512))
-_NULL = _encode_varint(-1)
-
-
-def write_varint(number: int) -> bytes:
-    """The zigzag varint of `number`."""
-    return _SMALL_NUMBERS[number] if 0 <= number < 512 else _encode_varint(number)
+_NULL = write_varint(-1)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from headrace.errors import BatchCorrupt
 from headrace.records.batch import CONTROL, Buffer
-from headrace.records.codec import checked_payload, read_varint
+from headrace.records.codec import checked_payload
+from headrace.records.varints import read_varint
 
 
 def batch_keys(data: Buffer) -> list[tuple[int, bytes | None]]:

@@ -10,7 +10,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import BatchCorrupt
-from headrace.records.codec import checked_payload, read_bytes, read_headers, read_varint
+from headrace.records.codec import checked_payload, read_bytes, read_headers
+from headrace.records.varints import read_varint
 
 if TYPE_CHECKING:
     from headrace.records.batch import BatchHeader, Buffer

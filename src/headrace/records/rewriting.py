@@ -11,7 +11,7 @@ timestamp deltas count from it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import BatchCorrupt
 from headrace.records.batch import (
@@ -21,20 +21,14 @@ from headrace.records.batch import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_LOG_APPEND,
 )
-from headrace.records.codec import (
-    DECOMPRESSED_BYTES_MAX,
-    assemble_batch,
-    read_varint,
-    write_varint,
-)
+from headrace.records.codec import DECOMPRESSED_BYTES_MAX, assemble_batch
 from headrace.records.compression import compress, decompress
+from headrace.records.varints import VARLONG_BITS_MAX, read_varint, write_varint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.records.batch import BatchHeader, Buffer
-
-_VARLONG_BITS_MAX: Final = 64
 
 
 class Payload(NamedTuple):
@@ -198,7 +192,7 @@ def rewrite_batch(
 def _timestamp_delta(payload: bytes, start: int) -> tuple[int, int]:
     """(timestamp delta of the record that begins there, where its offset delta begins)."""
     _, at = read_varint(payload, start)
-    return read_varint(payload, at + 1, _VARLONG_BITS_MAX)
+    return read_varint(payload, at + 1, VARLONG_BITS_MAX)
 
 
 def empty_batch(header: BatchHeader) -> bytes:

@@ -16,9 +16,9 @@ from headrace.records.codec import (
     iterate_records,
     log_append_time,
     retain_records,
-    write_varint,
 )
 from headrace.records.keys import batch_keys
+from headrace.records.varints import write_varint
 
 BOUND = 1 << 20
 
