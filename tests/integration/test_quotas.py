@@ -122,9 +122,13 @@ def test_every_worker_learns_of_a_change_without_a_restart(tmp_path):
     broker = Broker(tmp_path, "--workers", "2")
     broker.start()
     try:
-        known = admin(broker.kafka).list_topics(timeout=TIMEOUT_S).brokers.values()
-        addresses = [("127.0.0.1", one.port) for one in known]
-        assert len(addresses) == 2
+        client = admin(broker.kafka)
+
+        def both() -> list[tuple[str, int]]:
+            known = client.list_topics(timeout=TIMEOUT_S).brokers.values()
+            return [("127.0.0.1", one.port) for one in known] if len(known) == 2 else []
+
+        addresses = wait_until(both)  # one worker may answer before it knows of the other
         set_quota(addresses[0], "everywhere", "request_percentage", 50)
         everywhere = [("everywhere", {"request_percentage": 50.0})]
         for address in addresses:
