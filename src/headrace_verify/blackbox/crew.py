@@ -16,37 +16,24 @@ import sys
 from dataclasses import asdict, replace
 from functools import cache
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
+from headrace_verify.blackbox.all_parts import chosen, has_records
 from headrace_verify.blackbox.context import Spec
 from headrace_verify.blackbox.languages import go, java
+from headrace_verify.blackbox.parts import RECORDS, Role
 from headrace_verify.real_broker import die_with_us
 from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 TOPICS = {"alpha": 3, "beta": 1, "gamma": 4}
 SMALL_LEDGERS = {"segment.bytes": "200000"}
 """Of `gamma`: its ledgers roll under load."""
 LIBRARY_GROUP, PYTHON_GROUP, ZOMBIE_GROUP = "library", "python", "zombies"
-
-
-class Role(NamedTuple):
-    """A kind of client in a run."""
-
-    name: str
-    kind: str
-    rate_per_s: int = 0
-    group: str | None = None
-    library: str | None = None
-    """A package that must be installed."""
-    is_quick: bool = True
-    """Whether the quick profile has it, too."""
-    language: str | None = None
-    """What it is written in, if that is not Python."""
 
 
 ROLES = (
@@ -70,6 +57,13 @@ ROLES = (
     Role("churn", "churn"),
     Role("zombies", "zombies", 0, ZOMBIE_GROUP),
 )
+"""Of plain records."""
+
+
+def roles_of(parts: Sequence[str] = ()) -> list[Role]:
+    """The roles of these parts; of all if none is named."""
+    roles = list(ROLES) if has_records(parts) else []
+    return roles + [role for part in chosen(parts) for role in part.roles]
 
 
 def is_installed(library: str | None) -> bool:
@@ -144,9 +138,16 @@ class Crew:
     """All clients of a run."""
 
     def __init__(
-        self, seed: int, bootstrap: str, folder: Path, *, is_quick: bool, load: float = 1.0
+        self,
+        seed: int,
+        bootstrap: str,
+        folder: Path,
+        *,
+        is_quick: bool,
+        load: float = 1.0,
+        parts: Sequence[str] = (),
     ) -> None:
-        """`load`: what part of their usual rate producers send."""
+        """`load`: what part of their usual rate producers send; `parts`: all if none is named."""
         self.folder = folder
         self._load = load
         self._seed = seed
@@ -161,7 +162,7 @@ class Crew:
         self.skipped: dict[str, str] = {}
         self.groups: set[str] = set()
         self._roles = []
-        for role in ROLES:
+        for role in roles_of(parts):
             is_wanted = role.is_quick or not is_quick
             why = self._why_not(role, is_wanted=is_wanted)
             if why is not None:
@@ -180,7 +181,11 @@ class Crew:
 
     def start(self) -> None:
         """Start everybody."""
-        members = {role.group for role in self._roles if role.kind.endswith("-member")}
+        members = {
+            role.group
+            for role in self._roles
+            if role.part == RECORDS and role.kind.endswith("-member")
+        }
         self.groups = {group for group in members if group is not None}
         cooperative = seeded(f"strategy {self._seed}").random() < 0.5
         for role in self._roles:
@@ -188,12 +193,14 @@ class Crew:
                 "idempotent": role.name.endswith("idempotent"),
                 "strategy": "cooperative-sticky" if cooperative else "range",
                 "groups": sorted(self.groups),
+                "part": role.part,
             }
             if role.language is not None:
                 options["command"] = find_program(role.language)
                 options["compressed"] = role.name.endswith("compressed")
             spec = Spec(
-                role.name, role.kind, 0, self._seed, self._bootstrap, TOPICS,
+                role.name, role.kind, 0, self._seed, self._bootstrap,
+                dict(TOPICS if role.topics is None else role.topics),
                 ceil(role.rate_per_s * self._load), role.group, options,
             )  # fmt: skip
             self._begin(spec)
@@ -231,6 +238,10 @@ class Crew:
     def producers(self) -> list[Client]:
         """Those that write to the topics of the run."""
         return [client for client in self.clients if client.spec.kind.endswith("-producer")]
+
+    def of_part(self, part: str) -> list[Client]:
+        """The clients at work of one part."""
+        return [client for client in self.clients if client.spec.options["part"] == part]
 
     def histories(self) -> list[Path]:
         """The files of all, also of those that were killed."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.errors import HeadraceError
 from headrace.records.codec import iterate_records
 from headrace_verify.blackbox import archive
+from headrace_verify.blackbox.all_parts import chosen, has_records
 from headrace_verify.blackbox.context import Context, Spec
 from headrace_verify.blackbox.crew import SMALL_LEDGERS, TOPICS, Crew
 from headrace_verify.blackbox.figures import Tally
@@ -65,6 +66,8 @@ class Plan(NamedTuple):
     """Whether the pipeline's archive works beside the clients."""
     load: float = 1.0
     """What part of their usual rate producers send: less on a slow machine, or for hours."""
+    parts: tuple[str, ...] = ()
+    """Whose clients work (`all_parts.NAMES`); all if empty."""
 
 
 @dataclass(slots=True)
@@ -106,7 +109,10 @@ def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], N
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    crew = Crew(plan.seed, cluster.bootstrap, work, is_quick=plan.is_quick, load=plan.load)
+    crew = Crew(
+        plan.seed, cluster.bootstrap, work,
+        is_quick=plan.is_quick, load=plan.load, parts=plan.parts,
+    )  # fmt: skip
     own = work / "run.jsonl"
     run = _Run(outcome, cluster, crew, History(own, "run"), on_progress)
     try:
@@ -149,7 +155,10 @@ def _judge(outcome: Outcome, histories: list[Path]) -> None:
     outcome.counts = facts.counts
     outcome.judged_s = (now_ns() - begun_ns) / 1e9
     outcome.violations += [f"a client gave up: {why}" for why in outcome.tally.gave_up]
-    missing = [kind for kind in CRITICAL_KINDS if not facts.counts.get(kind)]
+    parts = outcome.plan.parts
+    wanted = list(CRITICAL_KINDS) if has_records(parts) else []
+    wanted += [kind for part in chosen(parts) for kind in part.critical_kinds]
+    missing = [kind for kind in dict.fromkeys(wanted) if not facts.counts.get(kind)]
     if missing:
         outcome.violations.append(f"nothing was checked: there was no {', no '.join(missing)}")
     if not outcome.done.harms:
@@ -176,6 +185,7 @@ class _Run:
         self._history = history
         self._on_progress = on_progress
         self._plan = outcome.plan
+        self._parts = chosen(outcome.plan.parts)
         topics = TOPICS | {PROBE_TOPIC: 1}
         spec = Spec("run", "run", 0, self._plan.seed, cluster.bootstrap, topics, 0)
         self._context = Context(spec, history)
@@ -200,6 +210,10 @@ class _Run:
         self._wait(self._cluster.liveness_s * CALM_SHARE, "calm")
         self._end_producers()
         self._drain()
+        for part in self._parts:
+            self._on_progress(1, f"{part.name} come to their end")
+            within_s = self._drain_s()
+            outcome.violations += part.settle(self._crew, self._context, within_s)
         late = self._crew.end(self._crew.clients, 20)
         outcome.violations += [f"{name} did not end" for name in late]
         self._read_back("final-1")
@@ -230,6 +244,8 @@ class _Run:
         history = History(path, process)
         context = Context(self._context.spec, history)
         self._outcome.violations += read_back(context, TOPICS | {PROBE_TOPIC: 1})
+        for part in self._parts:
+            self._outcome.violations += part.read_back(context)
         history.close()
 
     def _warm_up(self) -> None:
@@ -247,6 +263,10 @@ class _Run:
         for topic, partitions in TOPICS.items():
             wire.create_topic(topic, partitions, SMALL_LEDGERS if topic == "gamma" else {})
         wire.create_topic(PROBE_TOPIC, 1, {})
+        for part in self._parts:
+            for topic, partitions in part.topics.items():
+                wire.create_topic(topic, partitions, {})
+            part.prepare(self._context)
         connection.drop()
 
     def _wait(self, seconds: float, what: str) -> None:
@@ -331,12 +351,14 @@ class _Run:
                 return True
         return False
 
+    def _drain_s(self) -> float:
+        share = DRAIN_SHARE_OF_BUGS if self._plan.bug else DRAIN_SHARE
+        return self._cluster.liveness_s * share
+
     def _drain(self) -> None:
         """Wait until every group has read and committed everything."""
         self._on_progress(1, "groups read on")
-        within_s = self._cluster.liveness_s * (
-            DRAIN_SHARE_OF_BUGS if self._plan.bug else DRAIN_SHARE
-        )
+        within_s = self._drain_s()
         deadline_ns = now_ns() + int(within_s * 1e9)
         waiting = set(self._crew.groups)
         lag: dict[str, int] = {}
@@ -382,5 +404,6 @@ def replays(outcome: Outcome) -> Iterator[str]:
         + (" --quick" if plan.is_quick else "")
         + (" --with-archive" if plan.with_archive else "")
         + (f" --load {plan.load:g}" if plan.load != 1 else "")
+        + "".join(f" --clients {name}" for name in plan.parts)
         + (f" --planted '{plan.bug}'" if plan.bug else "")
     )

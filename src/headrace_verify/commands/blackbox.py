@@ -53,6 +53,13 @@ QUICK_S = 8.0
     show_default=True,
     help="Of producers, in parts of their usual rate: less for a run of hours.",
 )
+@click.option(
+    "--clients",
+    "parts",
+    multiple=True,
+    metavar="PART",
+    help="The clients of this part alone; may be repeated.",
+)
 @click.option("--only", multiple=True, metavar="FAULT", help="This kind alone; may be repeated.")
 @mode_options("Same seed, same faults.")
 @click.pass_context
@@ -63,6 +70,7 @@ def blackbox(
     quick: bool,
     with_archive: bool,
     load: float,
+    parts: tuple[str, ...],
     only: tuple[str, ...],
     asked: Asked,
 ) -> None:
@@ -71,6 +79,7 @@ def blackbox(
     Every operation is written down, and checkers judge the history. The exit code is 0 only if
     something was checked and nothing was wrong.
     """
+    from headrace_verify.blackbox.all_parts import NAMES
     from headrace_verify.blackbox.run import Plan
     from headrace_verify.blackbox.targets import kinds_of, wants_network
 
@@ -78,9 +87,12 @@ def blackbox(
     unknown = [kind for kind in only if kind not in kinds]
     if unknown:
         raise click.UsageError(f"no fault {unknown[0]!r}: choose from {', '.join(kinds)}")
+    strange = [part for part in parts if part not in NAMES]
+    if strange:
+        raise click.UsageError(f"no part {strange[0]!r}: choose from {', '.join(NAMES)}")
     if seconds is None:
         seconds = QUICK_S if quick else 60.0
-    plan = Plan(seconds, asked.seed, quick, None, only, target, with_archive, load)
+    plan = Plan(seconds, asked.seed, quick, None, only, target, with_archive, load, parts)
     if not asked.is_list and asked.planted is None:
         _make_ready(plan)
         if wants_network(target) and not _in_own_network():
@@ -163,6 +175,8 @@ def _as_arguments(plan: Any, report: Path | None, *, as_json: bool) -> list[str]
     arguments += ["--time", f"{plan.seconds:g}s"]
     for kind in plan.kinds:
         arguments += ["--only", kind]
+    for part in plan.parts:
+        arguments += ["--clients", part]
     arguments += ["--quick"] * plan.is_quick + ["--with-archive"] * plan.with_archive
     arguments += ["--json"] * as_json + ["--load", f"{plan.load:g}"]
     return arguments + (["--report", str(report)] if report is not None else [])
@@ -268,12 +282,14 @@ def _ms(value: int | None) -> str:
 
 def _list() -> None:
     from headrace_verify.blackbox.bugs import BUGS, NOT_PLANTED
-    from headrace_verify.blackbox.crew import ROLES
+    from headrace_verify.blackbox.crew import roles_of
     from headrace_verify.blackbox.schedule import CLUSTER_KINDS
 
     print_table(("fault",), [(kind,) for kind in CLUSTER_KINDS])
     click.echo()
-    print_table(("client", "kind"), [(role.name, role.kind) for role in ROLES])
+    print_table(
+        ("client", "kind", "part"), [(role.name, role.kind, role.part) for role in roles_of()]
+    )
     click.echo()
     print_table(
         ("no", "planted bug", "found by"),

@@ -1,0 +1,25 @@
+"""The parts of a run, in the order in which they end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_verify.blackbox.parts import RECORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace_verify.blackbox.parts import Part
+
+PARTS: tuple[Part, ...] = ()
+NAMES = (RECORDS, *(part.name for part in PARTS))
+
+
+def chosen(names: Sequence[str]) -> list[Part]:
+    """The parts of these names; all if none is named."""
+    return [part for part in PARTS if not names or part.name in names]
+
+
+def has_records(names: Sequence[str]) -> bool:
+    """Whether the clients of plain records are among them."""
+    return not names or RECORDS in names
