@@ -120,9 +120,11 @@ class RealBroker:
         host, _, port = self._http.rpartition(":")
         return host, int(port)
 
-    def listen(self, host: str, kafka_port: int, http_port: int) -> None:
-        """Let it listen there, from its next start on."""
-        self.address, self._http = (host, kafka_port), f"{host}:{http_port}"
+    def listen(
+        self, host: str, kafka_port: int, http_port: int, http_host: str | None = None
+    ) -> None:
+        """Let it listen there, from its next start on; `http_host`: if that is another one."""
+        self.address, self._http = (host, kafka_port), f"{http_host or host}:{http_port}"
 
     @property
     def has_ended(self) -> bool:

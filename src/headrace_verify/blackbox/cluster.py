@@ -65,6 +65,11 @@ class Cluster(Protocol):
         ...
 
     @property
+    def http(self) -> str:
+        """Where HTTP clients connect, as `bootstrap`: one address for each broker."""
+        ...
+
+    @property
     def links(self) -> Sequence[Breakable]:
         """Between clients and nodes, and between nodes."""
         ...
@@ -134,6 +139,34 @@ class Cluster(Protocol):
         ...
 
 
+class Bundle:
+    """Links that are broken together: the ways to one node. Takes the place of a Link."""
+
+    def __init__(self, name: str, *links: Breakable) -> None:
+        self.name = name
+        self._links = links
+
+    def cut(self, *directions: str, is_for_all: bool = True) -> None:
+        """See Breakable."""
+        for link in self._links:
+            link.cut(*directions, is_for_all=is_for_all)
+
+    def heal(self) -> None:
+        """See Breakable."""
+        for link in self._links:
+            link.heal()
+
+    def slow(self, delay_s: float) -> None:
+        """See Breakable."""
+        for link in self._links:
+            link.slow(delay_s)
+
+    def reset(self, *, is_for_all: bool = True) -> None:
+        """See Breakable."""
+        for link in self._links:
+            link.reset(is_for_all=is_for_all)
+
+
 @runtime_checkable
 class HasBookies(Protocol):
     """A cluster that knows the faults of bookies, too. Nodes as `targets` names them."""
@@ -153,9 +186,11 @@ class SingleBroker:
     def __init__(self, folder: Path, network: Network, bug: str | None = None) -> None:
         self._network = network
         link = network.link(lambda: self.broker.address)
-        self.links = [link]
+        http = network.link(lambda: self.broker.http_address)
+        self.links = [Bundle(link.name, link, http)]
         host, port = link.address
         self.bootstrap = f"{host}:{port}"
+        self.http = f"{http.address[0]}:{http.address[1]}"
         launch: tuple[str, ...] = ()
         if bug is not None:
             launch = spoiled_launch("blackbox", bug)

@@ -61,11 +61,13 @@ class Context:
         """Its own in the run."""
         return self.spec.number
 
-    def begin_send(self, topic: str, part: int, *, again: bool = False) -> tuple[int, bytes]:
+    def begin_send(
+        self, topic: str, part: int, *, again: bool = False, **more: Any
+    ) -> tuple[int, bytes]:
         """A fresh value that is about to be sent: its number and its bytes."""
         self._count += 1
         value = value_number(self.spec.number, self._count)
-        fields = {"again": True} if again else {}
+        fields = more | {"again": True} if again else more
         self.history.write(INVOKE, SEND, topic=topic, part=part, value=value, **fields)
         return value, value_bytes(value)
 

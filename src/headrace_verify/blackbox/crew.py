@@ -146,8 +146,11 @@ class Crew:
         is_quick: bool,
         load: float = 1.0,
         parts: Sequence[str] = (),
+        http: str = "",
     ) -> None:
-        """`load`: what part of their usual rate producers send; `parts`: all if none is named."""
+        """`load`: what part of their usual rate producers send; `parts`: all if none is named;
+        `http`: where brokers serve HTTP."""
+        self._http = http
         self.folder = folder
         self._load = load
         self._seed = seed
@@ -194,6 +197,7 @@ class Crew:
                 "strategy": "cooperative-sticky" if cooperative else "range",
                 "groups": sorted(self.groups),
                 "part": role.part,
+                "http": self._http,
             }
             if role.language is not None:
                 options["command"] = find_program(role.language)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.dev_cluster.cluster import DevCluster
 from headrace.dev_cluster.settings import ClusterOptions, Place
+from headrace_verify.blackbox.cluster import Bundle
+from headrace_verify.blackbox.door import DOOR_PORT, LOOPBACK, Door
 from headrace_verify.blackbox.fabric import CLIENTS, Edge
 from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 from headrace_verify.blackbox.nodes import BrokerNode, Node, ServerNode, SlowAnswers, SmallDisk
@@ -99,7 +101,10 @@ class RealCluster:
         self._servers.start()
         self.links: list[Breakable] = []
         self._addresses: list[tuple[str, int]] = []
+        self._doors: list[Door] = []
+        self._https: list[str] = []
         self._brokers = self._make_brokers(network)
+        self.http = ",".join(self._https)
         self.bootstrap = ",".join(f"{host}:{port}" for host, port in self._addresses)
         wait_ready = self._servers.wait_ready
         servers = [*self._servers.bookies, *self._servers.zookeepers]
@@ -138,7 +143,11 @@ class RealCluster:
                 launch = self._launch or tuple(RealBroker.command())
                 enter = self._fabric.launch(name)
                 broker = RealBroker(self._folder / name, options, (*enter, *launch))
-                broker.listen(host, KAFKA_PORT, HTTP_PORT)
+                broker.listen(host, KAFKA_PORT, HTTP_PORT, LOOPBACK)
+                # HTTP's operations are served on loopback alone: that of the broker's namespace.
+                door = Door(enter, (host, DOOR_PORT), (LOOPBACK, HTTP_PORT))
+                self._doors.append(door)
+                self._https.append(door.address)
                 self._addresses.append(broker.address)
             made.append(BrokerNode(name, broker, FakeClock.find(self._folder / name / "clock")))
         if self._fabric is not None:
@@ -153,7 +162,9 @@ class RealCluster:
             self.links.append(link)
             zookeepers.append(f"{link.address[0]}:{link.address[1]}")
         front = network.link(lambda: broker.address, f"{name} and its clients")
-        self.links.append(front)
+        web = network.link(lambda: broker.http_address)
+        self._https.append(f"{web.address[0]}:{web.address[1]}")
+        self.links.append(Bundle(front.name, front, web))
         self._addresses.append(front.address)
         host, port = front.address
         options += ["--zookeeper", ",".join(zookeepers), "--advertise", f"{host}:{port}"]
@@ -313,6 +324,8 @@ class RealCluster:
             slow.end()
         for one in self._nodes:
             one.kill()
+        for door in self._doors:
+            door.close()
         self._servers.kill()
         for disk in (*self._disks, *self._journals):
             disk.close()

@@ -111,7 +111,7 @@ def run_blackbox(plan: Plan, folder: Path, on_progress: Callable[[float, str], N
         raise
     crew = Crew(
         plan.seed, cluster.bootstrap, work,
-        is_quick=plan.is_quick, load=plan.load, parts=plan.parts,
+        is_quick=plan.is_quick, load=plan.load, parts=plan.parts, http=cluster.http,
     )  # fmt: skip
     own = work / "run.jsonl"
     run = _Run(outcome, cluster, crew, History(own, "run"), on_progress)
@@ -188,6 +188,7 @@ class _Run:
         self._parts = chosen(outcome.plan.parts)
         topics = TOPICS | {PROBE_TOPIC: 1}
         spec = Spec("run", "run", 0, self._plan.seed, cluster.bootstrap, topics, 0)
+        spec.options["http"] = cluster.http
         self._context = Context(spec, history)
         self.harmer = Harmer(cluster, crew, history, self._plan.seconds)
         outcome.done = self.harmer.done

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import Fatal
+from headrace_verify.blackbox.door import DOOR_PORT, LOOPBACK, Door
 from headrace_verify.blackbox.fabric import CLIENTS, Edge
 from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 from headrace_verify.blackbox.nodes import RETRY_S, BrokerNode, Deadline
@@ -53,16 +54,25 @@ class Workers:
             launch = spoiled_launch("blackbox", bug)
         self.links: list[Breakable] = []
         if fabric is None:
-            self._host, kafka, http = "127.0.0.1", *_free_ports(seed)
+            self._host, kafka, http = LOOPBACK, *_free_ports(seed)
         else:
             self._host, kafka, http = fabric.add(MACHINE), 9092, 9180
             launch = (*fabric.launch(MACHINE), *launch)
             self.links.append(Edge(fabric, "the workers and their clients", [(CLIENTS, MACHINE)]))
         self._has_network = fabric is not None
+        self._doors: list[Door] = []
+        https = [f"{self._host}:{http + number}" for number in range(WORKERS)]
+        if fabric is not None:
+            # HTTP's operations are served on loopback alone: that of the machine.
+            for number in range(WORKERS):
+                here, there = (self._host, DOOR_PORT + number), (LOOPBACK, http + number)
+                self._doors.append(Door(fabric.launch(MACHINE), here, there))
+            https = [door.address for door in self._doors]
+        self.http = ",".join(https)
         options = ["--workers", str(WORKERS), "--no-auto-create-topics"]
         options += ["--open-to-network"] if fabric is not None else []
         broker = RealBroker(folder, options, launch)
-        broker.listen(self._host, kafka, http)
+        broker.listen(self._host, kafka, http, None if fabric is None else LOOPBACK)
         self._ports = [kafka + number for number in range(WORKERS)]
         self._all = BrokerNode("supervisor", broker, FakeClock.find(folder / "clock"))
         self.bootstrap = ",".join(f"{self._host}:{port}" for port in self._ports)
@@ -176,6 +186,8 @@ class Workers:
         for node in range(1, self.node_count):
             self._signal(node, signal.SIGKILL)
         self._all.kill()
+        for door in self._doors:
+            door.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _pid(self, node: int) -> int | None:
