@@ -27,9 +27,11 @@ from typing import Any
 
 import psutil
 from tests.integration.broker import Broker
-from tests.integration.raw import Raw, frame, parse
+from tests.integration.raw import Raw
 
 from headrace.broker.coordinators.coordinator_shards import hash_key
+from headrace.kafka.client.asynchronous import AsyncConnection
+from headrace_verify.kafka_wire import decoded_body, encoded_body
 
 HEARTBEAT, FETCH_OFFSETS, COMMIT, CREATE = 68, 9, 8, 19
 PARTITIONS_EACH = 2
@@ -72,13 +74,14 @@ class Member:
     async def run(self) -> None:
         """Be a member until cancelled."""
         self.member_id = str(uuid.uuid4())
-        reader, writer = await asyncio.open_connection(*self.address)
+        connection = await AsyncConnection.open(self.address, b"bench")
         has_changed = False
         try:
             while True:
-                writer.write(frame(HEARTBEAT, 1, self._values(has_changed=has_changed)))
-                size = int.from_bytes(await reader.readexactly(4), "big")
-                reply = parse(HEARTBEAT, 1, await reader.readexactly(size))
+                values = self._values(has_changed=has_changed)
+                body, is_flexible = encoded_body(HEARTBEAT, 1, values)
+                answer = await connection.ask(HEARTBEAT, 1, body, is_flexible=is_flexible)
+                reply = decoded_body(HEARTBEAT, 1, answer)
                 assert int(reply.error_code) in LOADING | {0}, reply
                 has_changed = False
                 if int(reply.error_code):
@@ -90,7 +93,7 @@ class Member:
                 if not has_changed:
                     await asyncio.sleep(reply.heartbeat_interval.total_seconds())
         finally:
-            writer.close()
+            connection.close()
 
     def _take(self, assignment: Any) -> bool:
         given: frozenset[int] = frozenset()
@@ -210,22 +213,20 @@ async def commit_again(address: tuple[str, int], group: str, until_s: float) -> 
         "member_id": "",
         "topics": [{"name": "t", "partitions": (part,)}],
     }
-    request = frame(COMMIT, 8, values)
-    reader, writer = await asyncio.open_connection(*address)
+    request, is_flexible = encoded_body(COMMIT, 8, values)
+    connection = await AsyncConnection.open(address, b"bench")
     count, good = 0, b""
     while time.perf_counter() < until_s:
-        writer.write(request)
-        size = int.from_bytes(await reader.readexactly(4), "big")
-        reply = await reader.readexactly(size)
+        reply = await connection.ask(COMMIT, 8, request, is_flexible=is_flexible)
         if reply != good:
-            error = int(parse(COMMIT, 8, reply).topics[0].partitions[0].error_code)
+            error = int(decoded_body(COMMIT, 8, reply).topics[0].partitions[0].error_code)
             assert error in LOADING | {0}, error
             if error:
                 await asyncio.sleep(0.05)
                 continue
             good = reply
         count += 1
-    writer.close()
+    connection.close()
     return count
 
 

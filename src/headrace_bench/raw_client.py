@@ -15,21 +15,23 @@ from typing import NamedTuple
 
 import crc32c
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+from headrace.kafka.client.blocking import BlockingConnection
+from headrace.kafka.client.exchange import API_VERSIONS, request_frame
+
+PRODUCE, FETCH = 0, 1
 CLIENT_ID = b"headrace-bench"
+_CORRELATION_ID = 7
 
 
 def _frame(api: int, version: int, body: bytes) -> bytes:
-    header = struct.pack(">hhih", api, version, 7, len(CLIENT_ID)) + CLIENT_ID
-    return struct.pack(">i", len(header) + len(body)) + header + body
+    return request_frame(CLIENT_ID, api, version, _CORRELATION_ID, body, is_flexible=False)
 
 
 def answers_api_versions(host: str, port: int) -> bool:
     """Whether a broker at this address answers a request."""
     try:
-        with socket.create_connection((host, port), 1.0) as connection:
-            connection.sendall(_frame(API_VERSIONS, 0, b""))
-            return len(connection.recv(16)) > 0
+        with BlockingConnection((host, port), 1.0, CLIENT_ID) as connection:
+            return len(connection.call(API_VERSIONS, 0, b"", is_flexible=False)) > 0
     except OSError:
         return False
 
@@ -73,8 +75,7 @@ class _Connection:
     """One socket with a fixed number of Produce requests in flight."""
 
     def __init__(self, address: tuple[str, int], topic: str, in_flight: int) -> None:
-        self.socket = socket.create_connection(address, 10.0)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = BlockingConnection(address, 10.0, CLIENT_ID).socket
         batch = single_record_batch(b"x" * 100, time.time_ns() // 1_000_000)
         request = produce_request(topic, 0, batch)
         self.request_size = len(request)
@@ -185,38 +186,21 @@ def fetch_request(
     return _frame(FETCH, 4, body)
 
 
-def _read_answer(connection: socket.socket, buffer: bytearray) -> memoryview:
-    view = memoryview(buffer)
-    got = 0
-    while got < 4:
-        got += _received(connection.recv_into(view[got:]))
-    size = 4 + struct.unpack_from(">i", buffer)[0]
-    while got < size:
-        got += _received(connection.recv_into(view[got:size]))
-    return view[:size]
-
-
-def _received(count: int) -> int:
-    if count == 0:
-        raise ConnectionError("the broker closed the connection")
-    return count
-
-
 def fetch_all(
     bootstrap: str, topic: str, end: int, size_bytes: int, isolation: int = 0
 ) -> tuple[int, float]:
     """Read partition 0 up to offset `end`, one fetch at a time; (bytes of records, seconds)."""
     host, _, port = bootstrap.rpartition(":")
-    # size, correlation, throttle, topics, name, partitions; then the partition's own fields.
-    at = 4 + 4 + 4 + 4 + 2 + len(topic) + 4
+    # correlation, throttle, topics, name, partitions; then the partition's own fields.
+    at = 4 + 4 + 4 + 2 + len(topic) + 4
     offset, total = 0, 0
     buffer = bytearray(size_bytes * 2 + 65_536)
-    with socket.create_connection((host, int(port)), 30.0) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_097_152)
+    with BlockingConnection((host, int(port)), 30.0, CLIENT_ID) as connection:
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_097_152)
         started = time.perf_counter()
         while offset < end:
-            connection.sendall(fetch_request(topic, 0, offset, size_bytes, isolation))
-            answer = _read_answer(connection, buffer)
+            connection.send(fetch_request(topic, 0, offset, size_bytes, isolation))
+            answer = connection.receive_into(buffer)
             _, error, _, _, aborted = struct.unpack_from(">ihqqi", answer, at)
             if error:
                 raise RuntimeError(f"the broker refused a Fetch with error code {error}")

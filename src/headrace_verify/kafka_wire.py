@@ -1,8 +1,8 @@
-"""The least of a Kafka client: one connection, any request, every answer looked at.
+"""A client of Kafka's protocol for attacks and tests: any request, every answer looked at.
 
-Invariants: blocking sockets, no retries, nothing hidden: an attack must know which request
-was answered and how. Requests are plain dicts, encoded by kio's schemas; what a dict leaves out
-gets its default or the least value of its type.
+Invariants: no retries, nothing hidden: an attack must know which request was answered and how.
+Requests are plain dicts, encoded by kio's schemas and not by the broker's own; what a dict leaves
+out gets its default or the least value of its type.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import io
-import socket
-import struct
 import typing
 from functools import cache
 from types import NoneType, UnionType
@@ -21,12 +19,14 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from headrace.kafka.client.blocking import BlockingConnection
+from headrace.kafka.client.exchange import answer_body, request_frame
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3, 8, 9
 FIND_COORDINATOR, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 10, 19, 20, 22
-API_VERSIONS = 18
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
@@ -47,14 +47,16 @@ def request_of(
     client_id: bytes, api: int, version: int, correlation_id: int, values: dict[str, Any]
 ) -> bytes:
     """Such a request of another client."""
+    body, is_flexible = encoded_body(api, version, values)
+    return request_frame(client_id, api, version, correlation_id, body, is_flexible=is_flexible)
+
+
+def encoded_body(api: int, version: int, values: dict[str, Any]) -> tuple[bytes, bool]:
+    """(the body of a request, whether its header is flexible)."""
     request: Any = _request_schema(api, version)
     body = io.BytesIO()
     entity_writer(request)(body, build_entity(request, values))
-    header = struct.pack(">hhih", api, version, correlation_id, len(client_id)) + client_id
-    if request.__flexible__:
-        header += b"\x00"
-    data = header + body.getvalue()
-    return struct.pack(">i", len(data)) + data
+    return body.getvalue(), request.__flexible__
 
 
 def answer_of(api: int, version: int, answer: bytes, correlation_id: int) -> Any:
@@ -62,18 +64,16 @@ def answer_of(api: int, version: int, answer: bytes, correlation_id: int) -> Any
 
     Raises ConnectionError if it answers another request, ValueError where bytes are left over.
     """
-    (found,) = struct.unpack_from(">i", answer)
-    if found != correlation_id:
-        raise ConnectionError(f"answer {found} to request {correlation_id}")
-    response: Any = response_schema(api, version)
-    at = 4
-    if response.__flexible__ and api != API_VERSIONS:
-        if answer[at]:
-            raise ValueError("the answer's header has tagged fields")
-        at += 1
-    entity, size = entity_reader(response)(answer, at)
-    if at + size != len(answer):
-        raise ValueError(f"{len(answer) - at - size} bytes are left over after the answer")
+    is_flexible = response_schema(api, version).__flexible__
+    body = answer_body(answer, api, correlation_id, is_flexible=is_flexible)
+    return decoded_body(api, version, body)
+
+
+def decoded_body(api: int, version: int, body: bytes) -> Any:
+    """The entity in an answer's body. Raises ValueError where bytes are left over."""
+    entity, size = entity_reader(response_schema(api, version))(body, 0)
+    if size != len(body):
+        raise ValueError(f"{len(body) - size} bytes are left over after the answer")
     return entity
 
 
@@ -84,10 +84,8 @@ class KafkaWire:
         self, address: tuple[str, int], timeout_s: float = 60, client_id: bytes = b"verify"
     ) -> None:
         self.address = address
-        self.socket = socket.create_connection(address, timeout_s)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._client_id = client_id
-        self._correlation_id = 0
+        self._connection = BlockingConnection(address, timeout_s, client_id)
+        self.socket = self._connection.socket
 
     def __enter__(self) -> typing.Self:
         return self
@@ -97,21 +95,21 @@ class KafkaWire:
 
     def close(self) -> None:
         """Close it."""
-        self.socket.close()
+        self._connection.close()
 
     def call(self, api: int, version: int, **values: Any) -> Any:
         """Ask and wait for the answer. Raises OSError if the connection breaks."""
-        self._correlation_id += 1
-        self.send(request_of(self._client_id, api, version, self._correlation_id, values))
-        return answer_of(api, version, self.receive(), self._correlation_id)
+        body, is_flexible = encoded_body(api, version, values)
+        answer = self._connection.call(api, version, body, is_flexible=is_flexible)
+        return decoded_body(api, version, answer)
 
     def send(self, data: bytes) -> None:
         """Send bytes as they are."""
-        self.socket.sendall(data)
+        self._connection.send(data)
 
     def receive(self) -> bytes:
         """One answer without its size. Raises ConnectionResetError where there is none."""
-        return self._exactly(struct.unpack(">i", self._exactly(4))[0])
+        return self._connection.receive()
 
     def is_closed(self) -> bool:
         """Whether the broker closes the connection without another answer."""
@@ -120,16 +118,6 @@ class KafkaWire:
         except ConnectionResetError:
             return True
         return False
-
-    def _exactly(self, size: int) -> bytes:
-        parts = []
-        while size:
-            part = self.socket.recv(min(size, 1 << 20))
-            if not part:
-                raise ConnectionResetError("the broker closed the connection")
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
 
     def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> None:
         """Raises Refused."""

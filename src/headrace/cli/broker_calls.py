@@ -6,7 +6,6 @@ caller's business.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.failures import FAILED, CommandFailed
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from headrace.cli.session import Session
 
 FIND_COORDINATOR = 10, 4
-_BODY_AT = 5
-"""After the correlation id and the header's tagged fields, of which there are none."""
 _GROUP_KEY = 0
 
 
@@ -36,8 +33,8 @@ def ask_broker(
     request = write_request(*api, body)
     try:
         answer = ask(address, *api, request, session.timeout_s, is_flexible=True)
-        return read_response(*api, answer, _BODY_AT)
-    except (OSError, struct.error, FrameInvalid) as error:
+        return read_response(*api, answer, 0)
+    except (OSError, FrameInvalid) as error:
         raise CommandFailed(
             f"the broker at {address} gave no answer ({error})",
             "Is it a broker of this version, and can it be reached?",

@@ -126,7 +126,7 @@ def _ask(session: Session, broker: str, api_key: int, version: int, body: bytes)
     address = address_of(session, broker)
     try:
         answer = ask(address, api_key, version, body, session.timeout_s, is_flexible=False)
-        reader = _Reader(answer[4:])
+        reader = _Reader(answer)
         reader.take(">i"), reader.take(">i")  # throttle time, one result
         error, message = reader.take(">h"), reader.text()
         reader.take(">b"), reader.text()

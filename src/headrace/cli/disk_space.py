@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # do not change: protocol.
 DESCRIBE_LOG_DIRS, VERSION = 35, 4
 _NO_TOPICS = b"\x01\x00"  # an empty array, no tags
-_HEAD = struct.Struct(">ibih")  # correlation id, no tags, throttle time, error
+_HEAD = struct.Struct(">ih")  # throttle time, error
 _SPACE = struct.Struct(">qq")
 
 
@@ -55,7 +55,7 @@ def _log_dirs(address: str, timeout_s: float) -> list[LogDir]:
 
 
 def read_log_dirs(answer: bytes) -> list[LogDir]:
-    """The directories in an answer without topics. Raises struct.error, IndexError."""
+    """The directories in an answer's body without topics. Raises struct.error, IndexError."""
     at = _HEAD.size
     count, found = answer[at] - 1, []
     at += 1

@@ -47,8 +47,8 @@ def ask_api_versions(address: str, timeout_s: float) -> list[tuple[int, int, int
     """(API key, lowest version, highest version) of the broker at `address`."""
     try:
         answer = ask(address, 18, 0, b"", timeout_s, is_flexible=False)
-        count = struct.unpack_from(">i", answer, 6)[0]
-        return [struct.unpack_from(">hhh", answer, 10 + 6 * index) for index in range(count)]
+        count = struct.unpack_from(">i", answer, 2)[0]
+        return [struct.unpack_from(">hhh", answer, 6 + 6 * index) for index in range(count)]
     except (OSError, struct.error) as error:
         raise CommandFailed(
             f"{address} gave no answer that Kafka's protocol knows ({error})",

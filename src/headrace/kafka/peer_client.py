@@ -8,12 +8,12 @@ again is the caller's business.
 from __future__ import annotations
 
 import asyncio
-from struct import Struct, error
 from typing import TYPE_CHECKING, Any
 
 from headrace.coordination.transactions.commands import AddPartitionsReply
 from headrace.errors import BrokerUnreachable, HeadraceError, TransactionAbortable
 from headrace.kafka import apis
+from headrace.kafka.client.asynchronous import AsyncConnection
 from headrace.kafka.error_codes import error_of
 from headrace.kafka.wire.primitives import FrameInvalid
 from headrace.kafka.wire.schema import read_response, write_request
@@ -31,10 +31,6 @@ TIMEOUT_S = 5.0
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 CLIENT_ID = b"headrace-broker"
 MARKERS_VERSION, ADD_VERSION = 2, 5
-_HEADER = Struct(">hhih")
-_SIZE = Struct(">i")
-_ANSWER_HEADER_SIZE = 5
-"""Correlation id, and no tagged fields."""
 
 
 class _Peer:
@@ -43,8 +39,7 @@ class _Peer:
     def __init__(self, host: str, port: int) -> None:
         self._address = host, port
         self._lock = asyncio.Lock()
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._correlation_id = 0
+        self._connection: AsyncConnection | None = None
 
     async def call(self, api_key: int, version: int, body: Answer) -> Any:
         """Ask and wait. Raises BrokerUnreachable."""
@@ -56,34 +51,26 @@ class _Peer:
                 except BaseException:
                     self.close()
                     raise
-        except (OSError, EOFError, TimeoutError, FrameInvalid, error) as problem:
+        except (OSError, TimeoutError, FrameInvalid) as problem:
             raise BrokerUnreachable(
                 f"broker at {self._address[0]}:{self._address[1]} gave no answer"
                 f" ({type(problem).__name__}: {problem})"
             ) from problem
 
     async def _call(self, api_key: int, version: int, body: Answer) -> Any:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(*self._address)
-        reader, writer = self._streams
-        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        header = _HEADER.pack(api_key, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID
-        request = header + b"\0" + write_request(api_key, version, body)
-        writer.write(_SIZE.pack(len(request)) + request)
-        await writer.drain()
-        (size,) = _SIZE.unpack(await reader.readexactly(4))
-        if not _ANSWER_HEADER_SIZE <= size <= ANSWER_BYTES_MAX:
-            raise FrameInvalid(f"an answer of {size} bytes")
-        answer = await reader.readexactly(size)
-        if answer[:4] != _SIZE.pack(correlation_id) or answer[4]:
-            raise FrameInvalid("an answer to something else")
-        return read_response(api_key, version, answer, _ANSWER_HEADER_SIZE)
+        if self._connection is None:
+            self._connection = await AsyncConnection.open(
+                self._address, CLIENT_ID, ANSWER_BYTES_MAX
+            )
+        request = write_request(api_key, version, body)
+        answer = await self._connection.ask(api_key, version, request, is_flexible=True)
+        return read_response(api_key, version, answer, 0)
 
     def close(self) -> None:
         """Drop the connection; the next call opens one."""
-        if self._streams is not None:
-            self._streams[1].transport.abort()
-            self._streams = None
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
 
 
 class KafkaPeerClient:

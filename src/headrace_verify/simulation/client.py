@@ -7,19 +7,17 @@ Requests and answers are kio's, as `verify/kafka_wire` builds them.
 from __future__ import annotations
 
 import asyncio
-import struct
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from kio.serial import entity_reader
-
+from headrace.kafka.client.asynchronous import AsyncConnection
 from headrace_verify.kafka_wire import (
     FIND_COORDINATOR,
     METADATA,
     PRODUCE,
     Refused,
-    request_bytes,
-    response_schema,
+    decoded_body,
+    encoded_body,
 )
 
 TIMEOUT_S = 5.0
@@ -27,35 +25,29 @@ RETRIABLE = {2, 3, 5, 6, 7, 14, 15, 16, 19, 44, 51, 56, 74, 75, 88}
 """Kafka's codes that ask for another try, perhaps elsewhere; 44, a full disk, is final for an
 application, but these clients try on until there is room."""
 LEADER_NOT_AVAILABLE = 5
-_SIZE = struct.Struct(">i")
-_CORRELATION_AT = 8
-"""Of a request: behind its size, API and version."""
+CLIENT_ID = b"verify"
 KNOWN_MAX = 4_096
-"""Requests, and answers, that are kept as they were encoded."""
+"""Bodies of requests, and of answers, that are kept as they were encoded."""
 
 
-_requests: dict[tuple[int, int, str], bytes] = {}
+_requests: dict[tuple[int, int, str], tuple[bytes, bool]] = {}
 
 
-def _encoded(api: int, version: int, correlation_id: int, values: dict[str, Any]) -> bytes:
-    """A request. Clients ask the same again and again, and kio takes its time: encoded once."""
+def _encoded(api: int, version: int, values: dict[str, Any]) -> tuple[bytes, bool]:
+    """As `encoded_body`. Clients send the same requests repeatedly, and kio is slow: cached."""
     if api == PRODUCE:
-        return request_bytes(api, version, correlation_id, **values)
+        return encoded_body(api, version, values)
     key = api, version, repr(values)
-    data = _requests.get(key)
-    if data is None:
+    found = _requests.get(key)
+    if found is None:
         if len(_requests) >= KNOWN_MAX:
             _requests.clear()
-        data = _requests[key] = request_bytes(api, version, 0, **values)
-    return data[:_CORRELATION_AT] + _SIZE.pack(correlation_id) + data[_CORRELATION_AT + 4 :]
+        found = _requests[key] = encoded_body(api, version, values)
+    return found
 
 
-@lru_cache(KNOWN_MAX)
-def _decoded(api: int, version: int, body: bytes) -> Any:
-    """What an answer says behind its correlation id; nobody can change it, so it may be shared."""
-    response: Any = response_schema(api, version)
-    entity, _size = entity_reader(response)(body, 1 if response.__flexible__ else 0)
-    return entity
+_decoded = lru_cache(KNOWN_MAX)(decoded_body)
+"""Entities cannot be changed, so they may be shared."""
 
 
 class Leader(NamedTuple):
@@ -72,58 +64,26 @@ class Coordinator(NamedTuple):
     is_of_transactions: bool = False
 
 
-class Wire(asyncio.Protocol):
+class Wire:
     """One connection."""
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._transport: Any = None
-        self._received = b""
-        self._answer: asyncio.Future[bytes] | None = None
-        self._is_lost = False
-        self._correlation_id = 0
-
-    def connection_made(self, transport: Any) -> None:
-        """See asyncio."""
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        """See asyncio."""
-        self._received += data
-        end = _SIZE.size
-        if len(self._received) >= end:
-            end += _SIZE.unpack_from(self._received)[0]
-        if len(self._received) >= end > _SIZE.size and self._answer is not None:
-            answer, self._received = self._received[_SIZE.size : end], self._received[end:]
-            if not self._answer.done():
-                self._answer.set_result(answer)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
-        self._is_lost = True
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ConnectionResetError("the broker closed the connection"))
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
 
     async def call(self, api: int, version: int, **values: Any) -> Any:
         """Ask, and wait for the answer. Raises OSError, TimeoutError: then the wire is done for."""
-        if self._is_lost:
-            raise ConnectionResetError("the broker has closed the connection")
-        self._correlation_id += 1
-        answered = self._answer = self._loop.create_future()
-        self._transport.write(_encoded(api, version, self._correlation_id, values))
-        timer = self._loop.call_later(TIMEOUT_S, _give_up, answered)
+        body, is_flexible = _encoded(api, version, values)
+        answered = self._connection.ask(api, version, body, is_flexible=is_flexible)
+        timer = asyncio.get_running_loop().call_later(TIMEOUT_S, _give_up, answered)
         try:
             answer = await answered
         finally:
             timer.cancel()
-        (correlation_id,) = _SIZE.unpack_from(answer)
-        if correlation_id != self._correlation_id:
-            raise ConnectionError(f"answer {correlation_id} to request {self._correlation_id}")
-        return _decoded(api, version, answer[_SIZE.size :])
+        return _decoded(api, version, answer)
 
     def close(self) -> None:
         """Close it."""
-        self._transport.close()
+        self._connection.close()
 
 
 def _give_up(answer: asyncio.Future[bytes]) -> None:
@@ -171,8 +131,8 @@ class Routes:
         wire = self._wires.get(address)
         if wire is None:
             async with asyncio.timeout(TIMEOUT_S):
-                loop = asyncio.get_running_loop()
-                wire = self._wires[address] = (await loop.create_connection(Wire, *address))[1]
+                connection = await AsyncConnection.open(address, CLIENT_ID)
+            wire = self._wires[address] = Wire(connection)
             self.made += 1
         return wire
 

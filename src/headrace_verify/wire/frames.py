@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from headrace.kafka.client.exchange import API_VERSIONS, framed, request_frame
 from headrace_verify.kafka_wire import METADATA, PRODUCE, request_bytes
 from headrace_verify.wire.abuse import PATIENCE_S, Case
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from headrace_verify.wire.abuse import Abuse, Peer
 
-API_VERSIONS = 18
 INT32_MAX = 2**31 - 1
 LIMIT_BYTES = 100 << 20
 """`socket.request.max.bytes`"""
@@ -28,8 +28,7 @@ def _ask(correlation_id: int = 1) -> bytes:
 
 
 def _header(api: int, version: int) -> bytes:
-    body = struct.pack(">hhih", api, version, 1, 4) + b"evil" + bytes(40)
-    return struct.pack(">i", len(body)) + body
+    return request_frame(b"evil", api, version, 1, bytes(40), is_flexible=False)
 
 
 def _is_answered(peer: Peer, correlation_id: int = 1) -> bool:
@@ -85,10 +84,9 @@ def _noise(abuse: Abuse) -> Iterator[bytes]:
         data = rng.randbytes(rng.randrange(1, 400))
         kind = rng.randrange(3)
         if kind == 1:
-            data = struct.pack(">i", len(data)) + data
+            data = framed(data)
         elif kind == 2:
-            data = struct.pack(">hhi", rng.randrange(80), rng.randrange(20), 1) + data
-            data = struct.pack(">i", len(data)) + data
+            data = framed(struct.pack(">hhi", rng.randrange(80), rng.randrange(20), 1) + data)
         yield data
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kio.index import load_request_schema
 from kio.serial import entity_writer
 
+from headrace.kafka.client.exchange import API_VERSIONS, framed, request_frame, request_header
 from headrace.kafka.wire.primitives import write_uvarint
 from headrace_verify.wire.abuse import Case
 
@@ -167,23 +168,16 @@ def write(served: Served, rng: Chance | None = None) -> Written:
     cls: Any = load_request_schema(served.api, served.version)
     body = _Noted()
     entity_writer(cls)(body, _entity(cls) if rng is None else _Drawn(rng).entity(cls))
-    header = struct.pack(">hhih", served.api, served.version, 1, 4) + b"evil"
-    if cls.__flexible__:
-        header += b"\x00"
+    header = request_header(b"evil", served.api, served.version, 1, is_flexible=cls.__flexible__)
     at = len(header)
     places = [(at + position, size) for position, size in body.places]
     return Written(header + body.getvalue(), at, places, bool(cls.__flexible__))
 
 
-def framed(data: bytes) -> bytes:
-    """With its size in front."""
-    return struct.pack(">i", len(data)) + data
-
-
 def advertised(abuse: Abuse, *, is_every: bool = False) -> list[Served]:
     """What the broker says it serves: oldest and newest version of each API, or every one."""
     with abuse.open() as peer:
-        peer.send(framed(struct.pack(">hhih", 18, 0, 1, 0)))
+        peer.send(request_frame(b"", API_VERSIONS, 0, 1, b"", is_flexible=False))
         answer = peer.answer() or b""
     (count,) = struct.unpack_from(">i", answer, 6)
     found = []

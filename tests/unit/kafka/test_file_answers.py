@@ -13,6 +13,7 @@ import uvloop
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
+from headrace.kafka.client.exchange import request_frame
 from headrace.kafka.dispatch import KafkaFace
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.batch import iterate_headers
@@ -29,8 +30,7 @@ BATCH_BYTES = 100_000
 
 
 def request(api: int, version: int, correlation_id: int, body: bytes) -> bytes:
-    frame = struct.pack(">hhihs", api, version, correlation_id, 1, b"t") + body
-    return struct.pack(">i", len(frame)) + frame
+    return request_frame(b"t", api, version, correlation_id, body, is_flexible=False)
 
 
 def fetch(correlation_id: int, offset: int, size: int) -> bytes:

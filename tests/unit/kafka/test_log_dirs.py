@@ -65,6 +65,6 @@ def test_the_command_line_reads_an_answer_of_the_protocol() -> None:
             entity = await rig.client().ask(apis.DESCRIBE_LOG_DIRS, 4, {"topics": ()})
             body = BytesIO()
             entity_writer(cls)(body, entity)
-            return b"\x00\x00\x00\x01\x00" + body.getvalue()
+            return body.getvalue()
 
     assert read_log_dirs(asyncio.run(scenario())) == [LogDir(10_000, 0)]

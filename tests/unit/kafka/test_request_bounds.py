@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from headrace.kafka.apis import APIS
+from headrace.kafka.client.exchange import request_header
 from headrace.kafka.wire.codecs import build_reader
 from headrace.kafka.wire.definitions import REQUEST
 from headrace.kafka.wire.primitives import FrameInvalid
@@ -57,13 +58,13 @@ def test_a_count_of_2_31_in_any_place_of_any_request_is_refused_or_read():
 
 
 def test_more_topics_than_bytes_are_refused():
-    header = struct.pack(">hhih", 37, 1, 1, 0)
+    header = request_header(b"", 37, 1, 1, is_flexible=False)
     with pytest.raises(FrameInvalid, match="does not fit"):
         read_request(37, 1, header + struct.pack(">i", 2**31 - 1) + bytes(20), len(header))
 
 
 def test_null_in_place_of_an_array_that_must_be_there_is_refused():
-    header = struct.pack(">hhih", 37, 1, 1, 0)
+    header = request_header(b"", 37, 1, 1, is_flexible=False)
     with pytest.raises(FrameInvalid, match="null"):
         read_request(37, 1, header + struct.pack(">i", -1) + bytes(5), len(header))
 

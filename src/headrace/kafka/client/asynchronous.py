@@ -1,0 +1,96 @@
+"""One connection of a client on asyncio's loop.
+
+Invariants: no tasks, no time limits, no retries: a request gives a future, and the caller decides
+how long to wait for it. A request whose caller has given up is still answered in its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+from headrace.kafka.client.exchange import ANSWER_BYTES_MAX, AnswerInvalid, Exchange
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class AsyncConnection(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, client_id: bytes, answer_bytes_max: int = ANSWER_BYTES_MAX) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._exchange = Exchange(client_id, answer_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[asyncio.Future[bytes]] = deque()
+        self._is_lost = False
+
+    @classmethod
+    async def open(
+        cls,
+        address: tuple[str, int],
+        client_id: bytes,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+    ) -> Self:
+        """Connect. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        made = await loop.create_connection(lambda: cls(client_id, answer_bytes_max), *address)
+        return made[1]
+
+    def ask(
+        self, api_key: int, version: int, body: bytes, *, is_flexible: bool
+    ) -> asyncio.Future[bytes]:
+        """Send a request; its future is the answer's body.
+
+        Raises OSError, at once or in the future: the connection is of no use then.
+        """
+        if self._is_lost or self._transport is None:
+            raise _closed()
+        self._transport.write(self._exchange.ask(api_key, version, body, is_flexible=is_flexible))
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiting.append(answer)
+        return answer
+
+    def close(self) -> None:
+        """Close it; what was sent still arrives."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has no such base
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        if self._is_lost:
+            return
+        self._exchange.receive(data)
+        try:
+            while (answer := self._exchange.next_answer()) is not None:
+                waiting = self._waiting.popleft()
+                if not waiting.done():
+                    waiting.set_result(answer)
+        except AnswerInvalid as error:
+            self._lose(error)
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._lose(_closed())
+
+    def _lose(self, error: ConnectionError) -> None:
+        self._is_lost = True
+        waiting, self._waiting = self._waiting, deque()
+        for answer in waiting:
+            if not answer.done():
+                answer.set_exception(error)
+
+
+def _closed() -> ConnectionResetError:
+    return ConnectionResetError("the broker closed the connection")

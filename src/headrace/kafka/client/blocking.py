@@ -1,0 +1,95 @@
+"""One connection of a client with a blocking socket.
+
+Invariants: no retries, nothing hidden: each request goes out once, and a caller may send any bytes
+and read answers as they are. Never reads beyond the answer that it waits for.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from headrace.kafka.client.exchange import (
+    ANSWER_BYTES_MAX,
+    SIZE_BYTES,
+    AnswerInvalid,
+    Exchange,
+    answer_size,
+)
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_READ_BYTES_MAX = 1 << 20
+
+
+class BlockingConnection:
+    """One connection. Every wait ends in TimeoutError after `timeout_s`."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        timeout_s: float,
+        client_id: bytes,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+    ) -> None:
+        """Connect. Raises OSError."""
+        self.socket = socket.create_connection(address, timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._exchange = Exchange(client_id, answer_bytes_max)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it."""
+        self.socket.close()
+
+    def call(self, api_key: int, version: int, body: bytes, *, is_flexible: bool) -> bytes:
+        """Ask, and wait for the answer's body. Raises OSError: the connection is of no use then."""
+        if self._exchange.is_waiting():
+            raise AnswerInvalid("the answer to an earlier request was not waited for")
+        self.send(self._exchange.ask(api_key, version, body, is_flexible=is_flexible))
+        while (answer := self._exchange.next_answer()) is None:
+            self._read()
+        return answer
+
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self.socket.sendall(data)
+
+    def receive(self) -> bytes:
+        """One answer without its size, to whatever was sent as bytes. Raises OSError."""
+        while (frame := self._exchange.next_frame()) is None:
+            self._read()
+        return frame
+
+    def receive_into(self, buffer: bytearray) -> memoryview:
+        """As `receive`, read into `buffer`, which bounds it: for answers that are measured."""
+        view = memoryview(buffer)
+        self._fill(view[:SIZE_BYTES])
+        answer = view[: answer_size(view, len(buffer))]
+        self._fill(answer)
+        return answer
+
+    def _read(self) -> None:
+        wanted = min(self._exchange.missing_bytes(), _READ_BYTES_MAX)
+        data = self.socket.recv(wanted)
+        if not data:
+            raise _closed()
+        self._exchange.receive(data)
+
+    def _fill(self, view: memoryview) -> None:
+        filled = 0
+        while filled < len(view):
+            count = self.socket.recv_into(view[filled:])
+            if not count:
+                raise _closed()
+            filled += count
+
+
+def _closed() -> ConnectionResetError:
+    return ConnectionResetError("the broker closed the connection")
