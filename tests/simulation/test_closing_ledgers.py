@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("kazoo", reason="a cluster needs headrace[cluster]")
 pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
 
 from headrace.errors import HeadraceError, LedgerLost, StorageUnavailable
@@ -19,7 +18,7 @@ from headrace_verify.simulation.clock import SimulatedClock, SimulatedRandomness
 from headrace_verify.simulation.cluster import Cluster
 from headrace_verify.simulation.loop import Host, SimulatedLoop
 from headrace_verify.simulation.machines import LEDGERS_ROOT
-from headrace_verify.simulation.zookeeper import SimulatedZooKeeper
+from headrace_verify.simulation.zookeeper import connect
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,9 +47,7 @@ def run(
     async def begin() -> None:
         await asyncio.sleep(0.1)
         clock = SimulatedClock(loop)
-        zookeeper = await SimulatedZooKeeper.connect(
-            cluster.ensemble, cluster.network, clock, 6_000
-        )
+        zookeeper = await connect(cluster, clock, 6_000, "writer")
         settings = BookKeeperSettings(ledgers_root=LEDGERS_ROOT, quorum=quorum, cluster="one")
         randomness = SimulatedRandomness(seeded(f"writer {seed}"))
         store = await BookKeeperLedgerStore.open(zookeeper, settings, clock, randomness)

@@ -8,7 +8,6 @@ import logging
 
 import pytest
 
-pytest.importorskip("kazoo", reason="a cluster needs headrace[cluster]")
 pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
 
 from headrace_verify.simulation import operator, workload

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("kazoo", reason="a cluster needs headrace[cluster]")
 pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
 
 from headrace_verify.simulation import cluster as cluster_module

@@ -62,7 +62,7 @@ OF_A_CLUSTER = {
 
 
 EXTRAS = {
-    "cluster": {"kazoo", "google"},
+    "cluster": {"google"},
     "objects": {"obstore"},
     "verify": {"headrace_verify", "aiokafka", "kafka", "schemathesis"},
     "bench": {"headrace_bench"},

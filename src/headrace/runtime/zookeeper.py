@@ -1,8 +1,8 @@
-"""ZooKeeper for asyncio: one client of a process, over kazoo's threads.
+"""ZooKeeper for asyncio: one client of a process.
 
 Invariants: knows nodes and watches, not what is kept in them. Whoever is above calls from
-the loop's thread alone, and is called back there. Nothing of kazoo's gets out, its errors least of
-all. Deadlines, lost connections and the session are `zookeeper_link`'s.
+the loop's thread alone, and is called back there. Deadlines, lost connections and the session are
+`zookeeper_link`'s, the order on a connection `zookeeper_connection`'s, bytes `zookeeper_wire`'s.
 
 A one-shot watch fires once: when its node changed, or when the connection broke, which leaves it
 unknown. A tree's watch lives on: it is set again on each connection, and says that there was a gap.
@@ -15,24 +15,25 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kazoo import exceptions as kazoo_errors
-
 from headrace.errors import MetadataUnavailable, RequestInvalid
+from headrace.runtime import zookeeper_wire as wire
 from headrace.runtime.session import SessionState
-from headrace.runtime.zookeeper_link import CONFLICTS, NodeConflict, ZooKeeperLink, ZooKeeperOptions
-from headrace.runtime.zookeeper_wire import (
-    AddWatch,
-    CreateContainer,
-    NodeState,
-    ReadChildren,
-    ReadNodes,
+from headrace.runtime.zookeeper_connection import Watch
+from headrace.runtime.zookeeper_link import (
+    NodeConflict,
+    ZooKeeperLink,
+    ZooKeeperOptions,
+    is_conflict,
 )
+from headrace.runtime.zookeeper_wire import NodeState, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.runtime.clock import Clock
+    from headrace.runtime.randomness import Randomness
     from headrace.runtime.session import Session
+    from headrace.runtime.zookeeper_wire import Event, Request, Stat
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ VALUE_BYTES_MAX = 1_000_000
 """ZooKeeper breaks the connection at requests of 1 MiB (jute.maxbuffer); paths need room, too."""
 _READ_AT_ONCE = 200
 _RETRY_S = 0.2
-_NO_NODE = -101
+_CREATE_TRIES = 5
 
 
 class Node(NamedTuple):
@@ -98,23 +99,23 @@ class ZooKeeper:
     def __init__(self, link: ZooKeeperLink) -> None:
         """Use `connect`."""
         self._link = link
-        self._client = link.parts.client
         self._root = link.options.root
+        self._rights = wire.acl(link.options.credential is not None)
         self._trees: list[_TreeWatch] = []
         link.on_break = self._note_break
-        link.parts.on_event(lambda path, is_gone: link.post(self._tell_trees, path, is_gone))
+        link.on_event = self._tell_trees
 
     @classmethod
-    async def connect(cls, options: ZooKeeperOptions, clock: Clock) -> ZooKeeper:
+    async def connect(
+        cls, options: ZooKeeperOptions, clock: Clock, randomness: Randomness | None = None
+    ) -> ZooKeeper:
         """Open a session. Raises MetadataUnavailable, RequestInvalid."""
-        link = ZooKeeperLink(options, clock)
+        link = ZooKeeperLink(options, clock, randomness)
         zookeeper = cls(link)
         try:
             await link.open()
             if options.root:
-                await link.ask(
-                    options.root, lambda: link.parts.client.ensure_path_async(options.root)
-                )
+                await zookeeper._make_way(options.root)
         except BaseException:
             await link.close()
             raise
@@ -129,7 +130,7 @@ class ZooKeeper:
     @property
     def session_id(self) -> int:
         """The id of the session, as nodes name it that belong to it; 0 while there is none."""
-        return self._link.parts.session_id
+        return self._link.session_id
 
     async def close(self) -> None:
         """End the session: its ephemeral nodes go, if a server can be told. Never hangs."""
@@ -144,41 +145,39 @@ class ZooKeeper:
         `changed` is called once, when the node has changed or is gone, or when the connection
         broke; never for a node that was not there. Raises MetadataUnavailable.
         """
-        full, watch = self._full(path), self._watch(changed)
+        full = self._full(path)
+        request = wire.get(full, is_watched=changed is not None)
         try:
-            value, stat = await self._link.ask(
-                path, lambda: self._client.get_async(full, watch), True
+            found: NodeState = await self._link.ask(
+                path, request, is_read=True, watch=_watch("node", full, changed)
             )
         except NodeConflict:
             return None
-        return Node(value, stat.version)
+        return Node(found.value, found.version)
 
     async def get_many(self, paths: Sequence[str]) -> list[NodeState | None]:
         """What each node was, when it was read. Raises MetadataUnavailable."""
-        found: list[NodeState | None] = await self._read_many(paths, ReadNodes)
+        found: list[NodeState | None] = await self._read_many(paths, wire.GET)
         return found
 
     async def children_of_many(self, paths: Sequence[str]) -> list[list[str] | None]:
         """The names right below each node, when it was read. Raises MetadataUnavailable."""
-        found: list[list[str] | None] = await self._read_many(paths, ReadChildren)
+        found: list[list[str] | None] = await self._read_many(paths, wire.CHILDREN)
         return found
 
-    async def _read_many(self, paths: Sequence[str], kind: type[ReadNodes | ReadChildren]) -> Any:
+    async def _read_many(self, paths: Sequence[str], kind: int) -> Any:
         async def read(some: Sequence[str]) -> Any:
-            request = kind([self._full(path) for path in some])
-            return await self._link.ask(
-                f"{len(some)} nodes", lambda: self._link.parts.send(request), True
-            )
+            request = wire.read_many(kind, [self._full(path) for path in some])
+            return await self._link.ask(f"{len(some)} nodes", request, is_read=True)
 
         found: list[Any] = []
         parts = [paths[at : at + _READ_AT_ONCE] for at in range(0, len(paths), _READ_AT_ONCE)]
         for answers in await asyncio.gather(*map(read, parts)):
             found += answers
         for index, answer in enumerate(found):
-            if isinstance(answer, int):
-                if answer != _NO_NODE:
-                    error = kazoo_errors.EXCEPTIONS[answer]()
-                    raise self._link.translate(paths[index], error, is_read=True)
+            if isinstance(answer, Refused):
+                if answer.code != wire.NO_NODE:
+                    raise self._link.translate(paths[index], answer, is_read=True)
                 found[index] = None
         return found
 
@@ -190,10 +189,11 @@ class ZooKeeper:
         `changed` is called once, when a name has come or gone, or the connection broke; never for
         a node that was not there. Raises MetadataUnavailable.
         """
-        full, watch = self._full(path), self._watch(changed)
+        full = self._full(path)
+        request = wire.children(full, is_watched=changed is not None)
         try:
             names: list[str] = await self._link.ask(
-                path, lambda: self._client.get_children_async(full, watch), True
+                path, request, is_read=True, watch=_watch("children", full, changed)
             )
         except NodeConflict:
             return None
@@ -205,9 +205,11 @@ class ZooKeeper:
         ZooKeeper counts the creations below a node, and shows twice their number less the children
         that are left (`DataNode.copyStat`), so that deletions count as changes, too.
         """
-        full = self._full(path)
-        stat = await self._link.ask(path, lambda: self._client.exists_async(full), True)
-        return 0 if stat is None else (int(stat.cversion) + int(stat.numChildren)) // 2
+        try:
+            stat: Stat = await self._link.ask(path, wire.exists(self._full(path)), is_read=True)
+        except NodeConflict:
+            return 0
+        return (stat.children_version + stat.child_count) // 2
 
     async def exists(self, path: str, changed: Callable[[], None] | None = None) -> bool:
         """Whether the node is there.
@@ -215,9 +217,18 @@ class ZooKeeper:
         `changed` is called once, when it has come, has changed or is gone, or the connection
         broke. Raises MetadataUnavailable.
         """
-        full, watch = self._full(path), self._watch(changed)
-        stat = await self._link.ask(path, lambda: self._client.exists_async(full, watch), True)
-        return stat is not None
+        full = self._full(path)
+        request = wire.exists(full, is_watched=changed is not None)
+        try:
+            await self._link.ask(
+                path,
+                request,
+                is_read=True,
+                watch=_watch("node", full, changed, is_for_absent=True),
+            )
+        except NodeConflict:
+            return False
+        return True
 
     async def create(
         self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
@@ -229,23 +240,49 @@ class ZooKeeper:
         """
         full = self._full(path)
         self._check_size(path, value)
-        made: str = await self._link.ask(
-            path,
-            lambda: self._client.create_async(
-                full, bytes(value), ephemeral=ephemeral, sequence=sequence, makepath=True
-            ),
+        flags = wire.EPHEMERAL * ephemeral | wire.SEQUENTIAL * sequence
+        made: str = await self._create_below(
+            path, wire.create(full, bytes(value), self._rights, flags)
         )
         return made[len(self._root) :]
+
+    async def _create_below(self, path: str, request: Request) -> str:
+        """Create a node; where those above it are missing, these first."""
+        for _ in range(_CREATE_TRIES):
+            try:
+                return str(await self._link.ask(path, request))
+            except NodeConflict as error:
+                if not error.fields["is_missing"]:
+                    raise
+            parent = self._full(path).rpartition("/")[0]
+            if parent:
+                await self._make_way(parent)
+        raise MetadataUnavailable(f"{path} cannot be made in ZooKeeper: what it lies in goes away")
+
+    async def _make_way(self, full: str) -> None:
+        """Make a node without a value and those above it, where they are not there."""
+        for _ in range(_CREATE_TRIES):
+            try:
+                await self._link.ask(full, wire.create(full, b"", self._rights))
+            except NodeConflict as error:
+                if not error.fields["is_missing"]:
+                    return
+            else:
+                return
+            parent = full.rpartition("/")[0]
+            if parent:
+                await self._make_way(parent)
+        raise MetadataUnavailable(f"{full} cannot be made in ZooKeeper: what it lies in goes away")
 
     async def create_container(self, path: str) -> None:
         """Make a node that goes by itself after its last child, and those above it likewise.
 
         No error if it is there. Raises MetadataUnavailable.
         """
-        request = CreateContainer(self._full(path), self._link.parts.acl)
+        request = wire.create(self._full(path), b"", self._rights, wire.CONTAINER)
         for _ in range(path.count("/") + 1):
             try:
-                await self._link.ask(path, lambda: self._link.parts.send(request))
+                await self._link.ask(path, request)
                 return
             except NodeConflict as error:
                 if not error.fields["is_missing"]:
@@ -260,21 +297,18 @@ class ZooKeeper:
 
         Raises NodeConflict, MetadataUnavailable (it may have been changed), RequestInvalid.
         """
-        full = self._full(path)
         self._check_size(path, value)
-        stat = await self._link.ask(
-            path, lambda: self._client.set_async(full, bytes(value), version)
-        )
-        return int(stat.version)
+        request = wire.put(self._full(path), bytes(value), version)
+        stat: Stat = await self._link.ask(path, request)
+        return stat.version
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> bool:
         """Remove a node; False if it was not there.
 
         Raises NodeConflict (another version, or nodes below), MetadataUnavailable.
         """
-        full = self._full(path)
         try:
-            await self._link.ask(path, lambda: self._client.delete_async(full, version))
+            await self._link.ask(path, wire.delete(self._full(path), version))
         except NodeConflict as error:
             if error.fields["is_missing"]:
                 return False
@@ -297,36 +331,35 @@ class ZooKeeper:
                 f"{len(parts)} changes bring {size} bytes, ZooKeeper takes {VALUE_BYTES_MAX} at"
                 " once: make several changes of it"
             )
-        transaction = self._client.transaction()
-        for part in parts:
-            full = self._full(part.path)
-            if isinstance(part, Create):
-                transaction.create(full, bytes(part.value), ephemeral=part.is_ephemeral)
-            elif isinstance(part, Put):
-                transaction.set_data(full, bytes(part.value), part.version)
-            else:
-                transaction.delete(full, part.version)
-        results = await self._link.ask(f"{len(parts)} nodes", transaction.commit_async)
-        for index, result in enumerate(results):
-            if isinstance(result, CONFLICTS):
-                raise self._link.translate(parts[index].path, result, index=index)
-        for index, result in enumerate(results):
-            if isinstance(result, Exception):
-                raise self._link.translate(parts[index].path, result, index=index)
+        request = wire.multi([self._part(part) for part in parts])
+        results: list[Any] = await self._link.ask(f"{len(parts)} nodes", request)
+        refused = [(at, result) for at, result in enumerate(results) if isinstance(result, Refused)]
+        if refused:
+            # All others of a change that was rolled back are refused, too, with other codes.
+            index, error = min(refused, key=lambda one: _blame(one[1]))
+            raise self._link.translate(parts[index].path, error, index=index)
         return [
-            Written(result.version, result.ephemeralOwner)
+            Written(result.version, result.owner)
             if isinstance(part, Put)
             else Written(0 if isinstance(part, Create) else ANY_VERSION, 0)
             for part, result in zip(parts, results, strict=True)
         ]
+
+    def _part(self, part: Create | Put | Delete) -> Request:
+        full = self._full(part.path)
+        if isinstance(part, Create):
+            flags = wire.EPHEMERAL * part.is_ephemeral
+            return wire.create(full, bytes(part.value), self._rights, flags)
+        if isinstance(part, Put):
+            return wire.put(full, bytes(part.value), part.version)
+        return wire.delete(full, part.version)
 
     async def sync(self, path: str) -> None:
         """Let the server catch up with its leader: what others did until now is read after it.
 
         Raises MetadataUnavailable.
         """
-        full = self._full(path)
-        await self._link.ask(path, lambda: self._client.sync_async(full), True)
+        await self._link.ask(path, wire.sync(self._full(path)), is_read=True)
 
     async def watch_tree(
         self, path: str, changed: Callable[[str, bool], None], gap: Callable[[int], None]
@@ -343,8 +376,7 @@ class ZooKeeper:
 
     async def _set_tree_watch(self, tree: _TreeWatch) -> None:
         changes = self.session.changes
-        request = AddWatch(self._full(tree.path))
-        await self._link.ask(tree.path, lambda: self._link.parts.send(request), True)
+        await self._link.ask(tree.path, wire.add_watch(self._full(tree.path)), is_read=True)
         # Else the connection broke meanwhile, and the next one brings another turn.
         tree.is_set = self.session.changes == changes
 
@@ -374,18 +406,13 @@ class ZooKeeper:
                 tree.is_set = False
                 tree.told_zxid = zxid
 
-    def _tell_trees(self, full: str, is_gone: bool) -> None:
-        if not full.startswith(self._root):
+    def _tell_trees(self, event: Event) -> None:
+        if event.kind == wire.CHILDREN_CHANGED or not event.path.startswith(self._root):
             return
-        path = full[len(self._root) :] or "/"
+        path, is_gone = event.path[len(self._root) :] or "/", event.kind == wire.DELETED
         for tree in list(self._trees):
             if path == tree.path or path.startswith(tree.path.rstrip("/") + "/"):
                 tree.changed(path, is_gone)
-
-    def _watch(self, changed: Callable[[], None] | None) -> Callable[[Any], None] | None:
-        if changed is None:
-            return None
-        return lambda _event: self._link.post(changed)
 
     def _full(self, path: str) -> str:
         assert path.startswith("/"), path
@@ -399,3 +426,14 @@ class ZooKeeper:
                 path=path,
                 limit=VALUE_BYTES_MAX,
             )
+
+
+def _blame(error: Refused) -> int:
+    """Small for the error that has caused the others of a multi."""
+    return 0 if is_conflict(error) else 2 if error.code in wire.ROLLED_BACK else 1
+
+
+def _watch(
+    kind: str, full: str, changed: Callable[[], None] | None, *, is_for_absent: bool = False
+) -> Watch | None:
+    return None if changed is None else Watch(kind, full, changed, is_for_absent)

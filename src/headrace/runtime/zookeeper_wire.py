@@ -1,46 +1,95 @@
-"""What kazoo 2.11 does not know of ZooKeeper's protocol, and what it knows but does not tell.
+"""ZooKeeper's protocol: the bytes of requests, answers and events.
 
-Invariants: the only module that touches kazoo's inside (`_call`, `_connection`); bytes and
-threads, no asyncio. Everything here runs in kazoo's threads unless it says otherwise. The server
-must be ZooKeeper 3.6 (2020) or newer: persistent recursive watches and reads of many nodes at once
-came with it (operations 106 and 22; formats: zookeeper.jute, MultiOperationRecord).
+Invariants: pure; no connection, no order of requests. What comes from a server is checked before
+it is believed: lengths against what is there, text as UTF-8. Formats: zookeeper.jute and
+MultiOperationRecord of ZooKeeper 3.6 (2020), which brought persistent recursive watches and reads
+of many nodes; older servers refuse both.
+
+A frame is a length (int32) and so many bytes. A request begins with an id and an operation, an
+answer with the id, the server's last transaction (zxid) and an error code, 0 for none. Numbers are
+big-endian; text and values are a length, -1 for none, and bytes.
 """
 
 from __future__ import annotations
 
-import logging
-import math
-import select
-import socket
-import ssl
-import struct
-from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
-
-from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.connection import DELETED_EVENT, PING_XID
-from kazoo.protocol.serialization import Connect, Watch
-from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from headrace.runtime.clock import Clock
+INT: Final = Struct("!i")
+LONG: Final = Struct("!q")
+HEADER: Final = Struct("!iqi")
+"""Of an answer: id, zxid, error code."""
+_REQUEST: Final = Struct("!ii")
+_FLAG: Final = Struct("!?")
+_MULTI: Final = Struct("!iBi")
+_CONNECT: Final = Struct("!iqiq")
+_STAT: Final = Struct("!qqqqiiiqiiq")
+END_OF_MULTI: Final = _MULTI.pack(-1, 1, -1)
 
-    Callback = Callable[..., None]
+FRAME_BYTES_MAX: Final = 64 << 20
+"""Of an answer. Names below a node have no bound of their own; a broken length must not take all
+memory."""
 
-_INT = struct.Struct("!i")
-_MULTI_HEADER = struct.Struct("!iBi")
-_STAT = struct.Struct("!qqqqiiiqiiq")  # czxid mzxid ctime mtime version ... ephemeralOwner at 7
-_GET_DATA, _GET_CHILDREN = 4, 8
-_PERSISTENT_RECURSIVE = 1
-_CONTAINER_FLAG = 4
+EVENT_XID, PING_XID, AUTH_XID = -1, -2, -4
+CREATED, DELETED, CHANGED, CHILDREN_CHANGED = 1, 2, 3, 4
+"""Kinds of events."""
 
-RECONNECT_DELAY_MAX_S = 1.0
+EPHEMERAL, SEQUENTIAL, CONTAINER = 1, 2, 4
+"""Flags of a node that is made."""
+_ALL_RIGHTS: Final = 31
+_PERSISTENT_RECURSIVE: Final = 1
+
+CREATE, DELETE, EXISTS, GET, SET = 1, 2, 3, 4, 5
+CHILDREN, SYNC, PING, MULTI, CREATE_CONTAINER, READ_MANY = 8, 9, 11, 14, 19, 22
+AUTH, ADD_WATCH, CLOSE = 100, 106, -11
+"""Operations."""
+
+NO_NODE, NO_AUTH, BAD_VERSION, EPHEMERAL_PARENT = -101, -102, -103, -108
+NODE_EXISTS, NOT_EMPTY, SESSION_EXPIRED, AUTH_FAILED = -110, -111, -112, -115
+SESSION_MOVED, CONNECTION_LOSS = -118, -4
+"""Error codes that are told apart here."""
+ROLLED_BACK: Final = frozenset({0, -2})
+"""Of the parts of a multi that were refused for another part's sake: before it and behind it."""
+ERROR_NAMES: Final = {
+    -1: "system error",
+    -2: "runtime inconsistency",
+    -3: "data inconsistency",
+    CONNECTION_LOSS: "connection lost",
+    -5: "marshalling error",
+    -6: "unimplemented: ZooKeeper 3.6 or newer is needed",
+    -7: "operation timed out",
+    -8: "bad arguments",
+    NO_NODE: "no node",
+    NO_AUTH: "not authenticated for it",
+    BAD_VERSION: "bad version",
+    EPHEMERAL_PARENT: "no children for ephemerals",
+    NODE_EXISTS: "node exists",
+    NOT_EMPTY: "not empty",
+    SESSION_EXPIRED: "session expired",
+    -113: "invalid callback",
+    -114: "invalid ACL",
+    AUTH_FAILED: "authentication failed",
+    SESSION_MOVED: "session moved to another server",
+    -119: "this server is read-only",
+    -125: "quota exceeded",
+    -127: "throttled: too many requests",
+}
+
+
+class BrokenAnswer(Exception):
+    """A server sent bytes that are no answer: the connection is of no use any more."""
+
+
+class Refused(Exception):
+    """A server answered a request with an error."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(ERROR_NAMES.get(code, f"error {code}"))
+        self.code = code
 
 
 class NodeState(NamedTuple):
@@ -54,283 +103,251 @@ class NodeState(NamedTuple):
     """The transaction that last set the value: no two changes have the same."""
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _INT.pack(len(data)) + data
+class Stat(NamedTuple):
+    """What is known of a node beside its value."""
+
+    created_zxid: int
+    changed_zxid: int
+    created_ms: int
+    changed_ms: int
+    version: int
+    children_version: int
+    acl_version: int
+    owner: int
+    value_bytes: int
+    child_count: int
+    children_zxid: int
 
 
-@dataclass(frozen=True)
-class AddWatch:
-    """Tell of every change at and below `path`, until the connection breaks."""
+class Opened(NamedTuple):
+    """A server's answer to the first frame of a connection."""
 
+    timeout_ms: int
+    """0 or less: the session that was asked for is over."""
+    session_id: int
+    password: bytes
+
+
+class Event(NamedTuple):
+    """Something happened that was watched."""
+
+    kind: int
     path: str
-    type: ClassVar[int] = 106
-
-    def serialize(self) -> bytes:
-        """The request's bytes."""
-        return _text(self.path) + _INT.pack(_PERSISTENT_RECURSIVE)
-
-    def deserialize(self, _data: bytes, _offset: int) -> bool:
-        """The answer's value."""
-        return True
 
 
-class _ReadMany:
-    """Read of many nodes in one request, one after another: not as of one moment."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent, and how its answer is read."""
 
-    type: ClassVar[int] = 22
-    kind: ClassVar[int]
-    paths: Sequence[str]
+    kind: int
+    body: bytes
+    read: Callable[[Reader], Any]
 
-    def serialize(self) -> bytes:
-        """The request's bytes."""
-        header = _MULTI_HEADER.pack(self.kind, 0, -1)
-        parts = [header + _text(path) + b"\0" for path in self.paths]
-        return b"".join(parts) + _MULTI_HEADER.pack(-1, 1, -1)
+    def frame(self, xid: int) -> bytes:
+        """The request's bytes under an id."""
+        size = _REQUEST.size + len(self.body)
+        return b"".join((INT.pack(size), _REQUEST.pack(xid, self.kind), self.body))
 
-    def deserialize(self, data: bytes, offset: int) -> list[Any]:
-        """For each path what was read, or the error code."""
-        found: list[Any] = []
+
+class Reader:
+    """Reads one frame from front to end. Everything raises BrokenAnswer where it ends too soon."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, form: Struct) -> tuple[Any, ...]:
+        """The next numbers."""
+        start, self._at = self._at, self._at + form.size
+        if self._at > len(self._data):
+            raise BrokenAnswer("an answer of ZooKeeper ends too soon")
+        return form.unpack_from(self._data, start)
+
+    def number(self) -> int:
+        """An int32."""
+        return int(self.take(INT)[0])
+
+    def flag(self) -> bool:
+        """One byte."""
+        return bool(self.take(_FLAG)[0])
+
+    def multi(self) -> Iterator[int]:
+        """The operations of a multi, each to be read before the next one; -1 for an error."""
         while True:
-            kind, done, _ = _MULTI_HEADER.unpack_from(data, offset)
-            offset += _MULTI_HEADER.size
-            if done:
-                return found
-            if kind == -1:
-                found.append(_INT.unpack_from(data, offset)[0])
-                offset += _INT.size
-            else:
-                read, offset = self.read(data, offset)
-                found.append(read)
+            kind, is_end, _ = self.take(_MULTI)
+            if is_end:
+                return
+            yield kind
 
-    def read(self, data: bytes, offset: int) -> tuple[Any, int]:
-        """One answer, and where the next one begins."""
-        raise NotImplementedError
+    def value(self) -> bytes:
+        """Bytes; none are b""."""
+        size = max(self.number(), 0)
+        start, self._at = self._at, self._at + size
+        if self._at > len(self._data):
+            raise BrokenAnswer(f"an answer of ZooKeeper names {size} bytes that it does not hold")
+        return self._data[start : self._at]
 
-
-@dataclass(frozen=True)
-class ReadNodes(_ReadMany):
-    """Values and versions of many nodes."""
-
-    paths: Sequence[str]
-    kind: ClassVar[int] = _GET_DATA
-
-    def read(self, data: bytes, offset: int) -> tuple[NodeState, int]:
-        """See above."""
-        (size,) = _INT.unpack_from(data, offset)
-        start = offset + _INT.size
-        end = start + max(size, 0)
-        stat = _STAT.unpack_from(data, end)
-        return NodeState(data[start:end], stat[4], stat[7], stat[1]), end + _STAT.size
-
-
-@dataclass(frozen=True)
-class ReadChildren(_ReadMany):
-    """The names below many nodes."""
-
-    paths: Sequence[str]
-    kind: ClassVar[int] = _GET_CHILDREN
-
-    def read(self, data: bytes, offset: int) -> tuple[list[str], int]:
-        """See above."""
-        (count,) = _INT.unpack_from(data, offset)
-        offset += _INT.size
-        names = []
-        for _ in range(count):
-            (size,) = _INT.unpack_from(data, offset)
-            offset += _INT.size
-            names.append(data[offset : offset + size].decode())
-            offset += size
-        return names, offset
-
-
-@dataclass(frozen=True)
-class CreateContainer:
-    """Make a node that ZooKeeper removes, in its own time, after its last child is gone."""
-
-    path: str
-    acl: Sequence[Any]
-    type: ClassVar[int] = 19
-
-    def serialize(self) -> bytes:
-        """The request's bytes."""
-        parts = [_text(self.path), _INT.pack(0), _INT.pack(len(self.acl))]
-        parts += [
-            _INT.pack(acl.perms) + _text(acl.id.scheme) + _text(acl.id.id) for acl in self.acl
-        ]
-        return b"".join(parts) + _INT.pack(_CONTAINER_FLAG)
-
-    def deserialize(self, _data: bytes, _offset: int) -> bool:
-        """The answer's value."""
-        return True
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads with less to do per request: half of the CPU time is saved."""
-
-    def __init__(self, tls: ssl.SSLContext | None) -> None:
-        super().__init__()
-        self._tls = tls
-
-    def create_connection(
-        self, address: tuple[str, int], hostname: str, timeout: float, **_of_kazoos_own_tls: object
-    ) -> socket.socket:
-        """Connect to `address`; with TLS, to the server whose certificate names `hostname`.
-
-        kazoo's own TLS believes every authority of the machine, and checks no name.
-        """
-        made = socket.create_connection(address, timeout)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._tls is None:
-            return made
+    def text(self) -> str:
+        """UTF-8."""
         try:
-            return self._tls.wrap_socket(made, server_hostname=hostname)
-        except BaseException:
-            made.close()
-            raise
+            return self.value().decode()
+        except UnicodeDecodeError as error:
+            raise BrokenAnswer(f"a name in ZooKeeper is not UTF-8: {error}") from error
 
-    @property
-    def running(self) -> bool:
-        """False to those who complete a request: they call back at once, not by another thread.
+    def names(self) -> list[str]:
+        """A list of texts."""
+        return [self.text() for _ in range(self.number())]
 
-        What is called back here puts something into a queue, and nothing else.
-        """
-        return False
+    def stat(self) -> Stat:
+        """A node's figures."""
+        return Stat(*self.take(_STAT))
 
-    def select(
-        self, readers: Sequence[Any], writers: Sequence[Any], _: object, timeout_s: float
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait for sockets by `poll`; kazoo would make and close an epoll for each wait.
+    def state(self) -> NodeState:
+        """A value and what matters of its figures."""
+        value = self.value()
+        _, changed_zxid, _, _, version, _, _, owner, _, _, _ = self.take(_STAT)
+        return NodeState(value, version, owner, changed_zxid)
 
-        Of several answers in one record of TLS, all but the first are in the socket's own memory,
-        where no poll sees them.
-        """
-        held = [one for one in readers if isinstance(one, ssl.SSLSocket) and one.pending()]
-        if held:
-            return held, [], []
-        poll = select.poll()
-        for reader in readers:
-            poll.register(reader, select.POLLIN)
-        for writer in writers:
-            poll.register(writer, select.POLLOUT)
-        ready = {fd for fd, _ in poll.poll(math.ceil(timeout_s * 1000))}
-        return (
-            [reader for reader in readers if reader.fileno() in ready],
-            [writer for writer in writers if writer.fileno() in ready],
-            [],
-        )
+    def event(self) -> Event:
+        """What a watch tells."""
+        kind, _state = self.number(), self.number()
+        return Event(kind, self.text())
+
+    def opened(self) -> Opened:
+        """The answer to `connect`. Newer servers add a byte, which is of no interest."""
+        _version, timeout_ms, session_id = self.take(Struct("!iiq"))
+        return Opened(timeout_ms, session_id, self.value())
 
 
-class _LastWords(logging.Handler):
-    """Keeps what kazoo last complained of: the cause that our own errors name."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.text = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
-        self.text = record.getMessage()
+def text(value: str) -> bytes:
+    """A text's bytes."""
+    data = value.encode()
+    return INT.pack(len(data)) + data
 
 
-class KazooParts:
-    """A kazoo client and the few wires into its inside."""
+def data(value: bytes) -> bytes:
+    """A value's bytes."""
+    return INT.pack(len(value)) + value
 
-    def __init__(
-        self,
-        hosts: str,
-        session_timeout_ms: int,
-        credential: str | None,
-        clock: Clock,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        """`credential` is `user:password` for digest authentication, None for none. `tls`: how to
-        speak to the servers' secure port; None: in the clear."""
-        self._clock = clock
-        self._last_words = _LastWords()
-        logger = logging.Logger("kazoo")  # noqa: LOG001 - this client's alone, the bridge logs
-        logger.setLevel(logging.WARNING)
-        logger.addHandler(self._last_words)
-        self.acl = CREATOR_ALL_ACL if credential is not None else OPEN_ACL_UNSAFE
-        self.client = KazooClient(
-            hosts,
-            timeout=session_timeout_ms / 1000,
-            handler=_Handler(tls),
-            auth_data=[("digest", credential)] if credential is not None else [],
-            default_acl=self.acl,
-            connection_retry=KazooRetry(
-                max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=RECONNECT_DELAY_MAX_S
-            ),
-            logger=logger,
-        )
-        self.connected_at_ns = 0
-        """When the request was sent that last (re)opened the session: it lived after that."""
-        self.session_timeout_ms = session_timeout_ms
-        """What the server has agreed to."""
-        connection = self.client._connection  # noqa: SLF001 - see the invariants
-        self._invoke = connection._invoke  # noqa: SLF001
-        connection._invoke = self._invoke_and_note  # noqa: SLF001
-        self.on_pong: Callable[[int], None] = lambda _sent_ns: None
-        """Called when a ping of kazoo's own was answered, with the time at which it was sent."""
-        self._pings: deque[int] = deque()  # when those were sent that are not answered yet
-        self._send_ping, self._read_header = connection._send_ping, connection._read_header  # noqa: SLF001
-        connection._send_ping = self._note_ping  # noqa: SLF001
-        connection._read_header = self._read_header_and_note  # noqa: SLF001
 
-    @property
-    def last_words(self) -> str:
-        """What kazoo last complained of."""
-        return self._last_words.text
+def connect(zxid: int, timeout_ms: int, session_id: int, password: bytes) -> bytes:
+    """The first frame of a connection: a session (0: a new one), the last transaction heard of.
 
-    def on_event(self, callback: Callable[[str, bool], None]) -> None:
-        """Call `callback(path, is_gone)` for each event of a watch, before kazoo does its part."""
-        connection = self.client._connection  # noqa: SLF001
-        original = connection._read_watch_event  # noqa: SLF001
+    A server that is behind this transaction closes the connection.
+    """
+    body = _CONNECT.pack(0, zxid, timeout_ms, session_id) + data(password or bytes(16)) + b"\0"
+    return INT.pack(len(body)) + body
 
-        def read_watch_event(buffer: bytes, offset: int) -> None:
-            event, _ = Watch.deserialize(buffer, offset)
-            callback(event.path, event.type == DELETED_EVENT)
-            original(buffer, offset)
 
-        connection._read_watch_event = read_watch_event  # noqa: SLF001
+def acl(is_closed: bool) -> bytes:
+    """Who may do what with a node: whoever made it, or anybody."""
+    scheme, who = ("auth", "") if is_closed else ("world", "anyone")
+    return INT.pack(1) + INT.pack(_ALL_RIGHTS) + text(scheme) + text(who)
 
-    def send(self, request: object) -> Any:
-        """Send a request of this module, from any thread; kazoo's AsyncResult."""
-        result = self.client.handler.async_result()
-        self.client._call(request, result)  # noqa: SLF001
-        return result
 
-    def drop_connection(self) -> None:
-        """Break the connection, from any thread; kazoo then opens another one.
+def _nothing(_answer: Reader) -> None:
+    """The answer has no body that matters."""
 
-        kazoo notices a server that is silent only while nothing is asked of it.
-        """
-        broken = self.client._connection._socket  # noqa: SLF001
-        if broken is not None:
-            with suppress(OSError):
-                broken.shutdown(socket.SHUT_RDWR)
 
-    @property
-    def session_id(self) -> int:
-        """The session's id; 0 when there is none."""
-        return self.client._session_id or 0  # noqa: SLF001
+def ping() -> bytes:
+    """A sign of life; it has an id of its own, and answers come in order."""
+    return Request(PING, b"", _nothing).frame(PING_XID)
 
-    def _note_ping(self, timeout_s: float) -> None:
-        self._pings.append(self._clock.now_ns())
-        self._send_ping(timeout_s)
 
-    def _read_header_and_note(self, timeout_s: float) -> Any:
-        read = self._read_header(timeout_s)
-        if read[0].xid == PING_XID and self._pings:
-            self.on_pong(self._pings.popleft())  # the server answers in order
-        return read
+def authenticate(credential: str) -> bytes:
+    """Say who we are (`user:password`), as digest authentication has it."""
+    body = INT.pack(0) + text("digest") + text(credential)
+    return Request(AUTH, body, _nothing).frame(AUTH_XID)
 
-    def _invoke_and_note(self, timeout: float, request: object, xid: int | None = None) -> Any:
-        sent_ns = self._clock.now_ns()
-        if isinstance(request, Connect):
-            self._pings.clear()
-        answer = self._invoke(timeout, request, xid)
-        if isinstance(request, Connect) and answer[0].time_out > 0:
-            self.session_timeout_ms = answer[0].time_out
-            self.connected_at_ns = sent_ns
-        return answer
+
+def close_session() -> Request:
+    """End the session, and what belongs to it."""
+    return Request(CLOSE, b"", _nothing)
+
+
+def get(path: str, *, is_watched: bool = False) -> Request:
+    """A node's value and state."""
+    return Request(GET, text(path) + bytes([is_watched]), Reader.state)
+
+
+def exists(path: str, *, is_watched: bool = False) -> Request:
+    """A node's figures."""
+    return Request(EXISTS, text(path) + bytes([is_watched]), Reader.stat)
+
+
+def children(path: str, *, is_watched: bool = False) -> Request:
+    """The names below a node."""
+    return Request(CHILDREN, text(path) + bytes([is_watched]), Reader.names)
+
+
+def _new(path: str, value: bytes, rights: bytes, flags: int) -> bytes:
+    return b"".join((text(path), data(value), rights, INT.pack(flags)))
+
+
+def create(path: str, value: bytes, rights: bytes, flags: int = 0) -> Request:
+    """Make a node; the answer is its path."""
+    kind = CREATE_CONTAINER if flags & CONTAINER else CREATE
+    return Request(kind, _new(path, value, rights, flags), Reader.text)
+
+
+def put(path: str, value: bytes, version: int) -> Request:
+    """Set a node's value; the answer is its figures."""
+    return Request(SET, b"".join((text(path), data(value), INT.pack(version))), Reader.stat)
+
+
+def delete(path: str, version: int) -> Request:
+    """Remove a node."""
+    return Request(DELETE, text(path) + INT.pack(version), _nothing)
+
+
+def sync(path: str) -> Request:
+    """Let the server catch up with its leader."""
+    return Request(SYNC, text(path), _nothing)
+
+
+def add_watch(path: str) -> Request:
+    """Tell of every change at and below `path`, until the connection breaks."""
+    return Request(ADD_WATCH, text(path) + INT.pack(_PERSISTENT_RECURSIVE), _nothing)
+
+
+def read_many(kind: int, paths: Sequence[str]) -> Request:
+    """Read many nodes (`GET`) or what is below them (`CHILDREN`), one after another.
+
+    Not as of one moment. For each path the answer has what was read, or the error code.
+    """
+    parts = [part(kind) + text(path) + b"\0" for path in paths]
+    read = {GET: Reader.state, CHILDREN: Reader.names}[kind]
+    return Request(
+        READ_MANY, b"".join((*parts, END_OF_MULTI)), lambda answer: _results(answer, {kind: read})
+    )
+
+
+def multi(parts: Sequence[Request]) -> Request:
+    """All of these changes or none; for each the answer, or where they were refused its code."""
+    body = b"".join(part(one.kind) + one.body for one in parts)
+    read = {CREATE: Reader.text, SET: Reader.stat, DELETE: _nothing}
+    return Request(MULTI, body + END_OF_MULTI, lambda answer: _results(answer, read))
+
+
+def part(kind: int) -> bytes:
+    """What stands before each part of a multi, -1 for an error."""
+    return _MULTI.pack(kind, 0, -1)
+
+
+def stat(figures: Stat) -> bytes:
+    """A node's figures, as a server tells them."""
+    return _STAT.pack(*figures)
+
+
+def _results(answer: Reader, readers: dict[int, Callable[[Reader], Any]]) -> list[Any]:
+    found: list[Any] = []
+    for kind in answer.multi():
+        if kind == -1:
+            found.append(Refused(answer.number()))
+        elif kind in readers:
+            found.append(readers[kind](answer))
+        else:
+            raise BrokenAnswer(f"ZooKeeper answered with operation {kind}, which was not asked for")
+    return found

@@ -21,16 +21,17 @@ from headrace_verify.simulation.loop import OUTSIDE, Host, SimulatedLoop
 from headrace_verify.simulation.machines import LEDGERS_ROOT, ClusterMachine, LoneMachine
 from headrace_verify.simulation.network import Network
 from headrace_verify.simulation.nudges import let_requests_be_cancelled
+from headrace_verify.simulation.zookeeper import PLACES, SimulatedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.broker.node import Node
+    from headrace.runtime.zookeeper import ZooKeeper
     from headrace.server.lifecycle import Broker
     from headrace.storage.bookkeeper.quorum import Quorum
     from headrace_verify.simulation.machines import Machine
     from headrace_verify.simulation.workload import Ask
-    from headrace_verify.simulation.zookeeper import SimulatedZooKeeper
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class SimulatedBroker:
         self.clock = SimulatedClock(cluster.loop)
         self.host: Host | None = None
         self.node: Node | None = None
-        self.zookeeper: SimulatedZooKeeper | None = None
+        self.zookeeper: ZooKeeper | None = None
         self.is_wanted = False
         """Whether it should run: else it stays down when it ends."""
         self.machine: Machine = LoneMachine(cluster) if cluster.is_lone else ClusterMachine(cluster)
@@ -213,6 +214,9 @@ class Cluster:
         self.failed_starts = 0
         self.brokers = [SimulatedBroker(number, self) for number in range(1, brokers + 1)]
         self.bookies = [SimulatedBookie(number, self) for number in range(1, bookies + 1)]
+        places = () if self.is_lone else PLACES
+        self.servers = [SimulatedServer(place, self) for place in places]
+        """Of ZooKeeper."""
 
     def call_outside(self, function: Callable[..., None], *arguments: Any) -> None:
         """Have something done by nobody in particular: the host that asks may end by it."""
@@ -221,6 +225,8 @@ class Cluster:
     def start(self) -> None:
         """Start everything."""
         self.ensemble.create(f"{LEDGERS_ROOT}/available", b"", 0, is_made_up=True)
+        for server in self.servers:
+            server.start()
         for bookie in self.bookies:
             bookie.start()
         for broker in self.brokers:

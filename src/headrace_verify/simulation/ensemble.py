@@ -1,47 +1,77 @@
-"""The simulated ZooKeeper servers: one tree, sessions that expire, watches.
+"""The simulated ZooKeeper servers' tree: nodes, sessions that expire, watches.
 
-Invariants: one place that never fails and never lies: ZooKeeper's own consensus is not what
-is tried here. Called outside of all hosts; how calls and events travel is `zookeeper`'s.
+Invariants: one tree that all servers share, which never lies and never lags: ZooKeeper's own
+consensus is not what is tried here. How requests and events travel is `zookeeper`'s. Sources:
+ZooKeeper 3.9, `DataTree`, `WatchManager`, `ZooKeeperServer.processConnectRequest`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace.runtime.zookeeper import Create, Delete, Put, Written
-from headrace.runtime.zookeeper_wire import NodeState
+from headrace.runtime import zookeeper_wire as wire
+from headrace.runtime.zookeeper_wire import Event, NodeState, Stat
 from headrace_verify.simulation.loop import OUTSIDE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from headrace_verify.simulation.loop import SimulatedLoop
-    from headrace_verify.simulation.zookeeper import SimulatedZooKeeper
 
 ANY_VERSION = -1
+SEQUENCE_DIGITS = 10
+
+
+class Change(NamedTuple):
+    """A part of a multi."""
+
+    kind: int
+    """`CREATE`, `SET` or `DELETE`"""
+    path: str
+    value: bytes = b""
+    flags: int = 0
+    version: int = ANY_VERSION
+
+
+class Watcher(Protocol):
+    """A server's connection to a client."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its server is no more."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on, before whatever is answered later."""
+        ...
+
+    def cut(self) -> None:
+        """The session is over, or goes on over another connection."""
+        ...
 
 
 class _Stored:
-    __slots__ = ("changed_zxid", "counter", "owner", "value", "version")
+    __slots__ = ("changed_zxid", "created_count", "owner", "value", "version")
 
     def __init__(self, value: bytes, owner: int, zxid: int) -> None:
         self.value = value
         self.version = 0
         self.owner = owner
         self.changed_zxid = zxid
-        self.counter = 0
+        self.created_count = 0
+        """Nodes that were ever made below it: the next sequential one's number."""
 
 
 class Conflict(Exception):
     """A node is not as it was expected to be."""
 
-    def __init__(self, path: str, index: int = 0, *, is_missing: bool = False) -> None:
+    def __init__(self, path: str, code: int, index: int = 0) -> None:
         super().__init__(path)
-        self.path, self.index, self.is_missing = path, index, is_missing
+        self.path, self.code, self.index = path, code, index
 
 
 class Ensemble:
-    """The servers: a tree of nodes, sessions, watches."""
+    """A tree of nodes, sessions, watches."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -52,8 +82,10 @@ class Ensemble:
         """Session -> when it last gave a sign of life."""
         self._timeout_s: dict[int, float] = {}
         self._last_session = 0
-        self.trees: dict[SimulatedZooKeeper, str] = {}
-        self.one_shots: dict[tuple[str, str], dict[Callable[[], None], None]] = {}
+        self._connections: dict[int, Watcher] = {}
+        """Session -> over which connection it goes; no other may speak for it."""
+        self._trees: dict[Watcher, dict[str, None]] = {}
+        self._one_shots: dict[tuple[str, str], dict[Watcher, None]] = {}
         """(`node` or `children`, path) -> who is told once."""
 
     # --- sessions ----------------------------------------------------------------------------
@@ -66,6 +98,21 @@ class Ensemble:
         self.heard_s[session] = self._loop.now_s
         self._look(session)
         return session
+
+    def attach(self, session: int, connection: Watcher) -> None:
+        """The session goes over this connection from now on; a former one is cut."""
+        former = self._connections.get(session)
+        self._connections[session] = connection
+        if former is not None and former is not connection:
+            self.forget(former)
+            former.cut()
+
+    def speaks_for(self, session: int, connection: Watcher) -> bool:
+        """Whether a request that comes over the connection is to be served; a sign of life."""
+        if session not in self.heard_s or self._connections.get(session) is not connection:
+            return False
+        self.heard_s[session] = self._loop.now_s
+        return True
 
     def is_alive(self, session: int) -> bool:
         """Whether the session lives; if so, it is prolonged."""
@@ -91,6 +138,16 @@ class Ensemble:
         for path in [path for path, node in self.nodes.items() if node.owner == session]:
             self.zxid += 1
             self._remove(path)
+        connection = self._connections.pop(session, None)
+        if connection is not None:
+            self.forget(connection)
+            connection.cut()
+
+    def forget(self, connection: Watcher) -> None:
+        """A connection is over: nothing is told there any more."""
+        self._trees.pop(connection, None)
+        for told in self._one_shots.values():
+            told.pop(connection, None)
 
     # --- the tree ----------------------------------------------------------------------------
 
@@ -101,6 +158,26 @@ class Ensemble:
             return None
         return NodeState(node.value, node.version, node.owner, node.changed_zxid)
 
+    def stat(self, path: str) -> Stat | None:
+        """A node's figures; times are of no interest."""
+        node = self.nodes.get(path)
+        if node is None:
+            return None
+        count = len(self.children[path])
+        return Stat(
+            0,
+            node.changed_zxid,
+            0,
+            0,
+            node.version,
+            2 * node.created_count - count,
+            0,
+            node.owner,
+            len(node.value),
+            count,
+            0,
+        )
+
     def names(self, path: str) -> list[str] | None:
         """The names right below."""
         found = self.children.get(path)
@@ -109,66 +186,79 @@ class Ensemble:
     def create(self, path: str, value: bytes, session: int, *, is_made_up: bool = False) -> None:
         """A new node; with `is_made_up` those above it, too. Raises Conflict."""
         if path in self.nodes:
-            raise Conflict(path)
+            raise Conflict(path, wire.NODE_EXISTS)
         parent, _, name = path.rpartition("/")
         if parent not in self.nodes:
             if not is_made_up:
-                raise Conflict(path, is_missing=True)
+                raise Conflict(path, wire.NO_NODE)
             self.create(parent, b"", 0, is_made_up=True)
+        above = self.nodes[parent]
+        if above.owner:
+            raise Conflict(path, wire.EPHEMERAL_PARENT)
+        above.created_count += 1
         self.nodes[path] = _Stored(value, session, self.zxid)
         self.children[path] = {}
         self.children[parent][name] = None
-        self._fire(path, is_gone=False)
-        self._fire_once("children", parent)
+        self._fire(wire.CREATED, path)
+        self._fire_parent(parent)
 
     def put(self, path: str, value: bytes, version: int) -> int:
         """A new value. Raises Conflict."""
         node = self._expect(path, version)
         node.value, node.changed_zxid = value, self.zxid
         node.version += 1
-        self._fire(path, is_gone=False)
+        self._fire(wire.CHANGED, path)
         return node.version
 
     def delete(self, path: str, version: int) -> None:
         """No more node. Raises Conflict."""
         self._expect(path, version)
         if self.children[path]:
-            raise Conflict(path)
+            raise Conflict(path, wire.NOT_EMPTY)
         self._remove(path)
 
     def _expect(self, path: str, version: int) -> _Stored:
         node = self.nodes.get(path)
         if node is None:
-            raise Conflict(path, is_missing=True)
+            raise Conflict(path, wire.NO_NODE)
         if version not in {ANY_VERSION, node.version}:
-            raise Conflict(path)
+            raise Conflict(path, wire.BAD_VERSION)
         return node
 
     def _remove(self, path: str) -> None:
         parent, _, name = path.rpartition("/")
         del self.nodes[path], self.children[path], self.children[parent][name]
-        self._fire(path, is_gone=True)
-        self._fire_once("children", path)
-        self._fire_once("children", parent)
+        self._fire(wire.DELETED, path)
+        self._fire_parent(parent)
 
-    def multi(self, parts: Sequence[Create | Put | Delete], session: int) -> list[Written]:
+    def change(self, one: Change, session: int) -> str | Stat | None:
+        """Carry out one change; what a server answers. Raises Conflict."""
+        self.zxid += 1
+        return self._change(one, session)
+
+    def multi(self, parts: Sequence[Change], session: int) -> list[str | Stat | None]:
         """All or none. Raises Conflict with the index of the part that does not fit."""
         self._check(parts)
         self.zxid += 1
-        written = []
-        for part in parts:
-            if isinstance(part, Create):
-                self.create(part.path, part.value, session if part.is_ephemeral else 0)
-                written.append(Written(0, 0))
-            elif isinstance(part, Put):
-                version = self.put(part.path, part.value, part.version)
-                written.append(Written(version, self.nodes[part.path].owner))
-            else:
-                self.delete(part.path, part.version)
-                written.append(Written(ANY_VERSION, 0))
-        return written
+        return [self._change(part, session) for part in parts]
 
-    def _check(self, parts: Sequence[Create | Put | Delete]) -> None:
+    def _change(self, one: Change, session: int) -> str | Stat | None:
+        if one.kind == wire.SET:
+            self.put(one.path, one.value, one.version)
+            return self.stat(one.path)
+        if one.kind == wire.DELETE:
+            self.delete(one.path, one.version)
+            return None
+        path = one.path
+        if one.flags & wire.SEQUENTIAL:
+            above = self.nodes.get(path.rpartition("/")[0])
+            if above is None:
+                raise Conflict(path, wire.NO_NODE)
+            path = f"{path}{above.created_count:0{SEQUENCE_DIGITS}}"
+        self.create(path, one.value, session if one.flags & wire.EPHEMERAL else 0)
+        return path
+
+    def _check(self, parts: Sequence[Change]) -> None:
         """Play the parts on versions alone."""
         versions: dict[str, int | None] = {}
 
@@ -180,29 +270,50 @@ class Ensemble:
 
         for index, part in enumerate(parts):
             version = now(part.path)
-            if isinstance(part, Create):
+            if part.kind == wire.CREATE:
                 if version is not None:
-                    raise Conflict(part.path, index)
+                    raise Conflict(part.path, wire.NODE_EXISTS, index)
                 if now(part.path.rpartition("/")[0]) is None:
-                    raise Conflict(part.path, index, is_missing=True)
+                    raise Conflict(part.path, wire.NO_NODE, index)
                 versions[part.path] = 0
                 continue
             if version is None:
-                raise Conflict(part.path, index, is_missing=True)
+                raise Conflict(part.path, wire.NO_NODE, index)
             if part.version not in {ANY_VERSION, version}:
-                raise Conflict(part.path, index)
-            if isinstance(part, Delete) and self.children.get(part.path):
-                raise Conflict(part.path, index)
-            versions[part.path] = version + 1 if isinstance(part, Put) else None
+                raise Conflict(part.path, wire.BAD_VERSION, index)
+            if part.kind == wire.DELETE and self.children.get(part.path):
+                raise Conflict(part.path, wire.NOT_EMPTY, index)
+            versions[part.path] = version + 1 if part.kind == wire.SET else None
 
     # --- watches -----------------------------------------------------------------------------
 
-    def _fire(self, path: str, *, is_gone: bool) -> None:
-        for client, root in list(self.trees.items()):
-            if path == root or path.startswith(root + "/"):
-                client.told(self.zxid, path, is_gone)
-        self._fire_once("node", path)
+    def watch_tree(self, path: str, watcher: Watcher) -> None:
+        """Tell of all that happens at and below `path`."""
+        self._trees.setdefault(watcher, {})[path] = None
 
-    def _fire_once(self, kind: str, path: str) -> None:
-        for tell in list(self.one_shots.pop((kind, path), ())):
-            tell()
+    def watch_once(self, kind: str, path: str, watcher: Watcher) -> None:
+        """Tell of the next change of the `node`, or of its `children`."""
+        self._one_shots.setdefault((kind, path), {})[watcher] = None
+
+    def _fire(self, kind: int, path: str) -> None:
+        """A connection is told once of an event, however many of its watches that meets."""
+        told = {
+            watcher: None
+            for watcher, roots in self._trees.items()
+            if any(path == root or path.startswith(root + "/") for root in roots)
+        }
+        told |= self._one_shots.pop(("node", path), {})
+        if kind == wire.DELETED:
+            told |= self._one_shots.pop(("children", path), {})
+        self._tell([*told], Event(kind, path))
+
+    def _fire_parent(self, path: str) -> None:
+        told = self._one_shots.pop(("children", path), {})
+        self._tell([*told], Event(wire.CHILDREN_CHANGED, path or "/"))
+
+    def _tell(self, watchers: Sequence[Watcher], event: Event) -> None:
+        for watcher in watchers:
+            if watcher.is_gone:
+                self.forget(watcher)
+            else:
+                watcher.tell(event)

@@ -22,7 +22,7 @@ SEAMS = {
     "connection refused": 0.02,
     "answer of metadata lost": 0.004,
     "watch late": 0.02,
-    "connected again early": 0.3,
+    "metadata server refuses": 0.1,
     "read of a bookie fails": 0.02,
     "batch of a bookie cut short": 0.2,
     "add of a bookie fails": 0.003,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headrace_verify.simulation.machines import LoneMachine
 from headrace_verify.simulation.operator import Operator
 from headrace_verify.simulation.schedule import DAY_MS, Fault
-from headrace_verify.simulation.zookeeper import PLACE as ZOOKEEPER
+from headrace_verify.simulation.zookeeper import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -84,6 +84,8 @@ class Faults:
             return self._operator.lose_chain(fault, broker)
         if group == "disk":
             return _harm_disk(broker, rest, fault.strength)
+        if group == "zookeeper":
+            return self._harm_server(fault, rest)
         if fault.kind in {"expire", "drop-session"}:
             return self._harm_session(broker, fault.kind)
         return self._harm_link(fault, broker)
@@ -116,17 +118,28 @@ class Faults:
             return None
         if kind == "expire":
             # Never before its time: a broker may rely on what it was promised.
-            links = [(broker.name, ZOOKEEPER), (ZOOKEEPER, broker.name)]
+            links = _both_ways(broker.name, *PLACES)
             self._cluster.network.block(links)
             return lambda: self._cluster.network.unblock(links)
-        self._cluster.loop.call_soon(zookeeper.drop, context=host.context)
-        return _nothing
+        cut = [self._cluster.network.reset(broker.name, place) for place in PLACES]
+        return _nothing if any(cut) else None
+
+    def _harm_server(self, fault: Fault, how: str) -> Callable[[], None] | None:
+        """Of ZooKeeper, and never more than one at a time: it needs a majority."""
+        server = self._cluster.servers[fault.target % len(self._cluster.servers)]
+        if any(one.host is None or one.host.is_paused for one in self._cluster.servers):
+            return None
+        if how == "pause":
+            return self._pause(server.host)
+        server.end(is_told=how == "crash")
+        return server.start
 
     def _harm_link(self, fault: Fault, broker: SimulatedBroker) -> Callable[[], None] | None:
         cluster = self._cluster
         kind, name = fault.kind, broker.name
         client = self._clients[fault.other % len(self._clients)].name
-        bookie = ZOOKEEPER  # of a broker that is alone: nobody
+        server = PLACES[fault.other % len(PLACES)]
+        bookie = server  # of a broker that is alone: nobody
         if cluster.bookies:
             bookie = cluster.bookies[fault.other % len(cluster.bookies)].name
         other = cluster.brokers[fault.other % len(cluster.brokers)].name
@@ -134,7 +147,7 @@ class Faults:
             end = (bookie, client)[fault.strength > 0.5]
             return _nothing if cluster.network.reset(name, end) else None
         if kind == "slow":
-            end = (ZOOKEEPER, bookie, client)[fault.other % 3]
+            end = (server, bookie, client)[fault.other % 3]
             links = [(name, end), (end, name)]
             network = cluster.network
             network.slow.update(dict.fromkeys(links, SLOW_MAX_S * fault.strength))
@@ -144,16 +157,24 @@ class Faults:
                     network.slow.pop(link, None)
 
             return hasten
-        end = {"session": ZOOKEEPER, "bookie": bookie, "client": client, "broker": other}[
-            kind.removeprefix("cut-").removesuffix("-half")
-        ]
-        if end == name:
+        ends = {
+            "session": PLACES,
+            "server": (server,),
+            "bookie": (bookie,),
+            "client": (client,),
+            "broker": (other,),
+        }[kind.removeprefix("cut-").removesuffix("-half")]
+        if name in ends:
             return None
-        links = [(name, end), (end, name)]
+        links = _both_ways(name, *ends)
         if kind.endswith("-half"):
-            links = [links[fault.strength > 0.5]]
+            links = links[fault.strength > 0.5 :: 2]
         cluster.network.block(links)
         return lambda: cluster.network.unblock(links)
+
+
+def _both_ways(name: str, *ends: str) -> list[tuple[str, str]]:
+    return [link for end in ends for link in ((name, end), (end, name))]
 
 
 def _nothing() -> None:

@@ -8,7 +8,7 @@ a cluster keeps nothing; one that is alone has the broker's files and its metada
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
@@ -24,10 +24,9 @@ from headrace_verify.noted_metadata import NotedMetadata
 from headrace_verify.rng import seeded
 from headrace_verify.simulation.clock import SimulatedRandomness
 from headrace_verify.simulation.disk import DiskClock, SimulatedDisk
-from headrace_verify.simulation.zookeeper import SimulatedZooKeeper
+from headrace_verify.simulation.zookeeper import connect
 
 if TYPE_CHECKING:
-    from headrace.runtime.zookeeper import ZooKeeper
     from headrace_verify.noted_metadata import Facts
     from headrace_verify.simulation.cluster import Cluster, SimulatedBroker
 
@@ -80,12 +79,12 @@ class ClusterMachine:
         """See Machine; as `server.assemble.start_clustered`."""
         cluster = self._cluster
         randomness = _randomness(cluster, broker)
-        zookeeper = await SimulatedZooKeeper.connect(
-            cluster.ensemble, cluster.network, broker.clock, SESSION_TIMEOUT_MS
+        zookeeper = await connect(
+            cluster, broker.clock, SESSION_TIMEOUT_MS, f"{broker.name} {broker.life}"
         )
         broker.zookeeper = zookeeper
         life = Broker(zookeeper.close)
-        metadata = await ZooKeeperMetadataStore.open(cast("ZooKeeper", zookeeper))
+        metadata = await ZooKeeperMetadataStore.open(zookeeper)
         life.on_stop(metadata.close)
         settings = BookKeeperSettings(
             ledgers_root=LEDGERS_ROOT,

@@ -7,7 +7,7 @@ deletes; runs it as that command would, as a host of its own, until it has succe
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from headrace.broker.housekeeping.chain_repair import ChainRepairer
 from headrace.errors import HeadraceError
@@ -27,12 +27,11 @@ from headrace_verify.rng import seeded
 from headrace_verify.simulation.clock import SimulatedClock, SimulatedRandomness
 from headrace_verify.simulation.loop import Host
 from headrace_verify.simulation.machines import LEDGERS_ROOT, SESSION_TIMEOUT_MS
-from headrace_verify.simulation.zookeeper import SimulatedZooKeeper
+from headrace_verify.simulation.zookeeper import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace.runtime.zookeeper import ZooKeeper
     from headrace_verify.simulation.cluster import Cluster, SimulatedBroker
     from headrace_verify.simulation.schedule import Fault
 
@@ -102,11 +101,9 @@ class Operator:
 
     async def _repair_once(self) -> bool:
         cluster, clock = self._cluster, SimulatedClock(self._cluster.loop)
-        zookeeper = await SimulatedZooKeeper.connect(
-            cluster.ensemble, cluster.network, clock, SESSION_TIMEOUT_MS
-        )
+        zookeeper = await connect(cluster, clock, SESSION_TIMEOUT_MS, f"operator {self._repairs}")
         try:
-            metadata = await ZooKeeperMetadataStore.open(cast("ZooKeeper", zookeeper))
+            metadata = await ZooKeeperMetadataStore.open(zookeeper)
             randomness = SimulatedRandomness(seeded(f"{cluster.seed} operator {self._repairs}"))
             settings = BookKeeperSettings(
                 ledgers_root=LEDGERS_ROOT,

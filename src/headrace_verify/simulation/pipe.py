@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace_verify.simulation.network import Network
 
 HELD_UP_MAX_S = 3.0
-"""What `send_late` may hold back."""
+"""For so long `hold_up` may do so."""
 
 
 class Pipe:
@@ -42,15 +42,12 @@ class Pipe:
             return
         self._post(deliver, arguments, host)
 
-    def send_late(
-        self, point: str, host: Host | None, deliver: Callable[..., None], *arguments: Any
-    ) -> None:
-        """As `send`; where there is mischief at the point, all that follows waits with it."""
+    def hold_up(self, point: str) -> None:
+        """Where there is mischief at the point, what is sent next comes late, and all behind it."""
         fault_points = self._network.loop.fault_points
         if fault_points.does(point):
             late_s = fault_points.strength(point) * HELD_UP_MAX_S
             self.last_s = max(self.last_s, self._network.loop.now_s + late_s)
-        self.send(host, deliver, *arguments)
 
     def _post(
         self, deliver: Callable[..., None], arguments: tuple[Any, ...], host: Host | None

@@ -25,6 +25,8 @@ BROKER_FAULTS = ("crash", "power", "stop", "pause")
 FREEZE_FAULTS = ("freeze",)
 """As `pause`, in the middle of the broker's work."""
 SESSION_FAULTS = ("expire", "drop-session", "cut-session", "cut-session-half")
+SERVER_FAULTS = ("zookeeper-crash", "zookeeper-power", "zookeeper-pause", "cut-server")
+"""Of one of ZooKeeper's servers, or of a broker's way there."""
 LINK_FAULTS = ("cut-broker", "cut-bookie", "cut-bookie-half", "cut-client", "slow", "reset")
 BOOKIE_FAULTS = ("bookie-crash", "bookie-power", "bookie-pause", "bookie-slow")
 OTHER_FAULTS = ("clock", "pause-client")
@@ -39,6 +41,7 @@ CLUSTER_KINDS = (
     *OTHER_FAULTS,
     *FREEZE_FAULTS,
     *FACT_FAULTS,
+    *SERVER_FAULTS,
 )
 LONE_KINDS = (*BROKER_FAULTS, "cut-client", "slow", "reset", *OTHER_FAULTS, *DISK_FAULTS)
 """Of a broker that is alone."""
@@ -52,6 +55,10 @@ _LASTS_MAX_S = {
     "expire": 2.0,
     "cut-session": 20.0,
     "cut-session-half": 20.0,
+    "zookeeper-crash": 10.0,
+    "zookeeper-power": 20.0,
+    "zookeeper-pause": 15.0,
+    "cut-server": 20.0,
     "cut-broker": 15.0,
     "cut-bookie": 15.0,
     "cut-bookie-half": 15.0,

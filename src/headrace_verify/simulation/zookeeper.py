@@ -1,409 +1,294 @@
-"""A client of the simulated ZooKeeper, as `runtime/zookeeper` is one of the real.
+"""Simulated ZooKeeper servers: they speak its protocol to the client that ships.
 
-Invariants: the ensemble never fails; everything between it and a client may. It promises
-what `ZooKeeper` does: a change whose connection broke is in doubt, a read is tried again, one-shot
-watches fire when the connection breaks, a tree's watch tells of the gap.
+Invariants: each server is a host with lives, which may be stopped, killed or cut off; what they
+serve is one `Ensemble`. Of the protocol what `runtime/zookeeper_wire` sends is understood; another
+request breaks the connection. A session belongs to one connection at a time. Events go out before
+the answers to what was asked behind them. A former connection's requests are not carried out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import MetadataUnavailable
-from headrace.runtime.session import Session, SessionState
-from headrace.runtime.tasks import Tasks
-from headrace.runtime.zookeeper import Node, Written
-from headrace.runtime.zookeeper_link import NodeConflict
-from headrace_verify.simulation.ensemble import ANY_VERSION, Conflict
-from headrace_verify.simulation.loop import HOST
-from headrace_verify.simulation.pipe import Pipe
+from headrace.runtime import zookeeper_wire as wire
+from headrace.runtime.zookeeper import ZooKeeper
+from headrace.runtime.zookeeper_link import ZooKeeperOptions
+from headrace.runtime.zookeeper_wire import BrokenAnswer, Event, NodeState, Reader, Stat
+from headrace_verify.rng import seeded
+from headrace_verify.simulation.clock import SimulatedRandomness
+from headrace_verify.simulation.ensemble import Change, Conflict
+from headrace_verify.simulation.loop import Host, context_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from headrace.runtime.clock import Clock
-    from headrace.runtime.zookeeper import Create, Delete, Put
-    from headrace.runtime.zookeeper_wire import NodeState
+    from headrace_verify.simulation.cluster import Cluster
     from headrace_verify.simulation.ensemble import Ensemble
-    from headrace_verify.simulation.loop import Host
-    from headrace_verify.simulation.network import Network
+    from headrace_verify.simulation.network import Transport
 
-PLACE = "zookeeper"
-CALL_TIMEOUT_MS = 10_000
-CONNECT_TIMEOUT_MS = 15_000
-RECONNECT_S = 0.3
-BEATS_PER_SESSION = 6
-SEQUENCE_DIGITS = 10
+PORT: Final = 2181
+SERVERS: Final = 3
+PLACES: Final = tuple(f"z{number}" for number in range(1, SERVERS + 1))
+_PASSWORD: Final = b"simulated".ljust(16)
 
 
-class SimulatedZooKeeper:
-    """See `runtime.zookeeper.ZooKeeper`: one client, of one host."""
-
-    def __init__(self, ensemble: Ensemble, network: Network, clock: Clock, timeout_ms: int) -> None:
-        """Use `connect`."""
-        host = HOST.get()
-        assert host is not None, "a client belongs to a host"
-        self._host: Host = host
-        self._ensemble = ensemble
-        self._network = network
-        self._clock = clock
-        self._loop = asyncio.get_running_loop()
-        self._timeout_ms = timeout_ms
-        self._session = Session(timeout_ms, clock.now_ns())
-        self._session_id = 0
-        self._tasks = Tasks()
-        self._there = Pipe(network, host.name, PLACE)
-        self._back = Pipe(network, PLACE, host.name)
-        self._pending: dict[asyncio.Future[Any], None] = {}
-        self._shots: dict[Callable[[], None], tuple[str, str, Callable[[], None]]] = {}
-        """One-shot watches that are set: what the ensemble calls -> kind, path, who is told."""
-        self._tree: tuple[str, Callable[[str, bool], None], Callable[[int], None]] | None = None
-        self._heard_zxid = 0
-        self._gap_zxid: int | None = None  # heard of last before the tree's watch was gone
-        self._is_closed = False
-
-    @classmethod
-    async def connect(
-        cls, ensemble: Ensemble, network: Network, clock: Clock, timeout_ms: int
-    ) -> SimulatedZooKeeper:
-        """Open a session. Raises MetadataUnavailable."""
-        client = cls(ensemble, network, clock, timeout_ms)
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                await client._connect_once()
-        except TimeoutError:
-            raise MetadataUnavailable("ZooKeeper does not answer: try again") from None
-        client._tasks.spawn(client._beat(), "ZooKeeper's heartbeat")
-        return client
-
-    @property
-    def session(self) -> Session:
-        """See ZooKeeper."""
-        return self._session
-
-    @property
-    def session_id(self) -> int:
-        """See ZooKeeper."""
-        return 0 if self._session.state is SessionState.LOST else self._session_id
-
-    async def close(self) -> None:
-        """See ZooKeeper."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        await self._tasks.close()
-        ensemble, session = self._ensemble, self._session_id
-        self._there.send(None, ensemble.expire, session)
-        ensemble.trees.pop(self, None)
-        self._break(MetadataUnavailable("the ZooKeeper client was closed"))
-        self._session.lose(self._clock.now_ns())
-
-    # --- the session -------------------------------------------------------------------------
-
-    async def _connect_once(self) -> None:
-        """Open a connection, and with it the session that was, or a new one."""
-        self._there = Pipe(self._network, self._host.name, PLACE)
-        self._back = Pipe(self._network, PLACE, self._host.name)
-        sent_ns = self._clock.now_ns()
-        ensemble, wanted = self._ensemble, self._session_id
-
-        def open_session() -> int:
-            is_kept = wanted and ensemble.is_alive(wanted)
-            return wanted if is_kept else ensemble.begin(self._timeout_ms)
-
-        session = await self._ask(open_session, is_session=True)
-        now_ns = self._clock.now_ns()
-        if session == self._session_id:
-            self._session.resume(self._timeout_ms, sent_ns, now_ns)
-        else:
-            if self._session_id:
-                self._session.lose(now_ns)
-            self._session_id = session
-            self._session.begin(self._timeout_ms, sent_ns, now_ns)
-        if self._tree is not None:
-            await self._set_tree()
-            if self._gap_zxid is not None:
-                self._tree[2](self._gap_zxid)
-                self._gap_zxid = None
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(self._timeout_ms / 1000 / BEATS_PER_SESSION)
-            silence_ms = (self._clock.now_ns() - (self._session.proven_ns or 0)) // 1_000_000
-            if self._session.state is not SessionState.CONNECTED:
-                continue
-            if silence_ms > self._timeout_ms * 2 // 3:
-                self.drop()
-            else:
-                self._tasks.spawn(self._ping(), "a heartbeat")
-
-    async def _ping(self) -> None:
-        with suppress(MetadataUnavailable):
-            await self._ask(lambda: True)
-
-    async def _reconnect(self) -> None:
-        """Others are tried until one stands."""
-        while True:
-            is_early = self._network.loop.fault_points.does("connected again early")
-            await asyncio.sleep(0 if is_early else RECONNECT_S)
-            try:
-                async with asyncio.timeout(self._timeout_ms / 3000):
-                    await self._connect_once()
-                    return
-            except (TimeoutError, MetadataUnavailable):
-                self._break(None)
-
-    def drop(self) -> None:
-        """The connection breaks: it was silent for too long, or a fault has cut it."""
-        if not self._is_closed and self._session.state is SessionState.CONNECTED:
-            self._session.suspend(self._clock.now_ns())
-            self._break(None)
-            self._tasks.spawn(self._reconnect(), "connect again")
-
-    def _break(self, error: MetadataUnavailable | None) -> None:
-        """Nothing that is under way is answered any more, and watches are gone."""
-        self._there.is_closed = self._there.is_closed or error is None
-        self._back.is_closed = True
-        self._ensemble.trees.pop(self, None)
-        if self._gap_zxid is None:
-            self._gap_zxid = self._heard_zxid
-        pending, self._pending = self._pending, {}
-        for future in pending:
-            if not future.done():
-                future.set_exception(error or _broken())
-        shots, self._shots = self._shots, {}
-        for fire, (kind, path, changed) in shots.items():
-            self._ensemble.one_shots.get((kind, path), {}).pop(fire, None)
-            changed()
-
-    # --- calls -------------------------------------------------------------------------------
-
-    async def _ask(self, work: Callable[[], Any], *, is_session: bool = False) -> Any:
-        """Have the ensemble do it, and wait for the answer. Raises MetadataUnavailable."""
-        if self._is_closed:
-            raise MetadataUnavailable("the ZooKeeper client is closed: open it again")
-        future: asyncio.Future[Any] = self._loop.create_future()
-        back, ensemble, session = self._back, self._ensemble, self._session_id
-        sent_ns, fault_points = self._clock.now_ns(), self._network.loop.fault_points
-
-        def answer(result: Any) -> None:
-            self._session.confirm(sent_ns)
-            if not future.done():
-                if isinstance(result, Exception):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
-
-        def arrive() -> None:
-            if not is_session and not ensemble.is_alive(session):
-                back.send(self._host, self.drop)  # the server closes the connection
-                return
-            try:
-                result = work()
-            except Conflict as conflict:
-                result = NodeConflict(
-                    f"{conflict.path} is not as expected: read it again, then decide anew",
-                    path=conflict.path,
-                    index=conflict.index,
-                    is_missing=conflict.is_missing,
-                )
-            is_lost = not is_session and fault_points.does("answer of metadata lost")
-            back.send(self._host, *((self.drop,) if is_lost else (answer, result)))
-
-        self._pending[future] = None
-        self._there.send(None, arrive)
-        try:
-            async with asyncio.timeout(CALL_TIMEOUT_MS / 1000):
-                return await future
-        except TimeoutError:
-            raise _broken() from None
-        finally:
-            self._pending.pop(future, None)
-
-    async def _call(self, work: Callable[[], Any], *, is_read: bool = False) -> Any:
-        """A call over a connected session; a read is sent again. Raises MetadataUnavailable."""
-        deadline_ns = self._clock.now_ns() + CALL_TIMEOUT_MS * 1_000_000
-        while True:
-            while self._session.state is not SessionState.CONNECTED:
-                left_s = (deadline_ns - self._clock.now_ns()) / 1e9
-                if left_s <= 0 or self._is_closed:
-                    raise MetadataUnavailable("ZooKeeper is not connected: nothing was changed")
-                try:
-                    async with asyncio.timeout(left_s):
-                        await self._session.wait_beyond(self._session.changes)
-                except TimeoutError:
-                    continue
-            try:
-                return await self._ask(work)
-            except MetadataUnavailable:
-                if not is_read or self._clock.now_ns() >= deadline_ns or self._is_closed:
-                    raise
-
-    def _once(self, kind: str, path: str, changed: Callable[[], None] | None) -> None:
-        """Set a one-shot watch; at the ensemble, in the turn of the read."""
-        if changed is None:
-            return
-        back = self._back
-
-        def fire() -> None:
-            back.send_late("watch late", self._host, hear)
-
-        def hear() -> None:
-            if self._shots.pop(fire, None) is not None:
-                changed()
-
-        self._shots[fire] = (kind, path, changed)
-        self._ensemble.one_shots.setdefault((kind, path), {})[fire] = None
-
-    # --- nodes: see ZooKeeper ------------------------------------------------------------------
-
-    async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node | None:
-        """See ZooKeeper."""
-
-        def work() -> Node | None:
-            found = self._ensemble.read(path)
-            if found is None:
-                return None
-            self._once("node", path, changed)
-            return Node(found.value, found.version)
-
-        found: Node | None = await self._call(work, is_read=True)
-        return found
-
-    async def get_many(self, paths: Sequence[str]) -> list[NodeState | None]:
-        """See ZooKeeper."""
-        read = self._ensemble.read
-        found: list[NodeState | None] = await self._call(
-            lambda: [read(path) for path in paths], is_read=True
-        )
-        return found
-
-    async def children_of_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """See ZooKeeper."""
-        names = self._ensemble.names
-        found: list[list[str] | None] = await self._call(
-            lambda: [names(path) for path in paths], is_read=True
-        )
-        return found
-
-    async def children(
-        self, path: str, changed: Callable[[], None] | None = None
-    ) -> list[str] | None:
-        """See ZooKeeper."""
-
-        def work() -> list[str] | None:
-            found = self._ensemble.names(path)
-            if found is not None:
-                self._once("children", path, changed)
-            return found
-
-        found: list[str] | None = await self._call(work, is_read=True)
-        return found
-
-    async def next_sequence(self, path: str) -> int:
-        """See ZooKeeper."""
-
-        def work() -> int:
-            node = self._ensemble.nodes.get(path)
-            return 0 if node is None else node.counter
-
-        return int(await self._call(work, is_read=True))
-
-    async def create(
-        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
-    ) -> str:
-        """See ZooKeeper."""
-        session = self._session_id if ephemeral else 0
-
-        def work() -> str:
-            ensemble, full = self._ensemble, path
-            ensemble.zxid += 1
-            if sequence:
-                parent = path.rpartition("/")[0]
-                if parent not in ensemble.nodes:
-                    ensemble.create(parent, b"", 0, is_made_up=True)
-                node = ensemble.nodes[parent]
-                full = f"{path}{node.counter:0{SEQUENCE_DIGITS}}"
-                node.counter += 1
-            ensemble.create(full, bytes(value), session, is_made_up=True)
-            return full
-
-        return str(await self._call(work))
-
-    async def create_container(self, path: str) -> None:
-        """See ZooKeeper; an empty container stays here."""
-
-        def work() -> None:
-            if path not in self._ensemble.nodes:
-                self._ensemble.zxid += 1
-                self._ensemble.create(path, b"", 0, is_made_up=True)
-
-        await self._call(work)
-
-    async def put(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
-        """See ZooKeeper."""
-
-        def work() -> int:
-            self._ensemble.zxid += 1
-            return self._ensemble.put(path, bytes(value), version)
-
-        return int(await self._call(work))
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> bool:
-        """See ZooKeeper."""
-
-        def work() -> bool:
-            if path not in self._ensemble.nodes:
-                return False
-            self._ensemble.zxid += 1
-            self._ensemble.delete(path, version)
-            return True
-
-        return bool(await self._call(work))
-
-    async def multi(self, parts: Sequence[Create | Put | Delete]) -> list[Written]:
-        """See ZooKeeper."""
-        session = self._session_id
-        written: list[Written] = await self._call(lambda: self._ensemble.multi(parts, session))
-        return written
-
-    async def sync(self, _path: str) -> None:
-        """See ZooKeeper: there is one server."""
-
-    async def watch_tree(
-        self, path: str, changed: Callable[[str, bool], None], gap: Callable[[int], None]
-    ) -> None:
-        """See ZooKeeper; one tree is enough here."""
-        assert self._tree is None, "one tree is watched"
-        self._tree = (path, changed, gap)
-        await self._set_tree()
-
-    async def _set_tree(self) -> None:
-        assert self._tree is not None
-        root, ensemble = self._tree[0], self._ensemble
-
-        def work() -> None:
-            ensemble.trees[self] = root
-
-        await self._ask(work)
-
-    def told(self, zxid: int, path: str, is_gone: bool) -> None:
-        """For the ensemble: an event for this client's tree."""
-        if not self._host.is_alive:
-            del self._ensemble.trees[self]
-            return
-        self._back.send_late("watch late", self._host, self._hear, zxid, path, is_gone)
-
-    def _hear(self, zxid: int, path: str, is_gone: bool) -> None:
-        self._heard_zxid = max(self._heard_zxid, zxid)
-        if self._tree is not None:
-            self._tree[1](path, is_gone)
-
-
-def _broken() -> MetadataUnavailable:
-    return MetadataUnavailable(
-        "the connection to ZooKeeper broke: it is not known whether it was changed",
-        is_in_doubt=True,
+async def connect(
+    cluster: Cluster, clock: Clock, timeout_ms: int, whose: str, root: str = ""
+) -> ZooKeeper:
+    """The client that ships, of the host that asks; `whose` seeds its chance."""
+    options = ZooKeeperOptions(
+        ",".join(f"{place}:{PORT}" for place in PLACES), timeout_ms, root=root, has_watchman=False
     )
+    randomness = SimulatedRandomness(seeded(f"{cluster.seed} {whose} servers"))
+    return await ZooKeeper.connect(options, clock, randomness)
+
+
+class SimulatedServer:
+    """One server and its lives."""
+
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self.name = name
+        self.life = 0
+        self.host: Host | None = None
+        self._cluster = cluster
+
+    def start(self) -> None:
+        """Begin a life."""
+        cluster = self._cluster
+        if self.host is not None:
+            return
+        self.life += 1
+        host = self.host = Host(self.name, self.life)
+        cluster.hosts.append(host)
+        cluster.network.power_on(self.name)
+
+        def begin() -> None:
+            _ = cluster.loop.create_task(self._listen(host), name=f"{self.name} runs")
+
+        cluster.loop.call_soon(begin, context=host.context)
+
+    async def _listen(self, host: Host) -> None:
+        cluster = self._cluster
+        await cluster.loop.create_server(lambda: _Client(cluster, host), self.name, PORT)
+
+    def end(self, *, is_told: bool) -> None:
+        """Dead; the others serve what it served."""
+        host, self.host = self.host, None
+        if host is None:
+            return
+        host.is_alive = False
+        self._cluster.network.end(host, is_told=is_told)
+        if not is_told:
+            self._cluster.network.power_off(self.name)
+
+
+class _Client(asyncio.Protocol):
+    """A server's side of one connection."""
+
+    def __init__(self, cluster: Cluster, host: Host) -> None:
+        self._loop = cluster.loop
+        self._ensemble: Ensemble = cluster.ensemble
+        self._host = host
+        self._transport: Transport | None = None
+        self._received = b""
+        self._session = 0
+        self._events: list[Event] = []
+        """To be told, before anything else is said."""
+
+    # --- asyncio.Protocol --------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """See asyncio."""
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._transport = None
+        self._ensemble.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        self._received += data
+        while self._transport is not None and len(self._received) >= wire.INT.size:
+            end = wire.INT.size + wire.INT.unpack_from(self._received)[0]
+            if len(self._received) < end:
+                return
+            frame, self._received = self._received[wire.INT.size : end], self._received[end:]
+            try:
+                self._take(Reader(frame))
+            except BrokenAnswer:
+                self._end()
+
+    # --- a watcher of the ensemble -----------------------------------------------------------
+
+    @property
+    def is_gone(self) -> bool:
+        """See Watcher."""
+        return not self._host.is_alive
+
+    def tell(self, event: Event) -> None:
+        """See Watcher."""
+        self._events.append(event)
+        # A server that is stopped tells of it when it goes on.
+        self._loop.call_soon(self._flush, context=context_of(self._host))
+
+    def cut(self) -> None:
+        """See Watcher."""
+        self._loop.call_soon(self._end, context=context_of(self._host))
+
+    def _flush(self) -> None:
+        events, self._events = self._events, []
+        for event in events:
+            if self._transport is not None:
+                self._transport.pipe.hold_up("watch late")
+                body = wire.INT.pack(event.kind) + wire.INT.pack(3) + wire.text(event.path)
+                self._write(wire.HEADER.pack(wire.EVENT_XID, -1, 0) + body)
+
+    def _write(self, frame: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(wire.INT.pack(len(frame)) + frame)
+
+    def _end(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+            self._ensemble.forget(self)
+
+    # --- requests ----------------------------------------------------------------------------
+
+    def _take(self, request: Reader) -> None:
+        if not self._session:
+            self._open(request)
+            return
+        xid, kind = request.number(), request.number()
+        if not self._ensemble.speaks_for(self._session, self):
+            self._end()
+            return
+        code, body = 0, b""
+        try:
+            body = self._answer(kind, request)
+        except Conflict as conflict:
+            code = conflict.code
+        if kind not in {wire.PING, wire.CLOSE} and self._loop.fault_points.does(
+            "answer of metadata lost"
+        ):
+            self._end()
+            return
+        self._flush()
+        self._write(wire.HEADER.pack(xid, self._ensemble.zxid, code) + body)
+        if kind == wire.CLOSE:
+            self._ensemble.expire(self._session)
+
+    def _open(self, request: Reader) -> None:
+        request.number()
+        (zxid,) = request.take(wire.LONG)
+        timeout_ms = request.number()
+        (session,) = request.take(wire.LONG)
+        ensemble = self._ensemble
+        is_refused = self._loop.fault_points.does("metadata server refuses")
+        if is_refused or zxid > ensemble.zxid:  # it has yet to hear of what the client knows
+            self._end()
+            return
+        if session and not ensemble.is_alive(session):
+            self._write(wire.INT.pack(0) * 2 + wire.LONG.pack(0) + wire.data(bytes(16)))
+            self._end_soon()
+            return
+        self._session = session or ensemble.begin(timeout_ms)
+        ensemble.attach(self._session, self)
+        head = wire.INT.pack(0) + wire.INT.pack(timeout_ms) + wire.LONG.pack(self._session)
+        self._write(head + wire.data(_PASSWORD) + b"\0")
+
+    def _end_soon(self) -> None:
+        """What was written arrives first."""
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    def _answer(self, kind: int, request: Reader) -> bytes:
+        """Carry out one request; the body of its answer. Raises Conflict, BrokenAnswer."""
+        ensemble = self._ensemble
+        if kind in {wire.PING, wire.CLOSE}:
+            return b""
+        if kind in {wire.GET, wire.EXISTS, wire.CHILDREN}:
+            path, is_watched = _node(request.text()), request.flag()
+            return self._read(kind, path, is_watched=is_watched)
+        if kind in {wire.CREATE, wire.CREATE_CONTAINER, wire.SET, wire.DELETE}:
+            return _packed(ensemble.change(_change(kind, request), self._session))
+        if kind == wire.SYNC:
+            return wire.text(request.text())
+        if kind == wire.ADD_WATCH:
+            ensemble.watch_tree(_node(request.text()), self)
+            return b""
+        if kind == wire.READ_MANY:
+            return self._read_many(request)
+        if kind == wire.MULTI:
+            return self._multi(request)
+        raise BrokenAnswer(f"operation {kind} is not simulated")
+
+    def _read(self, kind: int, path: str, *, is_watched: bool = False) -> bytes:
+        ensemble = self._ensemble
+        found: Any = {
+            wire.GET: ensemble.read,
+            wire.EXISTS: ensemble.stat,
+            wire.CHILDREN: ensemble.names,
+        }[kind](path)
+        if is_watched and (found is not None or kind == wire.EXISTS):
+            ensemble.watch_once("children" if kind == wire.CHILDREN else "node", path, self)
+        if found is None:
+            raise Conflict(path, wire.NO_NODE)
+        if isinstance(found, list):
+            return wire.INT.pack(len(found)) + b"".join(map(wire.text, found))
+        stat = ensemble.stat(path)
+        assert stat is not None
+        return (wire.data(found.value) if isinstance(found, NodeState) else b"") + wire.stat(stat)
+
+    def _read_many(self, request: Reader) -> bytes:
+        parts = []
+        for kind in request.multi():
+            path, _is_watched = _node(request.text()), request.flag()
+            try:
+                parts.append(wire.part(kind) + self._read(kind, path))
+            except Conflict as conflict:
+                parts.append(wire.part(-1) + wire.INT.pack(conflict.code))
+        return b"".join(parts) + wire.END_OF_MULTI
+
+    def _multi(self, request: Reader) -> bytes:
+        changes = [_change(kind, request) for kind in request.multi()]
+        try:
+            answers = self._ensemble.multi(changes, self._session)
+        except Conflict as conflict:
+            self._ensemble.zxid += 1
+            before, behind = 0, -2
+            codes = [
+                conflict.code if at == conflict.index else before if at < conflict.index else behind
+                for at in range(len(changes))
+            ]
+            parts = [wire.part(-1) + wire.INT.pack(code) for code in codes]
+        else:
+            parts = [
+                wire.part(change.kind) + _packed(answer)
+                for change, answer in zip(changes, answers, strict=True)
+            ]
+        return b"".join(parts) + wire.END_OF_MULTI
+
+
+def _node(path: str) -> str:
+    return "" if path == "/" else path
+
+
+def _packed(answer: str | Stat | None) -> bytes:
+    if isinstance(answer, Stat):
+        return wire.stat(answer)
+    return b"" if answer is None else wire.text(answer)
+
+
+def _change(kind: int, request: Reader) -> Change:
+    path = _node(request.text())
+    if kind == wire.DELETE:
+        return Change(kind, path, version=request.number())
+    value = request.value()
+    if kind == wire.SET:
+        return Change(kind, path, value, version=request.number())
+    for _ in range(request.number()):  # rights, which nobody checks here
+        request.number(), request.text(), request.text()
+    return Change(wire.CREATE, path, value, request.number())

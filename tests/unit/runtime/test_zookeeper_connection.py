@@ -1,0 +1,251 @@
+"""One connection to ZooKeeper: answers in pieces, out of order, hostile; watches; held-up loops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import RequestInvalid
+from headrace.runtime import zookeeper_wire as wire
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.zookeeper_connection import Connection, ConnectionBroken, Watch
+from headrace.runtime.zookeeper_link import parse_hosts
+from headrace.runtime.zookeeper_wire import Event, NodeState, Refused, Stat
+
+SESSION, TIMEOUT_MS = 7, 6_000
+STAT = Stat(1, 22, 0, 0, 3, 5, 0, SESSION, 4, 1, 0)
+
+
+class Told:
+    """A listener that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.proofs: list[int] = []
+        self.events: list[Event] = []
+        self.ends: list[str] = []
+        self.zxid = 0
+
+    def confirm(self, sent_ns: int) -> None:
+        self.proofs.append(sent_ns)
+
+    def tell(self, event: Event) -> None:
+        self.events.append(event)
+
+    def hold(self, zxid: int) -> None:
+        self.zxid = zxid
+
+    def note_end(self, connection: Connection) -> None:
+        self.ends.append(connection.cause)
+
+
+class Sent(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self, end: socket.socket | None = None) -> None:
+        super().__init__({} if end is None else {"socket": end})
+        self.data = b""
+        self.is_aborted = False
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def frame(body: bytes) -> bytes:
+    return wire.INT.pack(len(body)) + body
+
+
+def answer(xid: int, body: bytes = b"", code: int = 0, zxid: int = 9) -> bytes:
+    return frame(wire.HEADER.pack(xid, zxid, code) + body)
+
+
+def event(kind: int, path: str) -> bytes:
+    return answer(wire.EVENT_XID, wire.INT.pack(kind) + wire.INT.pack(3) + wire.text(path), zxid=-1)
+
+
+OPENED = frame(
+    wire.INT.pack(0) + wire.INT.pack(TIMEOUT_MS) + wire.LONG.pack(SESSION) + wire.data(b"p" * 16)
+)
+
+
+def opened(end: socket.socket | None = None) -> tuple[Connection, Told, Sent]:
+    told, sent = Told(), Sent(end)
+    connection = Connection(SystemClock(), told)
+    connection.connection_made(sent)
+    connection.data_received(OPENED)
+    return connection, told, sent
+
+
+@given(cuts=st.lists(st.integers(0, 400), max_size=12))
+def test_answers_are_the_same_in_whatever_pieces_they_come(cuts):
+    async def run() -> None:
+        connection, told, _ = opened()
+        found: list[object] = []
+        shot: list[str] = []
+        watch = Watch("node", "/a", lambda: shot.append("/a"))
+        for request in (wire.get("/a"), wire.children("/"), wire.delete("/gone", 3)):
+            watched = watch if request.kind == wire.GET else None
+            connection.send(request, lambda result, _at: found.append(result), watched)
+        connection.ping()
+        data = b"".join(
+            (
+                answer(1, wire.data(b"half") + wire.stat(STAT)),
+                event(wire.CHANGED, "/a"),
+                answer(2, wire.INT.pack(2) + wire.text("x") + wire.text("\u00fc")),
+                answer(3, code=wire.BAD_VERSION, zxid=12),
+                answer(wire.PING_XID),
+            )
+        )
+        places = sorted({min(cut, len(data)) for cut in cuts})
+        for start, end in zip([0, *places], [*places, len(data)], strict=True):
+            connection.data_received(data[start:end])
+        assert found[:2] == [NodeState(b"half", 3, SESSION, 22), ["x", "\u00fc"]]
+        assert isinstance(found[2], Refused)
+        assert found[2].code == wire.BAD_VERSION
+        assert (shot, told.events, told.zxid) == (["/a"], [Event(wire.CHANGED, "/a")], 12)
+        assert len(told.proofs) == 1
+        assert not connection.is_over
+
+    asyncio.run(run())
+
+
+@given(data=st.binary(max_size=200), is_framed=st.booleans(), xid=st.sampled_from([-4, -2, -1, 1]))
+def test_hostile_bytes_end_the_connection_at_most_and_nobody_waits_for_ever(data, is_framed, xid):
+    async def run() -> None:
+        connection, _, sent = opened()
+        requests = [
+            wire.get("/a"),
+            wire.multi([wire.create("/a", b"", wire.acl(is_closed=False))]),
+            wire.read_many(wire.CHILDREN, ["/a"]),
+        ]
+        done: list[object] = []
+        for request in requests:
+            connection.send(request, lambda result, _at: done.append(result))
+        connection.data_received(answer(xid, data) if is_framed else data)
+        assert connection.is_over == sent.is_aborted
+        connection.connection_lost(None)
+        assert len(done) == len(requests)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (wire.INT.pack(-2), "length of -2"),
+        (wire.INT.pack(wire.FRAME_BYTES_MAX + 1), "length of"),
+        (answer(2), "out of order"),
+        (answer(1, wire.INT.pack(1_000_000)), "names 1000000 bytes"),
+        (frame(b"short"), "ends too soon"),
+    ],
+)
+def test_what_is_no_answer_ends_the_connection_with_its_cause(data, cause):
+    async def run() -> None:
+        connection, told, sent = opened()
+        done: list[object] = []
+        for _ in range(2):
+            connection.send(wire.get("/a"), lambda result, _at: done.append(result))
+        connection.data_received(data)
+        assert sent.is_aborted
+        assert [cause in text for text in told.ends] == [True]
+        assert [type(one) for one in done] == [ConnectionBroken] * 2
+
+    asyncio.run(run())
+
+
+def test_a_watch_is_called_once_and_where_the_connection_ends():
+    async def run() -> None:
+        connection, _, _ = opened()
+        called: list[str] = []
+
+        def ask(request: wire.Request, kind: str, name: str, *, is_for_absent: bool = False):
+            watch = Watch(kind, "/a", lambda: called.append(name), is_for_absent)
+            connection.send(request, lambda _result, _at: None, watch)
+
+        ask(wire.get("/a"), "node", "absent")
+        ask(wire.exists("/a"), "node", "comes", is_for_absent=True)
+        connection.data_received(answer(1, code=wire.NO_NODE) + answer(2, code=wire.NO_NODE))
+        connection.data_received(event(wire.CREATED, "/b") + event(wire.CREATED, "/a") * 2)
+        assert called == ["comes"]
+        ask(wire.children("/a"), "children", "gone")
+        ask(wire.get("/a"), "node", "broke")
+        connection.data_received(answer(3, wire.INT.pack(0)) + event(wire.CHILDREN_CHANGED, "/a"))
+        connection.data_received(answer(4, wire.data(b"") + wire.stat(STAT)))
+        assert called == ["comes", "gone"]
+        connection.connection_lost(None)
+        assert called == ["comes", "gone", "broke"]
+
+    asyncio.run(run())
+
+
+def test_a_callback_that_fails_does_not_keep_the_others_from_being_called(caplog):
+    async def run() -> None:
+        connection, _, _ = opened()
+        called: list[int] = []
+        for call in (lambda: 1 / 0, lambda: called.append(1)):
+            watch = Watch("node", "/a", call)
+            connection.send(wire.exists("/a"), lambda _result, _at: None, watch)
+        connection.data_received(answer(1, wire.stat(STAT)) + answer(2, wire.stat(STAT)))
+        connection.data_received(event(wire.DELETED, "/a"))
+        assert called == [1]
+        assert not connection.is_over
+
+    asyncio.run(run())
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_pings_of_a_held_up_loop_are_proven_only_by_what_has_come():
+    """`speak_for_loop`, called from the watchman's thread, peeks and reads nothing."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    pong = answer(wire.PING_XID)
+
+    async def run() -> None:
+        connection, told, _ = opened(ours)
+        assert connection.speak_for_loop() is None  # a first ping; nothing has come
+        assert theirs.recv(100) == wire.ping()
+        theirs.sendall(event(wire.CHANGED, "/a") + pong[:5])
+        assert connection.speak_for_loop() is None, "half an answer proves nothing"
+        theirs.sendall(pong[5:])
+        first_ns, second_ns = list(connection._pings)
+        assert connection.speak_for_loop() == first_ns
+        assert connection.speak_for_loop() == first_ns, "seen again"
+        theirs.sendall(pong * 9)
+        assert (connection.speak_for_loop() or 0) > second_ns
+        connection.data_received(ours.recv(1_000))  # the loop goes on, with what was peeked at
+        assert told.proofs[:2] == [first_ns, second_ns]
+        connection.data_received(b"\0")
+        assert connection.speak_for_loop() is None, "in the middle of an answer"
+        connection.end("over")
+        assert connection.speak_for_loop() is None
+
+    before = len(os.listdir("/proc/self/fd"))
+    asyncio.run(run())
+    assert len(os.listdir("/proc/self/fd")) == before
+    ours.close()
+    theirs.close()
+
+
+def test_names_of_servers():
+    assert parse_hosts("a:1, b , [::1]:3,[::2]") == [
+        ("a", 1),
+        ("b", 2181),
+        ("::1", 3),
+        ("::2", 2181),
+    ]
+    for wrong in ("", "a:", "a:0", "a:70000", "a:x", ":1", "a:1,", "a:1/root"):
+        with pytest.raises(RequestInvalid, match="names no ZooKeeper"):
+            parse_hosts(wrong)
