@@ -11,7 +11,7 @@ import base64
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.topics.topic_config import log_config
+from headrace.broker.topics.overrides import log_config
 from headrace.coordination.timers.commands import SettleCommand
 from headrace.coordination.timers.schedule import Entry
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED, Settled

@@ -1,7 +1,7 @@
 """What a topic's configuration means to its logs: typed values, Kafka's names and defaults.
 
-Invariants: values only. The strings, their parsing and their documentation are in
-`broker/topics/topic_config.py`.
+Invariants: values only. The strings and their documentation are in
+`broker/topics/topic_config.py`, their parsing in `broker/topics/overrides.py`.
 """
 
 from __future__ import annotations

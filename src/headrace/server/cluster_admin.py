@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.broker.housekeeping.chain_repair import ChainRepairer
 from headrace.broker.housekeeping.fact_audit import audit
 from headrace.broker.housekeeping.ledger_evidence import read_facts
-from headrace.broker.topics.topic_config import copies_of
+from headrace.broker.topics.overrides import copies_of
 from headrace.errors import TopicUnknown
 from headrace.metadata.facts import (
     BROKERS,

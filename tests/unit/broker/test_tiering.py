@@ -13,7 +13,7 @@ import pytest
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
 from headrace.broker.node import Node
-from headrace.broker.topics.topic_config import check_tiering
+from headrace.broker.topics.topic_checks import check_tiering
 from headrace.errors import ConfigInvalid, StorageUnavailable
 from headrace.log.tiering import (
     first_pending_offset,

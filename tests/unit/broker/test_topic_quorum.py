@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
-from headrace.broker.topics.topic_config import (
-    ENSEMBLE_MAX,
-    QUORUM,
-    check_config,
-    copies_of,
-    log_config,
-)
+from headrace.broker.topics.overrides import copies_of, log_config
+from headrace.broker.topics.topic_config import ENSEMBLE_MAX, QUORUM, check_config
 from headrace.errors import ConfigInvalid
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.runtime.clock import SystemClock

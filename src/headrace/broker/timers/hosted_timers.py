@@ -14,7 +14,7 @@ from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.timers.deliveries import Deliveries
 from headrace.broker.timers.timer_bodies import TimerBodies
 from headrace.broker.timers.timer_log import TimerLog
-from headrace.broker.topics.topic_config import half_config
+from headrace.broker.topics.overrides import half_config
 from headrace.coordination.timers.commands import (
     AnyTimerReply,
     Deliver,

@@ -20,7 +20,7 @@ from headrace.broker.timers.listing import LISTED_BYTES_MAX, SHOWN_AT_ONCE, Dela
 from headrace.broker.timers.timer_bodies import StoredTimer
 from headrace.broker.timers.timer_space import keep_small
 from headrace.broker.topics.companions import open_companion
-from headrace.broker.topics.topic_config import delay_max_ms, half_config
+from headrace.broker.topics.overrides import delay_max_ms, half_config
 from headrace.coordination.timers.commands import (
     AddCommand,
     CancelCommand,

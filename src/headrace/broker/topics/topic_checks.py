@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.topics.topic_config import check_config, check_quorum, check_tiering
+from headrace.broker.topics.overrides import is_remote, log_config
+from headrace.broker.topics.topic_config import ONE_COPY, QUORUM, check_config
 from headrace.errors import (
+    ConfigInvalid,
     PartitionsInvalid,
     ReplicationFactorInvalid,
     TopicExists,
     TopicNameInvalid,
 )
+from headrace.log.tiering import SAME_AS_RETENTION
 from headrace.records.identifiers import INTERNAL_TOPICS, is_topic_name
 
 if TYPE_CHECKING:
@@ -81,3 +84,44 @@ class TopicChecks:
             raise PartitionsInvalid(
                 f"{count} partitions are not possible: from 1 to {self._config.partition_count_max}"
             )
+
+
+def check_tiering(
+    configs: Mapping[str, str], before: Mapping[str, str], *, has_objects: bool
+) -> None:
+    """Raises ConfigInvalid where a topic's overrides contradict each other about tiers (KIP-405).
+
+    `before` holds the overrides of now: what is on already stays on, whatever the broker has.
+    """
+    if not is_remote(configs):
+        return
+    if not has_objects and not is_remote(before):
+        raise ConfigInvalid(
+            "remote.storage.enable=true is impossible: this broker has no object storage; start it"
+            " with --objects"
+        )
+    config = log_config(configs)
+    for name, local, whole in (
+        ("ms", config.local_retention_ms, config.retention_ms),
+        ("bytes", config.local_retention_bytes, config.retention_bytes),
+    ):
+        if local != SAME_AS_RETENTION and whole != -1 and (local == -1 or local > whole):
+            raise ConfigInvalid(
+                f"local.retention.{name}={local} is more than retention.{name}={whole}: a local"
+                " copy does not outlive its ledger; lower the one or raise the other"
+            )
+
+
+def check_quorum(
+    configs: Mapping[str, str], before: Mapping[str, str], *, is_replicated: bool
+) -> None:
+    """Raises ConfigInvalid where copies are asked of a broker that keeps one of each ledger.
+
+    `before` as for `check_tiering`.
+    """
+    asked = configs.get(QUORUM, ONE_COPY)
+    if not is_replicated and asked not in {ONE_COPY, before.get(QUORUM)}:
+        raise ConfigInvalid(
+            f"{QUORUM}={asked} is impossible: this broker keeps its ledgers in files of its own,"
+            " one copy of each; copies take BookKeeper (headrace serve --zookeeper)"
+        )

@@ -1,4 +1,4 @@
-"""The configuration of topics: names, defaults, checks, and what they mean to a log.
+"""The configuration of topics: names, defaults and checks.
 
 Invariants: one table, Kafka's names and meanings. A name that Kafka knows and Headrace has
 no use for is taken and kept (`is_inert`), so that tools which set it work; an unknown name is
@@ -8,14 +8,12 @@ refused. `flush.ms` is the one default that differs: 0, so what is acknowledged 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.coordination.timers.config import DAY_MS, HalfConfig
 from headrace.errors import ConfigInvalid
-from headrace.log.log_config import MIB, LogConfig
-from headrace.log.tiering import SAME_AS_RETENTION
+from headrace.log.log_config import MIB
 from headrace.records.attributes import DELAY_MS_MAX
 from headrace.records.compression import CODEC_NAMES
 from headrace.storage.ledger import Copies
@@ -80,10 +78,10 @@ def _cleanup(text: str) -> bool:
 
 
 def _quorum(text: str) -> bool:
-    return _copies(text) is not None
+    return parse_copies(text) is not None
 
 
-def _copies(text: str) -> Copies | None:
+def parse_copies(text: str) -> Copies | None:
     """What `E,W,A` says; None where it says nothing that can be."""
     found = _THREE.fullmatch(text)
     if found is None:
@@ -327,116 +325,3 @@ def check_config(name: str, value: str | None) -> None:
     if value is None or not definition.check(value):
         shown = None if value is None else value[:100]
         raise ConfigInvalid(f"{name}={shown!r} is out of range: {definition.documentation}")
-
-
-def check_tiering(
-    configs: Mapping[str, str], before: Mapping[str, str], *, has_objects: bool
-) -> None:
-    """Raises ConfigInvalid where a topic's overrides contradict each other about tiers (KIP-405).
-
-    `before` holds the overrides of now: what is on already stays on, whatever the broker has.
-    """
-    if not _is_remote(configs):
-        return
-    if not has_objects and not _is_remote(before):
-        raise ConfigInvalid(
-            "remote.storage.enable=true is impossible: this broker has no object storage; start it"
-            " with --objects"
-        )
-    config = log_config(configs)
-    for name, local, whole in (
-        ("ms", config.local_retention_ms, config.retention_ms),
-        ("bytes", config.local_retention_bytes, config.retention_bytes),
-    ):
-        if local != SAME_AS_RETENTION and whole != -1 and (local == -1 or local > whole):
-            raise ConfigInvalid(
-                f"local.retention.{name}={local} is more than retention.{name}={whole}: a local"
-                " copy does not outlive its ledger; lower the one or raise the other"
-            )
-
-
-def check_quorum(
-    configs: Mapping[str, str], before: Mapping[str, str], *, is_replicated: bool
-) -> None:
-    """Raises ConfigInvalid where copies are asked of a broker that keeps one of each ledger.
-
-    `before` as for `check_tiering`.
-    """
-    asked = configs.get(QUORUM, ONE_COPY)
-    if not is_replicated and asked not in {ONE_COPY, before.get(QUORUM)}:
-        raise ConfigInvalid(
-            f"{QUORUM}={asked} is impossible: this broker keeps its ledgers in files of its own,"
-            " one copy of each; copies take BookKeeper (headrace serve --zookeeper)"
-        )
-
-
-def copies_of(configs: Mapping[str, str]) -> Copies | None:
-    """How a topic wants its ledgers kept; None where it does not say."""
-    return _copies(configs.get(QUORUM, ""))
-
-
-def _is_remote(configs: Mapping[str, str]) -> bool:
-    return configs.get("remote.storage.enable") == "true"
-
-
-def delay_max_ms(configs: Mapping[str, str]) -> int:
-    """How far ahead a record of the topic may be due."""
-    return int(configs.get("headrace.delay.max.ms", DEFINITIONS["headrace.delay.max.ms"].default))
-
-
-def half_config(configs: Mapping[str, str]) -> HalfConfig:
-    """How the topic keeps half messages."""
-    names = ("check.first.ms", "check.interval.ms", "check.max", "audit.ms")
-    values = [configs.get(f"headrace.half.{name}") for name in names]
-    return HalfConfig._make(
-        default if value is None else int(value)
-        for value, default in zip(values, HalfConfig(), strict=True)
-    )
-
-
-def log_config(configs: Mapping[str, str]) -> LogConfig:
-    """What a topic's overrides mean to its logs. The values were checked when they were set."""
-
-    def value(name: str) -> str:
-        return configs.get(name, DEFINITIONS[name].default)
-
-    flush_ms = int(value("flush.ms"))
-    is_compacted = "compact" in value("cleanup.policy")
-    lag_max_ms = int(value("max.compaction.lag.ms"))
-    segment_ms = int(value("segment.ms"))
-    return LogConfig(
-        segment_bytes=int(value("segment.bytes")),
-        # The open ledger is not compacted.
-        segment_ms=min(segment_ms, lag_max_ms) if is_compacted else segment_ms,
-        retention_ms=int(value("retention.ms")),
-        retention_bytes=int(value("retention.bytes")),
-        max_message_bytes=int(value("max.message.bytes")),
-        flush_ms=flush_ms or None,
-        is_log_append_time=value("message.timestamp.type") == "LogAppendTime",
-        timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
-        timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
-        is_deleted_by_retention="delete" in value("cleanup.policy"),
-        is_compacted=is_compacted,
-        compaction_lag_min_ms=int(value("min.compaction.lag.ms")),
-        compaction_lag_max_ms=lag_max_ms,
-        delete_retention_ms=int(value("delete.retention.ms")),
-        dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
-        compression=value("compression.type"),
-        ttl_ms=int(value("headrace.message.ttl.ms")),
-        has_attributes=value(ATTRIBUTES) == "true",
-        is_remote_enabled=_is_remote(configs),
-        local_retention_ms=int(value("local.retention.ms")),
-        local_retention_bytes=int(value("local.retention.bytes")),
-        copies=copies_of(configs),
-    )
-
-
-@lru_cache(maxsize=1_000)
-def shared_log_config(
-    configs: tuple[tuple[str, str], ...], ledger_bytes_max: int | None
-) -> LogConfig:
-    """One object for all partitions with the same overrides, which may be very many."""
-    config = log_config(dict(configs))
-    if ledger_bytes_max is None:
-        return config
-    return replace(config, segment_bytes=min(config.segment_bytes, ledger_bytes_max))

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.topics.deletion import Deletions, clear
+from headrace.broker.topics.overrides import shared_log_config
 from headrace.broker.topics.topic import ForeignPartition, Topic
 from headrace.broker.topics.topic_checks import TopicChecks
-from headrace.broker.topics.topic_config import shared_log_config
 from headrace.errors import (
     FactMissing,
     HeadraceError,

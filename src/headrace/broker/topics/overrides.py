@@ -1,0 +1,93 @@
+"""What the overrides of a topic mean to its logs and timers.
+
+Invariants: pure. Values were checked when they were set (`topic_config`); what is not overridden
+has the default of that table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from headrace.broker.topics.topic_config import ATTRIBUTES, DEFINITIONS, QUORUM, parse_copies
+from headrace.coordination.timers.config import HalfConfig
+from headrace.log.log_config import LogConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.storage.ledger import Copies
+
+
+def copies_of(configs: Mapping[str, str]) -> Copies | None:
+    """How a topic wants its ledgers kept; None where it does not say."""
+    return parse_copies(configs.get(QUORUM, ""))
+
+
+def is_remote(configs: Mapping[str, str]) -> bool:
+    """Whether closed ledgers of the topic are copied to object storage."""
+    return configs.get("remote.storage.enable") == "true"
+
+
+def delay_max_ms(configs: Mapping[str, str]) -> int:
+    """How far ahead a record of the topic may be due."""
+    return int(configs.get("headrace.delay.max.ms", DEFINITIONS["headrace.delay.max.ms"].default))
+
+
+def half_config(configs: Mapping[str, str]) -> HalfConfig:
+    """How the topic keeps half messages."""
+    names = ("check.first.ms", "check.interval.ms", "check.max", "audit.ms")
+    values = [configs.get(f"headrace.half.{name}") for name in names]
+    return HalfConfig._make(
+        default if value is None else int(value)
+        for value, default in zip(values, HalfConfig(), strict=True)
+    )
+
+
+def log_config(configs: Mapping[str, str]) -> LogConfig:
+    """What a topic's overrides mean to its logs."""
+
+    def value(name: str) -> str:
+        return configs.get(name, DEFINITIONS[name].default)
+
+    flush_ms = int(value("flush.ms"))
+    is_compacted = "compact" in value("cleanup.policy")
+    lag_max_ms = int(value("max.compaction.lag.ms"))
+    segment_ms = int(value("segment.ms"))
+    return LogConfig(
+        segment_bytes=int(value("segment.bytes")),
+        # The open ledger is not compacted.
+        segment_ms=min(segment_ms, lag_max_ms) if is_compacted else segment_ms,
+        retention_ms=int(value("retention.ms")),
+        retention_bytes=int(value("retention.bytes")),
+        max_message_bytes=int(value("max.message.bytes")),
+        flush_ms=flush_ms or None,
+        is_log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
+        is_deleted_by_retention="delete" in value("cleanup.policy"),
+        is_compacted=is_compacted,
+        compaction_lag_min_ms=int(value("min.compaction.lag.ms")),
+        compaction_lag_max_ms=lag_max_ms,
+        delete_retention_ms=int(value("delete.retention.ms")),
+        dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
+        compression=value("compression.type"),
+        ttl_ms=int(value("headrace.message.ttl.ms")),
+        has_attributes=value(ATTRIBUTES) == "true",
+        is_remote_enabled=is_remote(configs),
+        local_retention_ms=int(value("local.retention.ms")),
+        local_retention_bytes=int(value("local.retention.bytes")),
+        copies=copies_of(configs),
+    )
+
+
+@lru_cache(maxsize=1_000)
+def shared_log_config(
+    configs: tuple[tuple[str, str], ...], ledger_bytes_max: int | None
+) -> LogConfig:
+    """One object for all partitions with the same overrides, which may be very many."""
+    config = log_config(dict(configs))
+    if ledger_bytes_max is None:
+        return config
+    return replace(config, segment_bytes=min(config.segment_bytes, ledger_bytes_max))
