@@ -383,12 +383,12 @@ def test_a_ledger_that_another_broker_writes_is_opened_when_that_one_has_sealed_
 def test_a_ledger_of_another_cluster_or_product_is_not_listed(with_store):
     async def scenario(store):
         ours = await store.create({"partition": b"orders-3"})
-        mark = store._mark
-        store._mark = {**mark, "application": b"pulsar"}
+        mark = store._catalog.mark
+        store._catalog.mark = {**mark, "application": b"pulsar"}
         foreign = await store.create({})
-        store._mark = {**mark, "cluster": b"another"}
+        store._catalog.mark = {**mark, "cluster": b"another"}
         other = await store.create({})
-        store._mark = mark
+        store._catalog.mark = mark
         records = {record.ledger: record for record in await store.records()}
         assert records[ours].custom["partition"] == b"orders-3"
         assert not {foreign, other} & records.keys()

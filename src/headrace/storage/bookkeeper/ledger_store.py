@@ -31,6 +31,7 @@ from headrace.storage.bookkeeper.ensemble import BookiePool
 from headrace.storage.bookkeeper.entry_cache import EntryCache
 from headrace.storage.bookkeeper.entry_reader import EntryReader
 from headrace.storage.bookkeeper.id_check import ledgers_ahead, skip_ids
+from headrace.storage.bookkeeper.ledger_catalog import LedgerCatalog
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
 from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, unknown
 from headrace.storage.bookkeeper.notes import read_notes
@@ -38,7 +39,6 @@ from headrace.storage.bookkeeper.open_ledger import Cluster, InFlightBudget, Ope
 from headrace.storage.bookkeeper.position_reader import PositionReader
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.recovering_ledger import open_closed, recover_ledger
-from headrace.storage.bookkeeper.replication import missing_copies
 from headrace.storage.bookkeeper.wire import DISCONNECTED, master_key
 from headrace.storage.bookkeeper.writing_ledger import WritingLedger, sealed
 from headrace.storage.ledger import (
@@ -63,8 +63,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LISTED_AT_ONCE = 64
-_GAPS_MAX = 10_000
 LOOKS_AT_ONCE = 16
 FRAME_BYTES_KEPT = 4 << 20
 """Frames of entries are smaller: given back each time, they took a quarter of an append's CPU."""
@@ -81,8 +79,6 @@ class BookKeeperLedgerStore:
         randomness: Randomness | None = None,
     ) -> None:
         self._settings = settings
-        self._mark = {"application": b"headrace", "cluster": settings.cluster.encode()}
-        """In the metadata of every ledger that is made here, so that no other is swept away."""
         self._clock = clock
         self._tasks = Tasks()
         pool = BookiePool(
@@ -127,9 +123,7 @@ class BookKeeperLedgerStore:
         self._positions = PositionReader(self._reader, self._cluster.cache)
         self._opened = OpenLedgers(settings.opened_bytes_max)
         self._writing: dict[int, WritingLedger] = {}
-        self._gaps: dict[int, tuple[int, tuple[Ensemble, ...]]] = {}
-        """Ledgers sealed here that lack copies on bookies which are there again: how many, and the
-        ensembles that they had then."""
+        self._catalog = LedgerCatalog(self._cluster, settings.cluster)
         self._opening: dict[tuple[int, bool], asyncio.Future[OpenLedger]] = {}
         self._is_closed = False
 
@@ -178,7 +172,7 @@ class BookKeeperLedgerStore:
             (Ensemble(0, bookies),),
             password=settings.password,
             created_ms=self._clock.now_ms(),
-            custom={**(labels or {}), **self._mark},
+            custom={**(labels or {}), **self._catalog.mark},
         )
         ledger, versioned = await cluster.service.create(metadata)
         opened = OpenLedger(ledger, versioned)
@@ -226,9 +220,7 @@ class BookKeeperLedgerStore:
             raise StorageUnavailable(f"ledger {ledger} cannot be sealed now: {error}") from error
         if self._writing.pop(ledger, None) is not None:
             self._opened.add_sealed(writing.opened)
-            if writing.copies_missing and len(self._gaps) < _GAPS_MAX:
-                ensembles = writing.opened.versioned.metadata.ensembles
-                self._gaps[ledger] = (writing.copies_missing, ensembles)
+            self._catalog.sealed_here(ledger, writing)
 
     def release(self, ledger: LedgerId) -> None:
         """See ReleasesLedgers."""
@@ -273,10 +265,7 @@ class BookKeeperLedgerStore:
 
     async def ledger_ids(self) -> Sequence[LedgerId]:
         """All ledgers there are, of every creator, by id. Raises StorageUnavailable."""
-        try:
-            return [LedgerId(ledger) for ledger in await self._cluster.service.ledgers()]
-        except MetadataUnavailable as error:
-            raise StorageUnavailable(f"the ledgers cannot be listed now: {error}") from error
+        return await self._catalog.ids()
 
     async def ledgers_ahead(self) -> Sequence[LedgerId]:
         """See NumbersLedgers."""
@@ -288,36 +277,11 @@ class BookKeeperLedgerStore:
 
     async def records_of(self, ledgers: Sequence[LedgerId]) -> Sequence[LedgerRecord]:
         """Of these, the ledgers that brokers of this cluster made. Raises StorageUnavailable."""
-        found: list[LedgerRecord] = []
-        try:
-            for at in range(0, len(ledgers), _LISTED_AT_ONCE):
-                batch = ledgers[at : at + _LISTED_AT_ONCE]
-                found += filter(None, await asyncio.gather(*map(self._record, batch)))
-        except MetadataUnavailable as error:
-            raise StorageUnavailable(f"the ledgers cannot be listed now: {error}") from error
-        return found
+        return await self._catalog.records_of(ledgers)
 
     async def all_ledgers(self) -> Sequence[LedgerId]:
         """All ledgers that any broker of this product made, by id. Raises StorageUnavailable."""
         return [record.ledger for record in await self.records()]
-
-    async def _record(self, ledger: int) -> LedgerRecord | None:
-        try:
-            metadata = (await self._cluster.service.read(ledger)).metadata
-        except MetadataUnavailable:
-            raise
-        except HeadraceError:
-            return None  # it has gone, or is another's and unlike ours
-        if not self._mark.items() <= metadata.custom.items():
-            return None
-        return LedgerRecord(
-            LedgerId(ledger),
-            metadata.state is LedgerState.CLOSED,
-            metadata.created_ms,
-            metadata.custom,
-            metadata.length,
-            missing_copies(metadata, self._present()),
-        )
 
     # --- copies ------------------------------------------------------------------------------
 
@@ -349,27 +313,7 @@ class BookKeeperLedgerStore:
 
     async def lacking(self, ledgers: Sequence[LedgerId]) -> Mapping[LedgerId, int]:
         """See ReplicatesLedgers."""
-        found: dict[LedgerId, int] = {}
-        for at in range(0, len(ledgers), _LISTED_AT_ONCE):
-            batch = ledgers[at : at + _LISTED_AT_ONCE]
-            counts = await asyncio.gather(*map(self._copies_lacking, batch))
-            found.update({one: count for one, count in zip(batch, counts, strict=True) if count})
-        return found
-
-    async def _copies_lacking(self, ledger: LedgerId) -> int:
-        try:
-            metadata = (await self._cluster.service.read(ledger)).metadata
-        except MetadataUnavailable as error:
-            raise StorageUnavailable(f"ledger {ledger} cannot be looked at: {error}") from error
-        except HeadraceError:
-            return 0  # `cluster verify` reports ledgers that are missing themselves
-        copies, ensembles = self._gaps.get(ledger, (0, None))
-        if ensembles != metadata.ensembles:
-            copies = 0  # made again since, on other bookies
-        return copies + missing_copies(metadata, self._present()).copies
-
-    def _present(self) -> frozenset[str]:
-        return frozenset(self._cluster.pool.state(self._clock.now_ns()).registered)
+        return await self._catalog.lacking(ledgers)
 
     # --- taking over, and removing -----------------------------------------------------------
 
@@ -483,7 +427,7 @@ class BookKeeperLedgerStore:
         """Let go of what is kept in memory of a ledger; it is opened anew when it is read."""
         if ledger not in self._writing:
             self._opened.forget(ledger)
-        self._gaps.pop(ledger, None)
+        self._catalog.forget(ledger)
         self._cluster.cache.forget(ledger)
 
     def _bookies_changed(self) -> None:

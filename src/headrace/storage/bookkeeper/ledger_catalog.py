@@ -1,0 +1,107 @@
+"""The ledgers of all brokers, as ZooKeeper lists them, and the copies that they lack.
+
+Invariants: reads metadata alone, a batch at a time; opens no ledger and changes none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError, MetadataUnavailable, StorageUnavailable
+from headrace.storage.bookkeeper.ledger_metadata import LedgerState
+from headrace.storage.bookkeeper.replication import missing_copies
+from headrace.storage.ledger import LedgerId, LedgerRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.storage.bookkeeper.ledger_metadata import Ensemble
+    from headrace.storage.bookkeeper.open_ledger import Cluster
+    from headrace.storage.bookkeeper.writing_ledger import WritingLedger
+
+_LISTED_AT_ONCE = 64
+_GAPS_MAX = 10_000
+
+
+class LedgerCatalog:
+    """Of one cluster of brokers, whose name is in its ledgers' metadata."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster = cluster
+        self.mark = {"application": b"headrace", "cluster": name.encode()}
+        """In the metadata of every ledger of these brokers, so that no other is swept away."""
+        self._gaps: dict[int, tuple[int, tuple[Ensemble, ...]]] = {}
+        """Ledgers sealed here that lack copies on bookies which are there again: how many, and the
+        ensembles that they had then."""
+
+    async def ids(self) -> Sequence[LedgerId]:
+        """All ledgers there are, of every creator, by id. Raises StorageUnavailable."""
+        try:
+            return [LedgerId(ledger) for ledger in await self._cluster.service.ledgers()]
+        except MetadataUnavailable as error:
+            raise StorageUnavailable(f"the ledgers cannot be listed now: {error}") from error
+
+    async def records_of(self, ledgers: Sequence[LedgerId]) -> Sequence[LedgerRecord]:
+        """Of these, the ledgers that brokers of this cluster made. Raises StorageUnavailable."""
+        found: list[LedgerRecord] = []
+        try:
+            for at in range(0, len(ledgers), _LISTED_AT_ONCE):
+                batch = ledgers[at : at + _LISTED_AT_ONCE]
+                found += filter(None, await asyncio.gather(*map(self._record, batch)))
+        except MetadataUnavailable as error:
+            raise StorageUnavailable(f"the ledgers cannot be listed now: {error}") from error
+        return found
+
+    async def _record(self, ledger: int) -> LedgerRecord | None:
+        try:
+            metadata = (await self._cluster.service.read(ledger)).metadata
+        except MetadataUnavailable:
+            raise
+        except HeadraceError:
+            return None  # it has gone, or is another's and unlike ours
+        if not self.mark.items() <= metadata.custom.items():
+            return None
+        return LedgerRecord(
+            LedgerId(ledger),
+            metadata.state is LedgerState.CLOSED,
+            metadata.created_ms,
+            metadata.custom,
+            metadata.length,
+            missing_copies(metadata, self._present()),
+        )
+
+    def sealed_here(self, ledger: int, writing: WritingLedger) -> None:
+        """Remember what copies a ledger lacks that its metadata do not tell of."""
+        if writing.copies_missing and len(self._gaps) < _GAPS_MAX:
+            ensembles = writing.opened.versioned.metadata.ensembles
+            self._gaps[ledger] = (writing.copies_missing, ensembles)
+
+    def forget(self, ledger: int) -> None:
+        """Forget what copies a ledger lacks beside those that its metadata tell of."""
+        self._gaps.pop(ledger, None)
+
+    async def lacking(self, ledgers: Sequence[LedgerId]) -> Mapping[LedgerId, int]:
+        """See ReplicatesLedgers."""
+        found: dict[LedgerId, int] = {}
+        for at in range(0, len(ledgers), _LISTED_AT_ONCE):
+            batch = ledgers[at : at + _LISTED_AT_ONCE]
+            counts = await asyncio.gather(*map(self._copies_lacking, batch))
+            found.update({one: count for one, count in zip(batch, counts, strict=True) if count})
+        return found
+
+    async def _copies_lacking(self, ledger: LedgerId) -> int:
+        try:
+            metadata = (await self._cluster.service.read(ledger)).metadata
+        except MetadataUnavailable as error:
+            raise StorageUnavailable(f"ledger {ledger} cannot be looked at: {error}") from error
+        except HeadraceError:
+            return 0  # `cluster verify` reports ledgers that are missing themselves
+        copies, ensembles = self._gaps.get(ledger, (0, None))
+        if ensembles != metadata.ensembles:
+            copies = 0  # made again since, on other bookies
+        return copies + missing_copies(metadata, self._present()).copies
+
+    def _present(self) -> frozenset[str]:
+        cluster = self._cluster
+        return frozenset(cluster.pool.state(cluster.clock.now_ns()).registered)
