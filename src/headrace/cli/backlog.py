@@ -19,9 +19,9 @@ from headrace.cli.client import kafka
 from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import no_group
 from headrace.cli.group_listing import list_groups, type_of
-from headrace.cli.group_reset import AS_JSON, DRY_RUN, NUMBERS, TOPICS, move_group, reset
+from headrace.cli.group_reset import DRY_RUN, NUMBERS, TOPICS, move_group, reset
 from headrace.cli.lag import first_unread, lag_of, progress
-from headrace.cli.output import print_json, print_table, say
+from headrace.cli.output import AS_JSON, print_json, print_table, say
 from headrace.cli.positions import (
     Bounds,
     Partition,

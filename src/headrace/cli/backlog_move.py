@@ -21,7 +21,7 @@ from headrace.cli.failures import FAILED, USAGE, CommandFailed, from_kafka, no_g
 from headrace.cli.group_listing import SHARE, type_of
 from headrace.cli.group_reset import refuse_active
 from headrace.cli.lag import committed_offsets, first_unread
-from headrace.cli.output import print_json, say
+from headrace.cli.output import AS_JSON, print_json, say
 from headrace.cli.positions import Bounds, Partition, log_bounds
 from headrace.cli.progress import counting
 from headrace.cli.share_offsets import share_starts
@@ -51,7 +51,7 @@ PARTITIONER: Final = "murmur2_random"
 @click.option("--rate", type=click.FloatRange(min=0.1), help="Records a second at most.")
 @click.option("--dry-run", is_flag=True, help="Count what would be moved; change nothing.")
 @HTTP
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 @click.pass_obj
 def move(session: Session, /, group: str, topic: str, **options: Any) -> None:
     """Move what GROUP has not read of TOPIC to another topic, and let GROUP go on after it.

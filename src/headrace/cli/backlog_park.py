@@ -11,7 +11,7 @@ import click
 
 from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import NOT_FOUND, CommandFailed
-from headrace.cli.output import iso_time, print_json, print_table, say
+from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say
 from headrace.cli.web import HTTP, ask_each, path_of, require_all
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 GROUP = click.argument("group", shell_complete=complete_groups)
 TOPIC = click.argument("topic", shell_complete=complete_topics)
 KEYS = click.argument("keys", metavar="KEY...", nargs=-1, required=True)
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command()

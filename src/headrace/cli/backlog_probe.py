@@ -16,7 +16,7 @@ import click
 
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import FAILED, CommandFailed
-from headrace.cli.output import print_json, say
+from headrace.cli.output import AS_JSON, print_json, say
 from headrace.cli.queue import Milliseconds
 from headrace.cli.web import HTTP, Web, path_of
 
@@ -34,7 +34,7 @@ WAIT_MS: Final = 10_000
 @click.option("--count", "-n", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @click.option("--every", type=Milliseconds(), default="100ms", show_default=True)
 @HTTP
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 @click.pass_obj
 def probe(session: Session, /, topic: str, **options: Any) -> None:
     """Measure the real delay: send messages, receive them, acknowledge them, one by one.

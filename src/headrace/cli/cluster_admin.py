@@ -22,7 +22,7 @@ from headrace.cli.cluster_options import (
 )
 from headrace.cli.config_file import config_option
 from headrace.cli.failures import FAILED, CommandFailed
-from headrace.cli.output import iso_time, print_json, print_table, say, size_text
+from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say, size_text
 from headrace.cli.progress import counting
 from headrace.errors import HeadraceError, MetadataUnavailable
 from headrace.runtime.log_text import one_line
@@ -43,7 +43,6 @@ POLL_S = 0.2
 SESSION_TIMEOUT_MS = 6_000
 SHOWN_MAX = 20
 LOAD_COLUMNS = ["in_per_s", "out_per_s", "cpu"]
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 WAIT = click.option(
     "--wait-s",
     type=click.FloatRange(0),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.cluster_admin import AS_JSON, SHOWN_MAX, ask, where
+from headrace.cli.cluster_admin import SHOWN_MAX, ask, where
 from headrace.cli.failures import FAILED, CommandFailed
-from headrace.cli.output import print_json, say, size_text
+from headrace.cli.output import AS_JSON, print_json, say, size_text
 from headrace.runtime.log_text import one_line
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.failures import NOT_FOUND, CommandFailed
-from headrace.cli.output import print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.pairs import name_and_value
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headrace.cli.config_requests import Shown
     from headrace.cli.session import Session
 
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only check the change.")
 _ID = click.IntRange(0, 2**31 - 1)
 ONE_BROKER = click.option(

@@ -20,7 +20,7 @@ import click
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CommandFailed, from_kafka
-from headrace.cli.output import print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.progress import counting
 from headrace.cli.transfer import (
     TransactionalMove,
@@ -42,7 +42,6 @@ NAMED_SEQUENCE: Final = ("headrace-producer", "headrace-sequence")
 """They made the copy; the transaction of a redrive takes their place."""
 FAILED_SHOWN_MAX: Final = 100
 NO_ORIGIN: Final = "it does not say where it comes from: it was kept; redrive it with --to TOPIC"
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 TOPIC = click.argument("topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics)
 
 

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
-from headrace.cli.output import iso_time, print_json, print_table
-from headrace.cli.web import HTTP, ask_each, path_of, require_all, warn_of_unread_attributes
+from headrace.cli.output import AS_JSON, iso_time, print_json, print_table
+from headrace.cli.waiting import TOPIC, list_waiting
+from headrace.cli.web import HTTP, ask_each, path_of, require_all
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
-
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-TOPIC = click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
-AT_ONCE = 500
 
 
 @click.group()
@@ -44,20 +40,10 @@ def list_(
     session: Session, /, topic: str, count: int, partition: int | None, http: str, as_json: bool
 ) -> None:
     """List records by the time at which they are due, partition by partition."""
-    query = {"limit": min(count, AT_ONCE), "partition": partition}
-    found: list[dict[str, Any]] = []
-    answers = []
-    path = path_of("topics", topic, "delayed")
-    for answer in ask_each(http, session.timeout_s, "GET", path, query=query):
-        answers.append(answer)
-        found += answer["delayed"]
-        if len(found) >= count:
-            break
-    else:
-        require_all(answers, "records that wait there are not listed")
-    if not found:
-        warn_of_unread_attributes(answers)
-    found = sorted(found[:count], key=lambda one: (one["partition"], one["due_ms"]))
+    query = {"limit": count, "partition": partition}
+    effect = "records that wait there are not listed"
+    found = list_waiting(http, session.timeout_s, topic, "delayed", query, effect)
+    found.sort(key=lambda one: (one["partition"], one["due_ms"]))
     if as_json:
         print_json(found)
         return

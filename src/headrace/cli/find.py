@@ -14,7 +14,7 @@ import click
 
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, CommandFailed
-from headrace.cli.output import Cell, iso_time, print_json, print_table, say
+from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table, say
 from headrace.cli.positions import TimeType
 from headrace.cli.queue import Milliseconds
 from headrace.cli.web import HTTP, Web, path_of, place_of
@@ -38,7 +38,7 @@ VALUE_LENGTH: Final = 60
 @click.option("--count", "-n", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--time-limit", type=Milliseconds(), default="60s", show_default=True)
 @HTTP
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 @click.pass_obj
 def find(session: Session, /, topic: str, **options: Any) -> None:
     """Find messages of TOPIC, wherever they are.

@@ -13,7 +13,7 @@ import click
 from headrace.cli.completion import complete_groups
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_group
 from headrace.cli.group_listing import SHARE, STREAMS, list_groups
-from headrace.cli.group_reset import AS_JSON, reset
+from headrace.cli.group_reset import reset
 from headrace.cli.lag import (
     PartitionLag,
     describe_groups,
@@ -23,7 +23,7 @@ from headrace.cli.lag import (
     share_group_lag,
     state_of,
 )
-from headrace.cli.output import Cell, print_json, print_table
+from headrace.cli.output import AS_JSON, Cell, print_json, print_table
 from headrace.cli.share_offsets import share_group
 from headrace.cli.streams_groups import read_by, streams_group
 

@@ -15,7 +15,7 @@ from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
 from headrace.cli.group_listing import SHARE, STREAMS, type_of
 from headrace.cli.lag import describe_groups, first_unread, progress, state_of
-from headrace.cli.output import print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.positions import (
     POSITION_WORDS,
     Bounds,
@@ -41,7 +41,6 @@ TOPICS = click.option(
 )
 NUMBERS = click.option("--partition", "-p", "numbers", type=click.IntRange(min=0), multiple=True)
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _QUIET_STATES = {"Empty", "Dead", "Unknown"}
 
 

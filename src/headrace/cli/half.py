@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CONFLICT, CommandFailed
-from headrace.cli.output import iso_time, print_json, print_table
-from headrace.cli.web import HTTP, ask_each, path_of, require_all, warn_of_unread_attributes
+from headrace.cli.output import AS_JSON, iso_time, print_json, print_table
+from headrace.cli.waiting import TOPIC, list_waiting
+from headrace.cli.web import HTTP, ask_each, path_of, require_all
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
 
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-TOPIC = click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
 MESSAGE_IDS = click.argument("message_ids", metavar="MESSAGE_ID...", nargs=-1, required=True)
 REASON = click.option("--reason", default="", help="Kept with the outcome.")
-AT_ONCE = 500
 
 
 @click.group()
@@ -48,20 +45,10 @@ def list_(
     session: Session, /, topic: str, is_settled: bool, count: int, http: str, as_json: bool
 ) -> None:
     """List half messages that wait for their producer, or with --settled their outcomes."""
-    query = {"limit": min(count, AT_ONCE), "state": "settled" if is_settled else "pending"}
-    found: list[dict[str, Any]] = []
-    answers = []
-    path = path_of("topics", topic, "half")
-    for answer in ask_each(http, session.timeout_s, "GET", path, query=query):
-        answers.append(answer)
-        found += answer["half"]
-        if len(found) >= count:
-            break
-    else:
-        require_all(answers, "half messages of these are not listed")
-    if not found:
-        warn_of_unread_attributes(answers)
-    found = sorted(found[:count], key=lambda one: one["partition"])
+    query = {"limit": count, "state": "settled" if is_settled else "pending"}
+    effect = "half messages of these are not listed"
+    found = list_waiting(http, session.timeout_s, topic, "half", query, effect)
+    found.sort(key=lambda one: one["partition"])
     if as_json:
         print_json(found)
     elif is_settled:

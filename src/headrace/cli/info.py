@@ -14,7 +14,7 @@ import click
 
 from headrace.cli.client import kafka
 from headrace.cli.failures import UNREACHABLE, CommandFailed
-from headrace.cli.output import print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.raw_request import ask
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def ask_api_versions(address: str, timeout_s: float) -> list[tuple[int, int, int
 
 @click.command()
 @click.option("--apis", is_flag=True, help="List every API with its versions.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 @click.pass_obj
 def info(session: Session, /, apis: bool, as_json: bool) -> None:
     """Show the cluster: id, brokers, topics, versions.

@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
     from headrace.cli.session import Session
 
+TABLE = click.option(
+    "--table",
+    default="headrace.archive",
+    show_default=True,
+    help="The Iceberg table: NAMESPACE.NAME or CATALOG.NAMESPACE.NAME.",
+)
+WAREHOUSE = click.option("--warehouse", required=True, help="The folder of the Iceberg warehouse.")
+MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+RESULT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
 
 @contextmanager
 def _in_words(table: str, warehouse: str) -> Iterator[None]:
@@ -68,14 +78,9 @@ class _Stop:
     shell_complete=complete_topics,
     help="The topic; several with commas between them.",
 )
-@click.option(
-    "--table",
-    default="headrace.archive",
-    show_default=True,
-    help="The Iceberg table: NAMESPACE.NAME or CATALOG.NAMESPACE.NAME.",
-)
-@click.option("--warehouse", required=True, help="The folder of the Iceberg warehouse.")
-@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@TABLE
+@WAREHOUSE
+@MASTER
 @click.option("--continuous", is_flag=True, help="Go on with what arrives; Ctrl-C ends.")
 @click.option(
     "--round-mib",
@@ -101,7 +106,7 @@ class _Stop:
     help="With --continuous: maintain the table after so many rounds; 0 is never.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="No line for each round.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@RESULT_AS_JSON
 @click.pass_obj
 def archive(session: Session, /, as_json: bool, quiet: bool, **options: Any) -> None:
     """Append every record of a topic to an Iceberg table, exactly once.
@@ -165,15 +170,10 @@ def _say_round(done: Any) -> None:
 
 @run.command()
 @click.option("--topic", required=True, shell_complete=complete_topics, help="The topic.")
-@click.option(
-    "--table",
-    default="headrace.archive",
-    show_default=True,
-    help="The Iceberg table: NAMESPACE.NAME or CATALOG.NAMESPACE.NAME.",
-)
-@click.option("--warehouse", required=True, help="The folder of the Iceberg warehouse.")
-@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@TABLE
+@WAREHOUSE
+@MASTER
+@RESULT_AS_JSON
 @click.pass_obj
 def reconcile(
     session: Session, topic: str, table: str, warehouse: str, master: str, *, as_json: bool
@@ -212,14 +212,9 @@ def reconcile(
 
 
 @pipeline.command()
-@click.option(
-    "--table",
-    default="headrace.archive",
-    show_default=True,
-    help="The Iceberg table: NAMESPACE.NAME or CATALOG.NAMESPACE.NAME.",
-)
-@click.option("--warehouse", required=True, help="The folder of the Iceberg warehouse.")
-@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@TABLE
+@WAREHOUSE
+@MASTER
 @click.option(
     "--file-mib",
     default=256,
@@ -250,7 +245,7 @@ def reconcile(
     metavar="HOURS",
     help="Remove files older than that which belong to no snapshot.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@RESULT_AS_JSON
 def maintain(table: str, warehouse: str, master: str, *, as_json: bool, **ages: int) -> None:
     """Compact an archive's files, remove old snapshots and the files of killed rounds.
 

@@ -15,7 +15,7 @@ import click
 
 from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import FAILED, USAGE, CommandFailed
-from headrace.cli.output import Cell, print_json, print_table, say
+from headrace.cli.output import AS_JSON, Cell, print_json, print_table, say
 from headrace.cli.positions import parse_duration_ms
 from headrace.cli.web import HTTP, Web, path_of
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headrace.cli.session import Session
 
 RECEIPTS_MAX: Final = 10_000
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 TOPIC = click.argument("topic", shell_complete=complete_topics)
 GROUP = click.argument("group", shell_complete=complete_groups)
 

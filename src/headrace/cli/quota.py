@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed
-from headrace.cli.output import print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.pairs import name_and_value
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 DESCRIBE, ALTER = (48, 1), (49, 1)
 ANY = 2
 KINDS = {"user": "user", "client_id": "client-id", "ip": "ip"}
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only check the change.")
 Entity = dict[str, str | None]
 

@@ -14,14 +14,13 @@ import click
 from headrace.cli.client import kafka_admin
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_topic
-from headrace.cli.output import confirm, print_json, print_table
+from headrace.cli.output import AS_JSON, confirm, print_json, print_table
 from headrace.cli.pairs import name_and_value
 from headrace.cli.positions import Partition, log_bounds
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
 
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 NAMES = click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
 
 

@@ -13,7 +13,7 @@ import click
 
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, CommandFailed
-from headrace.cli.output import Cell, iso_time, print_json, print_table, say
+from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table, say
 from headrace.cli.web import HTTP, ask_each, path_of, place_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ PLACE: Final = ("event", "at_ms", "topic", "partition", "offset")
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("message", metavar="ID|PARTITION:OFFSET")
 @HTTP
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 @click.pass_obj
 def trace(session: Session, /, topic: str, message: str, http: str, as_json: bool) -> None:
     """Show what happened to a message: sent, delayed, delivered, acknowledged, dead, sent back.

@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.broker_calls import ask_broker, brokers
 from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
-from headrace.cli.output import print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
@@ -23,8 +23,6 @@ DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = (61, 0), (65, 0),
 NONE = 0
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 COLUMNS = ("transactional_id", "producer_id", "state", "coordinator")
-
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()

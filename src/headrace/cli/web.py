@@ -15,7 +15,6 @@ from urllib.parse import quote, urlencode
 import click
 
 from headrace.cli.failures import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAGE, CommandFailed
-from headrace.cli.output import say
 from headrace.cli.session import host_and_port
 
 if TYPE_CHECKING:
@@ -87,17 +86,6 @@ def require_all(answers: list[dict[str, Any]], effect: str) -> None:
             f"partitions {numbers} have no broker that could be asked: {effect}",
             "Run the command again when they are served: headrace topic describe",
             FAILED,
-        )
-
-
-def warn_of_unread_attributes(answers: list[dict[str, Any]]) -> None:
-    """Say why a list is empty where the topic does not read the headers that would fill it."""
-    if not any(answer["reads_attributes"] for answer in answers):
-        topic = answers[0]["topic"]
-        say(
-            f"topic {topic} does not read queue attributes, so headrace-* headers have no effect"
-            f" there; to use them: headrace topic alter {topic} --set"
-            " headrace.message.attributes=true"
         )
 
 

@@ -1,0 +1,52 @@
+"""What waits on a topic, delayed records and half messages: listed from all its brokers.
+
+Invariants: over HTTP; every broker that serves a part of the topic is asked, until there are as
+many as asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from headrace.cli.completion import complete_topics
+from headrace.cli.output import say
+from headrace.cli.web import ask_each, path_of, require_all
+
+TOPIC = click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
+_AT_ONCE = 500
+
+
+def list_waiting(
+    address: str, timeout_s: float, topic: str, kind: str, query: dict[str, Any], effect: str
+) -> list[dict[str, Any]]:
+    """At most `query["limit"]` items of this kind (`delayed` or `half`), in no order.
+
+    `effect` says what is missing where some partition has no broker. Raises CommandFailed.
+    """
+    count = query["limit"]
+    found: list[dict[str, Any]] = []
+    answers = []
+    asked = query | {"limit": min(count, _AT_ONCE)}
+    for answer in ask_each(address, timeout_s, "GET", path_of("topics", topic, kind), query=asked):
+        answers.append(answer)
+        found += answer[kind]
+        if len(found) >= count:
+            break
+    else:
+        require_all(answers, effect)
+    if not found:
+        _warn_of_unread_attributes(answers)
+    return found[:count]
+
+
+def _warn_of_unread_attributes(answers: list[dict[str, Any]]) -> None:
+    """Say why a list is empty where the topic does not read the headers that would fill it."""
+    if not any(answer["reads_attributes"] for answer in answers):
+        topic = answers[0]["topic"]
+        say(
+            f"topic {topic} does not read queue attributes, so headrace-* headers have no effect"
+            f" there; to use them: headrace topic alter {topic} --set"
+            " headrace.message.attributes=true"
+        )
