@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.coordination import member_epochs
 from headrace.coordination.streams import offsets as streams_offsets
 from headrace.errors import (
     HeadraceError,
     IllegalGeneration,
-    InstanceIdFenced,
-    MemberEpochStale,
-    MemberUnknown,
 )
 
 if TYPE_CHECKING:
@@ -35,18 +33,15 @@ def check_member_epoch(
     """Say what is wrong with a commit of this member, if anything is."""
     if epoch < 0 and not consumer.members:
         return None  # an administrator, or a consumer that assigns itself
-    if member_id not in consumer.members:
-        return MemberUnknown("the member is not in the group: only members may commit")
-    if instance_id is not None and consumer.static.get(instance_id, member_id) != member_id:
-        return InstanceIdFenced(f"instance id {instance_id!r} belongs to a newer member")
+    error = member_epochs.check_member(consumer.members, consumer.static, member_id, instance_id)
+    if error is not None:
+        return error
     current = consumer.current.get(member_id)
     if consumer.members[member_id].stored.classic is not None:
         if current is None or epoch != current.epoch:
             return IllegalGeneration("the generation has passed: join again", actual=epoch)
         return None
-    if current is None or not 0 <= epoch <= current.epoch:
-        return MemberEpochStale(f"member epoch {epoch} is not that of the member: heartbeat first")
-    return None
+    return member_epochs.check_epoch(epoch, None if current is None else current.epoch)
 
 
 def partition_check(
@@ -79,12 +74,11 @@ def check_fetch(group: Group | None, member_id: str, epoch: int) -> HeadraceErro
     if group is not None and group.consumer is None:
         return None  # a classic group: its members are not checked
     consumer = None if group is None else group.consumer
-    if consumer is None or member_id not in consumer.members:
-        return MemberUnknown("the member is not in the group: join with epoch 0")
+    if consumer is None:
+        return member_epochs.check_fetch((), member_id, epoch, None)
     current = consumer.current.get(member_id)
-    if current is None or current.epoch != epoch:
-        return MemberEpochStale(f"member epoch {epoch} is not that of the member: heartbeat first")
-    return None
+    current_epoch = None if current is None else current.epoch
+    return member_epochs.check_fetch(consumer.members, member_id, epoch, current_epoch)
 
 
 def subscribed_by_consumers(consumer: ConsumerGroup, topics: TopicView) -> dict[str, None]:

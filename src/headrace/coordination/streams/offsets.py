@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError, InstanceIdFenced, MemberEpochStale, MemberUnknown
+from headrace.coordination import member_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
     from headrace.coordination.streams.streams_group import StreamsGroup
+    from headrace.errors import HeadraceError
 
 
 def check_member_epoch(
@@ -24,14 +25,11 @@ def check_member_epoch(
     """Say what is wrong with a commit of this member, if anything is."""
     if epoch < 0 and not group.members:
         return None  # an administrator, or a consumer that assigns itself
-    if member_id not in group.members:
-        return MemberUnknown("the member is not in the group: only members may commit")
-    if instance_id is not None and group.static.get(instance_id, member_id) != member_id:
-        return InstanceIdFenced(f"instance id {instance_id!r} belongs to a newer member")
+    error = member_epochs.check_member(group.members, group.static, member_id, instance_id)
+    if error is not None:
+        return error
     current = group.current.get(member_id)
-    if current is None or not 0 <= epoch <= current.epoch:
-        return MemberEpochStale(f"member epoch {epoch} is not that of the member: heartbeat first")
-    return None
+    return member_epochs.check_epoch(epoch, None if current is None else current.epoch)
 
 
 def partition_check(
@@ -59,9 +57,6 @@ def partition_check(
 
 def check_fetch(group: StreamsGroup, member_id: str, epoch: int) -> HeadraceError | None:
     """Say what is wrong with a fetch of this member, if anything is."""
-    if member_id not in group.members:
-        return MemberUnknown("the member is not in the group: join with epoch 0")
     current = group.current.get(member_id)
-    if current is None or current.epoch != epoch:
-        return MemberEpochStale(f"member epoch {epoch} is not that of the member: heartbeat first")
-    return None
+    current_epoch = None if current is None else current.epoch
+    return member_epochs.check_fetch(group.members, member_id, epoch, current_epoch)

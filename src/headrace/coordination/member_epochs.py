@@ -1,0 +1,47 @@
+"""Who may commit and fetch offsets in a group whose members have epochs (KIP-848, KIP-1071).
+
+Invariants: pure checks; what is wrong is returned, not raised.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError, InstanceIdFenced, MemberEpochStale, MemberUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+
+
+def check_member(
+    members: Container[str], static: Mapping[str, str], member_id: str, instance_id: str | None
+) -> HeadraceError | None:
+    """Say why this is no member, if it is none. `static`: members by their instance id."""
+    if member_id not in members:
+        return MemberUnknown("the member is not in the group: only members may commit")
+    if instance_id is not None and static.get(instance_id, member_id) != member_id:
+        return InstanceIdFenced(f"instance id {instance_id!r} belongs to a newer member")
+    return None
+
+
+def check_epoch(epoch: int, current_epoch: int | None) -> HeadraceError | None:
+    """Say what is wrong with the epoch of a commit: it may be an older one of the member.
+
+    `current_epoch`: None for a member that has no epoch yet.
+    """
+    if current_epoch is None or not 0 <= epoch <= current_epoch:
+        return _stale(epoch)
+    return None
+
+
+def check_fetch(
+    members: Container[str], member_id: str, epoch: int, current_epoch: int | None
+) -> HeadraceError | None:
+    """Say what is wrong with a fetch of this member, if anything is; as for `check_epoch`."""
+    if member_id not in members:
+        return MemberUnknown("the member is not in the group: join with epoch 0")
+    return None if epoch == current_epoch else _stale(epoch)
+
+
+def _stale(epoch: int) -> MemberEpochStale:
+    return MemberEpochStale(f"member epoch {epoch} is not that of the member: heartbeat first")
