@@ -18,7 +18,7 @@ import tempfile
 from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 from uuid import UUID
 
 from headrace.broker.node import Node
@@ -49,7 +49,7 @@ from headrace_verify.scenario import FixedSalt, abandon, open_store
 from headrace_verify.task import patched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from random import Random  # noqa: TID251 - a type
 
     from headrace.metadata.store import MetadataStore
@@ -253,14 +253,46 @@ def run_power_broker(task: Task) -> None:
 
 
 async def _modelled(task: Task, seed: int, profile: str, sync_turns: int) -> None:
+    workload = Workload(BrokerOracle(), _live, _recovered)
+    await run_lives(task, seed, profile, sync_turns, workload)
+
+
+async def _live(opened: Opened, name: str, life: int) -> None:
+    await run_broker_life(opened.node, opened.disk.note, name, TURNS, life)
+    for _ in range(_SETTLE_TURNS):
+        await asyncio.sleep(0)
+
+
+async def _recovered(node: Node, before: BrokerOracle, state: State) -> BrokerOracle:
+    oracle = await BrokerOracle.after_recovery(node, before)
+    oracle.producer_id_last = state.producer_id_last
+    return oracle
+
+
+AnyOracle = TypeVar("AnyOracle", bound=Oracle)
+
+
+class Workload(NamedTuple, Generic[AnyOracle]):
+    """What is done to a broker in each of its lives, and what is known of it."""
+
+    oracle: AnyOracle
+    """Of a broker that has done nothing yet."""
+    live: Callable[[Opened, str, int], Awaitable[None]]
+    """Does the work of a life, by a seed and the number of the life."""
+    recovered: Callable[[Node, AnyOracle, State], Awaitable[AnyOracle]]
+    """What must hold from now on of a broker that was opened again, by what was known before."""
+
+
+async def run_lives(
+    task: Task, seed: int, profile: str, sync_turns: int, workload: Workload[AnyOracle]
+) -> None:
+    """Lose power at each step of a life, and begin the next one with what one of them left."""
     rng = seeded(seed)
-    state, oracle = State(NEW_DISK, {}, None), BrokerOracle()
+    state, oracle = State(NEW_DISK, {}, None), workload.oracle
     for life in range(LIVES):
         name = f"{seed} {life}"
         async with Opened(state, name, sync_turns) as opened:
-            await run_broker_life(opened.node, opened.disk.note, name, TURNS, life)
-            for _ in range(_SETTLE_TURNS):
-                await asyncio.sleep(0)
+            await workload.live(opened, name, life)
             account = list(opened.disk.operations)
         walk = Walk(task, state, oracle, profile)
         walk.replay |= {"seed": seed, "life": life, "sync_turns": sync_turns}
@@ -269,8 +301,7 @@ async def _modelled(task: Task, seed: int, profile: str, sync_turns: int) -> Non
             return
         state = walk.candidates[-rng.randint(1, len(walk.candidates))]
         async with Opened(state, name) as opened:
-            oracle = await BrokerOracle.after_recovery(opened.node, oracle)
-            oracle.producer_id_last = state.producer_id_last
+            oracle = await workload.recovered(opened.node, oracle, state)
 
 
 # --- a recorded process ----------------------------------------------------------------------
@@ -307,8 +338,7 @@ async def _recorded(task: Task, recorder: Path, seed: int, profile: str, sync_tu
                 return
             state = walk.candidates[-rng.randint(1, len(walk.candidates))]
             async with Opened(state, f"{seed} {life}") as opened:
-                oracle = await BrokerOracle.after_recovery(opened.node, oracle)
-                oracle.producer_id_last = state.producer_id_last
+                oracle = await _recovered(opened.node, oracle, state)
 
 
 def record_process(recorder: Path, place: Path, image: Image, words: list[str]) -> RecordReader:

@@ -13,22 +13,20 @@ from headrace.broker.housekeeping import compactor
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.records.marker import read_marker
-from headrace_verify.exploration import NEW_DISK
-from headrace_verify.power_broker import Opened, State, Walk, run_cases
+from headrace_verify.power_broker import Workload, run_cases, run_lives
 from headrace_verify.rng import seeded
 from headrace_verify.task import patched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from random import Random  # noqa: TID251 - a type
 
     from headrace.broker.node import Node
     from headrace.log.partition_log import PartitionLog
+    from headrace_verify.power_broker import Opened, State
     from headrace_verify.task import Task
 
 TABLE = "table"
 KEYS = 5
-LIVES = 2
 TURNS = 50
 _CONFIGS = {
     "cleanup.policy": "compact",
@@ -227,18 +225,13 @@ def run_power_table(task: Task) -> None:
 
 
 async def _explore(task: Task, seed: int, profile: str, sync_turns: int) -> None:
-    rng: Random = seeded(seed)
-    state, oracle = State(NEW_DISK, {}, None), TableOracle()
-    for life in range(LIVES):
-        name = f"{seed} {life}"
-        async with Opened(state, name, sync_turns) as opened:
-            await _Writer(opened.node, opened.disk.note, name, life).run(TURNS)
-            account = list(opened.disk.operations)
-        walk = Walk(task, state, oracle, profile)
-        walk.replay |= {"seed": seed, "life": life, "sync_turns": sync_turns}
-        await walk.run(account, rng)
-        if walk.has_found:
-            return
-        state = walk.candidates[-rng.randint(1, len(walk.candidates))]
-        async with Opened(state, name) as opened:
-            oracle = await oracle.after_recovery(opened.node)
+    workload = Workload(TableOracle(), _live, _recovered)
+    await run_lives(task, seed, profile, sync_turns, workload)
+
+
+async def _live(opened: Opened, name: str, life: int) -> None:
+    await _Writer(opened.node, opened.disk.note, name, life).run(TURNS)
+
+
+async def _recovered(node: Node, before: TableOracle, _state: State) -> TableOracle:
+    return await before.after_recovery(node)
