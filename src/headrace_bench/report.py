@@ -121,19 +121,29 @@ class Book:
 
     def load(self) -> dict[str, Any]:
         """What is on file: workload name -> entry."""
-        if self.results is None or not self.results.exists():
-            return {}
-        loaded: dict[str, Any] = json.loads(self.results.read_text())
-        return loaded
+        return load_results(self.results)
 
     def save(self, results: dict[str, Any]) -> None:
         """Write all raw rounds, and the tables."""
         if self.results is None:
             return
-        self.results.parent.mkdir(parents=True, exist_ok=True)
-        self.results.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        save_results(self.results, results, indent=1)
         if self.page is not None and self.page.exists():
             put_between(self.page, BEGIN, END, markdown(results))
+
+
+def load_results(path: Path | None) -> dict[str, Any]:
+    """The results on file; none where nothing is kept, or nothing was kept yet."""
+    if path is None or not path.exists():
+        return {}
+    loaded: dict[str, Any] = json.loads(path.read_text())
+    return loaded
+
+
+def save_results(path: Path, results: dict[str, Any], indent: int | None = None) -> None:
+    """Write results so that `load_results` finds them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=indent, sort_keys=True) + "\n")
 
 
 def put_between(page: Path, begin: str, end: str, text: str) -> None:

@@ -7,7 +7,6 @@ promise stands beside each side, and a system that was not there is named.
 
 from __future__ import annotations
 
-import json
 import os
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from headrace_bench.charts import TITLES, draw
 from headrace_bench.growth import SERIES, Series
 from headrace_bench.hdr import HdrHistogram
 from headrace_bench.loads import FIGURES, LOADS, QUEUE_LOADS, SHARES, Load
-from headrace_bench.report import put_between
+from headrace_bench.report import load_results, put_between, save_results
 from headrace_bench.workloads import SYNCED, UNSYNCED
 
 if TYPE_CHECKING:
@@ -35,17 +34,12 @@ class SideBook:
 
     def load(self) -> dict[str, Any]:
         """What is on file, or nothing."""
-        if self.results is None or not self.results.exists():
-            return {}
-        kept: dict[str, Any] = json.loads(self.results.read_text())
-        return kept
+        return load_results(self.results)
 
     def save(self, results: dict[str, Any]) -> None:
         """Keep all rounds."""
-        if self.results is None:
-            return
-        self.results.parent.mkdir(parents=True, exist_ok=True)
-        self.results.write_text(json.dumps(results, indent=None, sort_keys=True) + "\n")
+        if self.results is not None:
+            save_results(self.results, results)
 
     def publish(self, results: dict[str, Any]) -> None:
         """Draw the charts, and write the tables of the page again."""
