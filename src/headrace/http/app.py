@@ -23,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from headrace.errors import DataCorrupt
 from headrace.http.delayed import DelayedOperations
 from headrace.http.groups import GroupOperations
+from headrace.http.joined_writes import JoinedWrites
 from headrace.http.metrics import Metrics
 from headrace.http.openapi import document
 from headrace.http.operations import routes
@@ -78,7 +79,7 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """See asyncio.Protocol."""
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))
         self.began_s = self.loop.time()
         if len(self.connections) > CONNECTIONS_MAX:
             others = cast("set[_Protocol]", self.connections) - {self}

@@ -1,0 +1,81 @@
+"""What is written in one turn of the loop leaves at once, in its order."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.http.joined_writes import JOIN_BYTES_MAX, JoinedWrites
+
+
+class Wire(asyncio.Transport):
+    """Notes what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+        self.is_over = False
+
+    def write(self, data) -> None:
+        self.sent.append(bytes(data))
+
+    def writelines(self, list_of_data) -> None:
+        self.sent += [bytes(data) for data in list_of_data]
+
+    def close(self) -> None:
+        self.is_over = True
+
+    def abort(self) -> None:
+        self.is_over = True
+
+
+def run(test):
+    async def scenario() -> list[bytes]:
+        wire = Wire()
+        await test(wire, JoinedWrites(wire, asyncio.get_running_loop()))
+        return wire.sent
+
+    return asyncio.run(scenario())
+
+
+def test_the_writes_of_one_turn_are_one():
+    async def test(wire, joined):
+        joined.write(b"head ")
+        joined.write(b"")
+        joined.write(b"body")
+        assert wire.sent == []
+        await asyncio.sleep(0)
+        joined.write(b"next")
+        await asyncio.sleep(0)
+
+    assert run(test) == [b"head body", b"next"]
+
+
+def test_what_is_large_is_not_copied_together():
+    large = bytes(JOIN_BYTES_MAX)
+
+    async def test(_wire, joined):
+        joined.write(b"head")
+        joined.write(large)
+        joined.write(b"end")
+        await asyncio.sleep(0)
+
+    assert run(test) == [b"head", large, b"end"]
+
+
+def test_what_was_written_before_it_is_closed_is_sent():
+    async def test(wire, joined):
+        joined.write(b"last")
+        joined.close()
+        assert wire.is_over
+
+    assert run(test) == [b"last"]
+
+
+def test_what_was_written_before_it_is_aborted_is_not():
+    async def test(wire, joined):
+        joined.write(b"last")
+        joined.abort()
+        await asyncio.sleep(0)
+        assert wire.is_over
+
+    assert run(test) == []
