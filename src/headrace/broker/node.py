@@ -39,6 +39,7 @@ from headrace.broker.services.broker_settings import BrokerSettings
 from headrace.broker.services.client_quotas import ClientQuotas
 from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.group_administration import GroupAdministration
+from headrace.broker.services.queue_owners import QueueOwners
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
 from headrace.broker.services.topic_administration import TopicAdministration
 from headrace.broker.shares.dead_letters import DeadLetters
@@ -48,11 +49,7 @@ from headrace.broker.shares.share_partitions import SharePartitions
 from headrace.broker.timers.timer_partitions import TimerPartitions
 from headrace.broker.topics.ownership import Ownership, SoleOwnership
 from headrace.broker.topics.topics import Topics
-from headrace.errors import (
-    CoordinatorUnavailable,
-    HeadraceError,
-    NotCoordinator,
-)
+from headrace.errors import CoordinatorUnavailable, HeadraceError, NotCoordinator
 from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.retention import enforce
@@ -195,6 +192,9 @@ class Node:
             self.shares,
             self.group_configs,
             self.brokers,
+        )
+        self.queue_owners = QueueOwners(
+            self.ownership, self.shares, self.group_configs, self.brokers, self.tasks
         )
 
     def _make_ownership(self, incarnation: str) -> Ownership:

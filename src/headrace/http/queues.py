@@ -2,30 +2,26 @@
 
 Invariants: the same engine as Kafka's share groups (`broker/shares`), so both can consume
 one group. Each receive is a member of its own; a receipt names it, so it alone settles what it got.
+Receiving is in `receiving`: any broker serves all partitions of the topic.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
-from headrace.broker.services.long_poll import wait_for_records
+from headrace.broker.shares.queue_peers import Delivery
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import (
     GroupUnknown,
-    HeadraceError,
     NotCoordinator,
     NotOwner,
-    RecordStateInvalid,
+    Rejected,
 )
 from headrace.http import receipts
-from headrace.http.deliveries import Deliveries
 from headrace.http.operations import (
     GROUP,
     INT64_MAX,
@@ -39,20 +35,17 @@ from headrace.http.operations import (
     listing,
 )
 from headrace.http.operations import text as words
-from headrace.http.problems import Contradiction
+from headrace.http.problems import Contradiction, details
+from headrace.http.receiving import Receiving
 from headrace.http.search import partitions_elsewhere
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace.broker.node import Node
-    from headrace.broker.shares.hosted_shares import Pause
     from headrace.broker.topics.topic import Topic
-    from headrace.coordination.shares.commands import Settlement, ShareDescription
-    from headrace.http.receipts import Item
+    from headrace.coordination.shares.commands import ShareDescription
+    from headrace.errors import HeadraceError
+    from headrace.http.receipts import Asked, Item
     from headrace.http.schemas import Schema
-
-log = logging.getLogger(__name__)
 
 RECORDS_MAX: Final = 1_000
 WAIT_MS_MAX: Final = 60_000
@@ -62,10 +55,6 @@ SETTLEMENTS_MAX: Final = 10_000
 ENDS_MAX: Final = 10_000
 CONSUMER_LENGTH_MAX: Final = 200
 REASON_LENGTH_MAX: Final = 1_000
-RETRY_S: Final = 1.0
-"""Between two attempts while a partition returns an error and others have nothing."""
-SETTLED_ROUNDS_MAX: Final = 64
-"""Of one receive after its time is up: each has finished offsets that hold no message."""
 DELAY_MS_MAX: Final = 365 * 24 * 3_600_000
 _RECEIVE: Final[Schema] = {
     "type": "object",
@@ -80,21 +69,6 @@ _RECEIVE: Final[Schema] = {
         ),
     },
 }
-
-
-class _Round:
-    """What one round over the partitions found."""
-
-    __slots__ = ("error", "has_settled", "messages", "waiting")
-
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-        self.waiting: list[tuple[int, Pause]] = []
-        """(partition, what to wait for) of those that have nothing now."""
-        self.has_settled = False
-        """Whether offsets without a message were acquired and finished."""
-        self.error: HeadraceError | None = None
-        """Of a partition that could not be asked."""
 
 
 class Queues:
@@ -130,13 +104,21 @@ class Queues:
         if ends is not None:
             ends = {int(one["partition"]): int(one["offset"]) for one in ends}
         await self._check_kind(group_id)
-        messages = await self._receive_all(topic, asked, member, wait_ms / 1000, ends)
+        receiving = Receiving(self._node, topic, asked, member, ends)
+        await receiving.receive(wait_ms / 1000, call.request)
         answer: Json = {"topic": topic.name, "group": group_id}
-        if ends is not None:  # all up to there is wanted, so other brokers are asked, too
+        failed = receiving.failed
+        if failed:
+            answer["failed"] = [
+                {"partition": number, "error": details(error)}
+                for number, error in sorted(failed.items())
+            ]
+        if ends is not None:  # all up to there is wanted, so the caller may ask for the rest itself
             answer["broker"] = self._node.config.broker_id
-            answer["elsewhere"] = partitions_elsewhere(self._node, topic)
+            elsewhere = partitions_elsewhere(self._node, topic) if failed else []
+            answer["elsewhere"] = [one for one in elsewhere if one["partition"] in failed]
         head = json.dumps(answer).removesuffix("}")
-        data = f'{head}, "messages": [{",".join(messages)}]}}'
+        data = f'{head}, "messages": [{",".join(receiving.messages)}]}}'
         return Response(data.encode(), media_type="application/json")
 
     async def _check_kind(self, group_id: str) -> None:
@@ -158,164 +140,72 @@ class Queues:
         except GroupUnknown as error:
             raise Contradiction(str(error)) from error
 
-    async def _receive_all(
-        self,
-        topic: Topic,
-        asked: ReceiveRequest,
-        member: str,
-        wait_s: float,
-        ends: dict[int, int] | None,
-    ) -> list[str]:
-        """Messages, as JSON texts, of the partitions that this broker serves, in any order.
-
-        `ends`: partition -> the offset from which on it has nothing for this request; a partition
-        that is not among them has nothing at all. None: no bound.
-        Raises what a partition said only where there are no messages at all: what was acquired from
-        others must reach the client, or it would lose a delivery.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_s
-        settled_rounds = 0
-        await self._begin(topic, asked.group_id)
-        while True:
-            found = await self._receive_once(topic, asked, member, ends)
-            left_s = deadline - loop.time()
-            if found.messages:
-                return found.messages
-            if found.has_settled and (left_s > 0 or settled_rounds < SETTLED_ROUNDS_MAX):
-                settled_rounds += 1
-                continue  # all that was delivered is finished: there may be more
-            if found.error is not None and (left_s <= 0 or not found.waiting):
-                raise found.error
-            if left_s <= 0 or not found.waiting:
-                return []
-            retry_s = left_s if found.error is None else min(left_s, RETRY_S)
-            waiting = [(topic, number, pause) for number, pause in found.waiting]
-            await wait_for_records(self._node.shares, waiting, retry_s)
-
-    async def _begin(self, topic: Topic, group_id: str) -> None:
-        """Begin on every partition, though messages of the first may be enough: else what comes to
-        the others before the group reaches them would not be its backlog."""
-        for number in self._served(topic):
-            try:
-                await self._node.shares.begin(topic, number, group_id)
-            except HeadraceError as error:  # the receive itself reports it, unless others have some
-                log.info("%s-%d: %s cannot begin yet: %s", topic.name, number, group_id, error)
-
-    async def _receive_once(
-        self, topic: Topic, asked: ReceiveRequest, member: str, ends: dict[int, int] | None
-    ) -> _Round:
-        """Ask each partition that this broker serves for what is left of the limits."""
-        found = _Round()
-        bytes_left = asked.bytes_max
-        for number in self._served(topic):
-            records_left = asked.records_max - len(found.messages)
-            if records_left <= 0 or bytes_left <= 0:
-                break
-            if ends is not None and number not in ends:
-                continue
-            part = replace(asked, records_max=records_left, bytes_max=bytes_left)
-            if ends is not None:
-                part.end = ends[number]
-            try:
-                received = await self._node.shares.receive(topic, number, part)
-            except HeadraceError as error:
-                log.info("%s-%d: nothing can be received: %s", topic.name, number, error)
-                found.error = error
-                continue
-            if received.pause is not None:
-                found.waiting.append((number, received.pause))
-                continue
-            deliveries = Deliveries(number, member, bytes_left)
-            await deliveries.add(received)
-            bytes_left = deliveries.bytes_left
-            found.messages += deliveries.messages
-            if deliveries.settlements:
-                await self._finish(topic, number, asked, deliveries.settlements)
-                found.has_settled = True
-        return found
-
-    async def _finish(
-        self, topic: Topic, number: int, asked: ReceiveRequest, settlements: list[Settlement]
-    ) -> None:
-        """Settle what was acquired and cannot be given to the client."""
-        try:
-            await self._node.shares.settle(
-                topic, number, asked.group_id, asked.member_id, settlements, is_atomic=False
-            )
-        except HeadraceError as error:  # its locks end by themselves
-            log.info("%s-%d: offsets without a message are kept: %s", topic.name, number, error)
-
-    def _served(self, topic: Topic) -> list[int]:
-        """The partitions to ask, each time beginning with another. Raises NotOwner."""
-        count = len(topic.partitions)
-        first = self._node.randomness.below(count)
-        numbers = [(first + turn) % count for turn in range(count)]
-        served = [n for n in numbers if self._node.ownership.is_mine(topic, n)]
-        if not served:
-            raise NotOwner(f"this broker serves no partition of {topic.name}: ask another one")
-        return served
-
     # --- settle ------------------------------------------------------------------------------
 
     async def _settle(self, call: Call) -> Response:
         topic, group_id = self._names(call)
         asked = receipts.parse(call.body)
-        errors: list[HeadraceError | None] = [None] * len(asked.receipts)
-        for (number, member), items in asked.deliveries.items():
-            place = topic, number, group_id, f"http-{member}"
-            for item, error in zip(items, await self._settle_merged(*place, items), strict=True):
-                errors[item.place] = error
+        errors = await self._settle_merged(topic, group_id, asked)
         return Response(receipts.results(asked.receipts, errors), media_type="application/json")
 
     async def _settle_merged(
-        self, topic: Topic, number: int, group_id: str, member_id: str, items: Sequence[Item]
+        self, topic: Topic, group_id: str, asked: Asked
     ) -> list[HeadraceError | None]:
-        """One error or None for each item; they ascend by offset.
+        """One error or None for each receipt.
 
         Neighbours that are settled alike are asked for as one range, which costs a hundredth; the
         records of a range that is refused are asked for one by one.
         """
-        runs = receipts.ranges(items)
-        found = await self._settle_each(topic, number, group_id, member_id, runs)
-        errors: list[HeadraceError | None] = []
-        for run, error in zip(runs, found, strict=True):
-            size = run.last - run.first + 1
-            if error is None or size == 1:
-                errors += [error] * size
+        errors: list[HeadraceError | None] = [None] * len(asked.receipts)
+        deliveries: list[Delivery] = []
+        parts: list[list[Item]] = []
+        for (number, member), items in asked.deliveries.items():
+            deliveries.append(Delivery(number, f"http-{member}", receipts.ranges(items)))
+            parts.append(items)
+        again: list[Delivery] = []
+        refused_parts: list[list[Item]] = []
+        outcomes = await self._node.queue_owners.settle(topic, group_id, deliveries)
+        for delivery, items, found in zip(deliveries, parts, outcomes, strict=True):
+            if not any(found):
                 continue
-            each = receipts.one_by_one(items[len(errors) : len(errors) + size])
-            errors += await self._settle_each(topic, number, group_id, member_id, each)
+            refused: list[Item] = []
+            at = 0
+            for (first, last, *_), error in zip(delivery.settlements, found, strict=True):
+                run = items[at : at + last - first + 1]
+                at += len(run)
+                if error is not None and len(run) > 1 and isinstance(error, Rejected):
+                    refused += run
+                else:
+                    for item in run:
+                        errors[item.place] = error
+            if refused:
+                again.append(delivery._replace(settlements=receipts.one_by_one(refused)))
+                refused_parts.append(refused)
+        if again:
+            outcomes = await self._node.queue_owners.settle(topic, group_id, again)
+            for items, found in zip(refused_parts, outcomes, strict=True):
+                for item, error in zip(items, found, strict=True):
+                    errors[item.place] = error
         return errors
-
-    async def _settle_each(
-        self,
-        topic: Topic,
-        number: int,
-        group_id: str,
-        member_id: str,
-        settlements: list[Settlement],
-    ) -> Sequence[HeadraceError | None]:
-        try:
-            return await self._node.shares.settle(
-                topic, number, group_id, member_id, settlements, is_atomic=False
-            )
-        except GroupUnknown:
-            unknown = RecordStateInvalid("nothing of this partition was delivered to the group")
-            return [unknown] * len(settlements)
-        except HeadraceError as error:
-            return [error] * len(settlements)
 
     # --- describe ----------------------------------------------------------------------------
 
     async def _describe(self, call: Call) -> Json:
         topic, group_id = self._names(call)
         partitions: list[Json] = []
-        for number in sorted(self._served(topic)):
+        for number in self._served(topic):
             log = topic.require_log(number)
             described = await self._node.shares.describe(topic, number, [group_id])
             partitions += [_described(number, found, log.high_watermark) for found in described]
         return {"topic": topic.name, "group": group_id, "partitions": partitions}
+
+    def _served(self, topic: Topic) -> list[int]:
+        """The partitions that this broker serves. Raises NotOwner."""
+        numbers = range(len(topic.partitions))
+        served = [n for n in numbers if self._node.ownership.is_mine(topic, n)]
+        if not served:
+            raise NotOwner(f"this broker serves no partition of {topic.name}: ask another one")
+        return served
 
     def _names(self, call: Call) -> tuple[Topic, str]:
         """Raises TopicUnknown."""

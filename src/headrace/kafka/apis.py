@@ -96,6 +96,19 @@ _APIS = (
 )
 APIS: dict[int, Api] = {api.key: api for api in _APIS}
 
+QUEUE_RECEIVE, QUEUE_WAIT, QUEUE_SETTLE, QUEUE_RELEASE = 20_000, 20_001, 20_002, 20_003
+OWN_APIS: dict[int, Api] = {
+    api.key: api
+    for api in (
+        Api(QUEUE_RECEIVE, "QueueReceive", 0, 0, 0),
+        Api(QUEUE_WAIT, "QueueWait", 0, 0, 0),
+        Api(QUEUE_SETTLE, "QueueSettle", 0, 0, 0),
+        Api(QUEUE_RELEASE, "QueueRelease", 0, 0, 0),
+    )
+}
+"""What brokers of this kind ask each other and Kafka has no API for. Not advertised: no client asks
+for them."""
+
 ADVERTISED_MIN = {PRODUCE: 0}
 """librdkafka up to 2.x takes a broker without Produce v0 for one that cannot compress
 (KAFKA-18659), so Kafka 4 advertises v0 to v2 and refuses them; so do we."""

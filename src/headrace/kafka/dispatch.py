@@ -29,6 +29,7 @@ from headrace.kafka.apis import (
     DESCRIBE_CONFIGS,
     FETCH,
     INCREMENTAL_ALTER_CONFIGS,
+    OWN_APIS,
     PRODUCE,
     Api,
     advertised,
@@ -46,6 +47,7 @@ from headrace.kafka.handlers import (
     offsets,
     partition_transactions,
     producers,
+    queues,
     share_fetch,
     share_group_offsets,
     share_groups,
@@ -58,6 +60,7 @@ from headrace.kafka.handlers.context import Context
 from headrace.kafka.handlers.fetch import FetchHandler
 from headrace.kafka.handlers.produce import ProduceHandler
 from headrace.kafka.peer_client import KafkaPeerClient
+from headrace.kafka.queue_peers import KafkaQueuePeers
 from headrace.kafka.share_peers import SharePeers
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
@@ -120,7 +123,9 @@ _HANDLERS: dict[int, Handler] = {
     **share_groups.HANDLERS,
     **share_group_offsets.HANDLERS,
     **share_fetch.HANDLERS,
+    **queues.HANDLERS,
 }
+_SERVED: Final = {**APIS, **OWN_APIS}
 
 
 class KafkaFace:
@@ -145,11 +150,12 @@ class KafkaFace:
         self.connections: dict[Connection, None] = {}  # in order, so that a run can be replayed
         self._peer_client = KafkaPeerClient()
         node.call_peers_with(self._peer_client, SharePeers(self._peer_client.call))
+        self._queue_peers = node.queue_owners.peers = KafkaQueuePeers()
         self.request_bytes_max = node.config.request_bytes_max
         self.gate: Gate | None = node.ownership.guard
         self.produce = ProduceHandler(node)
         self.fetch = FetchHandler(node, self._tasks)
-        self.request_counts: dict[int, int] = dict.fromkeys(APIS, 0)
+        self.request_counts: dict[int, int] = dict.fromkeys(_SERVED, 0)
 
     async def listen(
         self,
@@ -191,6 +197,7 @@ class KafkaFace:
             if connection.transport is not None:
                 connection.transport.close()
         self._peer_client.close()
+        self._queue_peers.close()
         await self._tasks.close()
 
     async def _sweep(self) -> None:
@@ -204,7 +211,7 @@ class KafkaFace:
 
     def request_figures(self) -> list[tuple[str, int]]:
         """(API name, requests) for each API."""
-        return [(APIS[key].name, count) for key, count in self.request_counts.items()]
+        return [(_SERVED[key].name, count) for key, count in self.request_counts.items()]
 
     # --- Dispatcher --------------------------------------------------------------------------
 
@@ -252,7 +259,7 @@ class KafkaFace:
                 at += version >= FLEXIBLE
                 self.produce.handle(connection, frame, at, version, correlation_id)
                 return
-        api = APIS.get(api_key)
+        api = _SERVED.get(api_key)
         if api is None:
             raise FrameInvalid(f"asks for the unknown API {api_key}")
         self.request_counts[api_key] += 1
@@ -338,7 +345,7 @@ class KafkaFace:
     async def _answer(
         self, reply: Reply, request: Any, context: Context, correlation_id: int
     ) -> None:
-        api = APIS[context.api_key]
+        api = _SERVED[context.api_key]
         try:
             handling = _HANDLERS[context.api_key](self._node, request, context)
             if self._quotas.is_active:

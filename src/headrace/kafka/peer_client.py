@@ -33,19 +33,27 @@ CLIENT_ID = b"headrace-broker"
 MARKERS_VERSION, ADD_VERSION = 2, 5
 
 
-class _Peer:
-    """The connection to one broker."""
+class PeerConnection:
+    """A connection to one broker."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, answer_bytes_max: int = ANSWER_BYTES_MAX) -> None:
         self._address = host, port
+        self._answer_bytes_max = answer_bytes_max
         self._lock = asyncio.Lock()
         self._connection: AsyncConnection | None = None
 
-    async def call(self, api_key: int, version: int, body: Answer) -> Any:
+    @property
+    def is_open(self) -> bool:
+        """Whether the next call needs no new connection, as far as this end knows."""
+        return self._connection is not None and self._connection.is_open
+
+    async def call(
+        self, api_key: int, version: int, body: Answer, timeout_s: float = TIMEOUT_S
+    ) -> Any:
         """Ask and wait. Raises BrokerUnreachable."""
         try:
             # The wait for its turn counts: a broker that is silent must not hold up all that ask.
-            async with asyncio.timeout(TIMEOUT_S), self._lock:
+            async with asyncio.timeout(timeout_s), self._lock:
                 try:
                     return await self._call(api_key, version, body)
                 except BaseException:
@@ -60,7 +68,7 @@ class _Peer:
     async def _call(self, api_key: int, version: int, body: Answer) -> Any:
         if self._connection is None:
             self._connection = await AsyncConnection.open(
-                self._address, CLIENT_ID, ANSWER_BYTES_MAX
+                self._address, CLIENT_ID, self._answer_bytes_max
             )
         request = write_request(api_key, version, body)
         answer = await self._connection.ask(api_key, version, request, is_flexible=True)
@@ -77,13 +85,13 @@ class KafkaPeerClient:
     """Implements `broker.peer_calls.PeerCalls`."""
 
     def __init__(self) -> None:
-        self._peers: dict[tuple[str, int], _Peer] = {}
+        self._peers: dict[tuple[str, int], PeerConnection] = {}
 
-    def _peer(self, broker: BrokerFact) -> _Peer:
+    def _peer(self, broker: BrokerFact) -> PeerConnection:
         address = broker.kafka_host, broker.kafka_port
         peer = self._peers.get(address)
         if peer is None:
-            peer = self._peers[address] = _Peer(*address)
+            peer = self._peers[address] = PeerConnection(*address)
         return peer
 
     async def call(self, broker: BrokerFact, api_key: int, version: int, body: Answer) -> Any:

@@ -38,6 +38,11 @@ class AsyncConnection(asyncio.Protocol):
         made = await loop.create_connection(lambda: cls(client_id, answer_bytes_max), *address)
         return made[1]
 
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent, as far as this end knows."""
+        return self._transport is not None and not self._is_lost
+
     def ask(
         self, api_key: int, version: int, body: bytes, *, is_flexible: bool
     ) -> asyncio.Future[bytes]:

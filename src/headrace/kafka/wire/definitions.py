@@ -1,8 +1,9 @@
 """Kafka's message definitions, one message at a time.
 
 Responsibilities: finds a message in `messages.jsonl` (derived from Kafka's published definitions by
-`scripts/kafka_messages.py`) and says what its fields are in one version. Nothing is kept: the
-codecs that are built from it are.
+`scripts/kafka_messages.py`), or in `own_messages.jsonl`, which has what brokers of this kind ask
+each other beside that; and says what its fields are in one version. Nothing is kept: the codecs
+that are built from it are.
 """
 
 from __future__ import annotations
@@ -65,8 +66,14 @@ class NoSuchMessage(LookupError):
     """Kafka defines no such message, or not in this version."""
 
 
-def _data() -> bytes:
-    return Path(__file__).with_name("messages.jsonl").read_bytes()
+KAFKAS: Final = "messages.jsonl"
+OWN: Final = "own_messages.jsonl"
+OWN_KEYS_FROM: Final = 20_000
+"""API keys from here on are this broker's own. Far from Kafka's, which count up from 0."""
+
+
+def _data(name: str = KAFKAS) -> bytes:
+    return Path(__file__).with_name(name).read_bytes()
 
 
 def keys() -> list[tuple[int, str, range]]:
@@ -77,7 +84,7 @@ def keys() -> list[tuple[int, str, range]]:
 
 def load(api_key: int, version: int, kind: str) -> Definition:
     """Raises NoSuchMessage."""
-    data = _data()
+    data = _data(OWN if api_key >= OWN_KEYS_FROM else KAFKAS)
     at = data.find(b'\n{"key":%d,"kind":"%s",' % (api_key, kind.encode())) + 1
     if not at:
         raise NoSuchMessage(f"Kafka defines no {kind} of API {api_key}")

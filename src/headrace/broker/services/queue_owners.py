@@ -1,0 +1,313 @@
+"""Who is asked for each partition of a queue, here and at other brokers: any broker serves it.
+
+Invariants: knows no protocol and no records. Owners are looked up for each round, so a takeover
+changes who is asked, and nothing else. A receive at another broker whose outcome is unknown is
+followed by a release of what its member holds there. A wait delivers nothing, so it can be given up
+at any time. Waits of one queue at one broker share a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.services.long_poll import WAKE_LATE_MS, wait_for_records
+from headrace.errors import (
+    BrokerUnreachable,
+    GroupUnknown,
+    HeadraceError,
+    NotOwner,
+    RecordStateInvalid,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from uuid import UUID
+
+    from headrace.broker.coordinators.groups_configured import ConfiguredGroups
+    from headrace.broker.shares.hosted_shares import Pause
+    from headrace.broker.shares.queue_peers import Answered, Delivery, QueuePeerCalls, SeenPause
+    from headrace.broker.shares.share_partitions import ReceiveRequest, SharePartitions
+    from headrace.broker.topics.ownership import Ownership
+    from headrace.broker.topics.topic import Topic
+    from headrace.metadata.facts import BrokerFact
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+WATCH_S: Final = 5.0
+"""Of one wait at another broker: longer ones are asked for again, of the owners of that time."""
+RETRY_S: Final = 1.0
+"""Until a broker that could not be waited at is asked again."""
+SUSPECT_S_MAX: Final = 3.0
+"""How long a broker that gave no answer is not asked at all: as long as that answer was waited for,
+so that one which is frozen does not hold up each receive."""
+MOVING_ROUNDS: Final = 5
+MOVING_S: Final = 0.1
+"""Between two rounds of a settlement while the owners of its partitions change."""
+RELEASE_PAUSES_S: Final = (0.2, 1.0, 5.0)
+BEGUN_MAX: Final = 10_000
+"""Queues of which it is known where their groups have begun."""
+
+
+class Owners(NamedTuple):
+    """Who serves the partitions of a topic."""
+
+    here: list[int]
+    others: dict[int, list[int]]
+    """By broker."""
+    away: list[int]
+    """Those that no broker serves now."""
+
+
+class QueueOwners:
+    """See the module."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        shares: SharePartitions,
+        known: ConfiguredGroups,
+        brokers: Callable[[], Sequence[BrokerFact]],
+        tasks: Tasks,
+    ) -> None:
+        self.peers: QueuePeerCalls | None = None
+        """None: this broker owns every partition."""
+        self._ownership = ownership
+        self._shares = shares
+        self._known = known
+        self._brokers = brokers
+        self._tasks = tasks
+        self._suspects: dict[int, tuple[float, BrokerUnreachable]] = {}
+        """Broker -> until when it is not asked, and why."""
+        self._watches: dict[tuple[int, UUID, str], asyncio.Task[None]] = {}
+        self._begun: OrderedDict[tuple[UUID, str], set[int]] = OrderedDict()
+
+    def of(self, topic: Topic) -> Owners:
+        """Who serves the topic's partitions now."""
+        found = Owners([], {}, [])
+        alive: set[int] | None = None
+        for number in range(len(topic.partitions)):
+            if self._ownership.is_mine(topic, number):
+                found.here.append(number)
+                continue
+            if alive is None:
+                alive = {broker.id for broker in self._brokers()} if self.peers else set()
+            broker = self._ownership.leader(topic, number).broker
+            if broker in alive:
+                found.others.setdefault(broker, []).append(number)
+            else:
+                found.away.append(number)
+        return found
+
+    # --- receive -----------------------------------------------------------------------------
+
+    def unbegun(self, topic: Topic, group_id: str, numbers: Sequence[int]) -> bool:
+        """Whether the group may not have begun on some of these partitions of other brokers."""
+        if topic.id not in self._known.share_topics(group_id):
+            self._begun.pop((topic.id, group_id), None)  # it was deleted, if it ever began
+            return True
+        return not self._begun.get((topic.id, group_id), set()).issuperset(numbers)
+
+    def _note_begun(self, topic: Topic, group_id: str, numbers: Sequence[int]) -> None:
+        self._begun.setdefault((topic.id, group_id), set()).update(numbers)
+        self._begun.move_to_end((topic.id, group_id))
+        if len(self._begun) > BEGUN_MAX:
+            self._begun.popitem(last=False)
+
+    async def receive(
+        self, broker_id: int, topic: Topic, asked: ReceiveRequest, ends: Mapping[int, int]
+    ) -> Answered:
+        """See QueuePeerCalls.receive. Raises BrokerUnreachable, TopicIdUnknown."""
+        loop = asyncio.get_running_loop()
+        until_s, problem = self._suspects.get(broker_id, (0.0, None))
+        began_s = loop.time()
+        if problem is not None and began_s < until_s:
+            raise problem
+        broker, peers = self._broker(broker_id)
+        has_answered = False
+        try:
+            answered = await peers.receive(broker, topic.id, asked, ends)
+            has_answered = True
+        except BrokerUnreachable as error:
+            now_s = loop.time()
+            pause_s = min(now_s - began_s, SUSPECT_S_MAX)
+            self._suspects[broker_id] = now_s + pause_s, error
+            raise
+        finally:
+            if not has_answered and asked.records_max > 0:
+                release = self._release(topic, asked.group_id, asked.member_id, list(ends))
+                self._tasks.spawn(release, f"release {asked.member_id}")
+        self._suspects.pop(broker_id, None)
+        failed = [number for number, one in answered.items() if isinstance(one, HeadraceError)]
+        if not failed:
+            self._note_begun(topic, asked.group_id, list(ends))
+        return answered
+
+    async def _release(
+        self, topic: Topic, group_id: str, member_id: str, numbers: Sequence[int]
+    ) -> None:
+        """Whether the member got anything is not known: what it holds is available again, at once
+        if the owners can be asked, else when its locks end."""
+        for pause_s in RELEASE_PAUSES_S:
+            await asyncio.sleep(pause_s)
+            owners = self.of(topic)
+            asked = {one: set(part) & {*numbers} for one, part in owners.others.items()}
+            try:
+                for broker_id, part in asked.items():
+                    if part:
+                        broker, peers = self._broker(broker_id)
+                        await peers.release(broker, topic.id, group_id, member_id, sorted(part))
+            except HeadraceError as error:
+                log.info("%s of %s is not released yet: %s", member_id, topic.name, error)
+            else:
+                return  # a partition that has moved since has no locks of the former tenure
+
+    def _broker(self, broker_id: int) -> tuple[BrokerFact, QueuePeerCalls]:
+        """Raises BrokerUnreachable."""
+        for broker in self._brokers():
+            if broker.id == broker_id and self.peers is not None:
+                return broker, self.peers
+        raise BrokerUnreachable(
+            f"broker {broker_id} has left, or none serves this partition at the moment"
+        )
+
+    # --- wait --------------------------------------------------------------------------------
+
+    async def wait(
+        self,
+        group_id: str,
+        here: Sequence[tuple[Topic, int, Pause]],
+        others: Mapping[int, tuple[Topic, Mapping[int, SeenPause]]],
+        timeout_s: float,
+    ) -> None:
+        """Return when one of the partitions may have more than was seen, or after the time."""
+        if not others:
+            await wait_for_records(self._shares, here, timeout_s)
+            return
+        for _topic, seen in others.values():
+            for pause, _epoch in seen.values():
+                if pause.wait_ms >= 0:  # here: the shared wait may have begun before it was known
+                    timeout_s = min(timeout_s, (pause.wait_ms + WAKE_LATE_MS) / 1000)
+        own: asyncio.Task[None] | None = None
+        if here:
+            here_wait = wait_for_records(self._shares, here, timeout_s)
+            own = self._tasks.start(here_wait, f"wait for {group_id}")
+        waits = [self._watch(one, group_id, *seen) for one, seen in others.items()]
+        try:
+            await asyncio.wait(
+                waits if own is None else [own, *waits],
+                timeout=timeout_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            if own is not None:
+                own.cancel()
+
+    def _watch(
+        self, broker_id: int, group_id: str, topic: Topic, seen: Mapping[int, SeenPause]
+    ) -> asyncio.Task[None]:
+        """The wait at a broker that those who wait for this queue share. It may end too early."""
+        key = broker_id, topic.id, group_id
+        task = self._watches.get(key)
+        if task is None:
+            task = self._tasks.start(
+                self._watch_once(broker_id, topic, seen), f"watch {topic.name}"
+            )
+            self._watches[key] = task
+            task.add_done_callback(lambda _: self._watches.pop(key, None))
+        return task
+
+    async def _watch_once(
+        self, broker_id: int, topic: Topic, seen: Mapping[int, SeenPause]
+    ) -> None:
+        try:
+            broker, peers = self._broker(broker_id)
+            await peers.wait(broker, topic.id, seen, WATCH_S)
+        except HeadraceError as error:
+            log.info("%s cannot be waited for at broker %d: %s", topic.name, broker_id, error)
+            await asyncio.sleep(RETRY_S)
+
+    # --- settle ------------------------------------------------------------------------------
+
+    async def settle(
+        self, topic: Topic, group_id: str, deliveries: Sequence[Delivery]
+    ) -> list[Sequence[HeadraceError | None]]:
+        """For each delivery, an error or None for each settlement, once it is durable.
+
+        What could not be asked for while owners change, or do not answer, gets BrokerUnreachable.
+        """
+        outcomes: dict[int, Sequence[HeadraceError | None] | HeadraceError] = {}
+        left = list(range(len(deliveries)))
+        for moving in range(MOVING_ROUNDS):
+            if moving:
+                await asyncio.sleep(MOVING_S)
+            outcomes.update(await self._settle_once(topic, group_id, deliveries, left))
+            left = [at for at in left if isinstance(outcomes[at], NotOwner)]
+            if not left:
+                break
+        return [_for_each(topic, one, outcomes[at]) for at, one in enumerate(deliveries)]
+
+    async def _settle_once(
+        self, topic: Topic, group_id: str, deliveries: Sequence[Delivery], places: Sequence[int]
+    ) -> dict[int, Sequence[HeadraceError | None] | HeadraceError]:
+        found: dict[int, Sequence[HeadraceError | None] | HeadraceError] = {}
+        elsewhere: dict[int, list[int]] = {}
+        for at in places:
+            number = deliveries[at].partition
+            is_unknown = number >= len(topic.partitions)
+            if is_unknown or self.peers is None or self._ownership.is_mine(topic, number):
+                found[at] = await self._settle_here(topic, group_id, deliveries[at])
+            else:
+                broker = self._ownership.leader(topic, number).broker
+                elsewhere.setdefault(broker, []).append(at)
+
+        async def ask(broker_id: int, part: Sequence[int]) -> None:
+            try:
+                broker, peers = self._broker(broker_id)
+                asked = [deliveries[at] for at in part]
+                found.update(
+                    zip(part, await peers.settle(broker, topic.id, group_id, asked), strict=True)
+                )
+            except HeadraceError as error:
+                found.update(dict.fromkeys(part, error))
+
+        if elsewhere:
+            await asyncio.gather(*(ask(one, part) for one, part in elsewhere.items()))
+        return found
+
+    async def _settle_here(
+        self, topic: Topic, group_id: str, delivery: Delivery
+    ) -> Sequence[HeadraceError | None] | HeadraceError:
+        try:
+            return await self._shares.settle(
+                *(topic, delivery.partition, group_id, delivery.member_id),
+                delivery.settlements,
+                is_atomic=False,
+            )
+        except HeadraceError as error:
+            return error
+
+
+def _for_each(
+    topic: Topic, delivery: Delivery, outcome: Sequence[HeadraceError | None] | HeadraceError
+) -> Sequence[HeadraceError | None]:
+    if not isinstance(outcome, HeadraceError):
+        return outcome
+    error = outcome
+    if isinstance(error, GroupUnknown):
+        error = RecordStateInvalid("nothing of this partition was delivered to the group")
+    elif isinstance(error, NotOwner):
+        error = away(topic, [delivery.partition])
+    return [error] * len(delivery.settlements)
+
+
+def away(topic: Topic, numbers: Sequence[int]) -> BrokerUnreachable:
+    """That no broker serves these partitions now."""
+    shown = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+    return BrokerUnreachable(
+        f"no broker serves partition {shown} of {topic.name} at the moment: the owner has"
+        " stopped or is changing"
+    )

@@ -1,0 +1,86 @@
+"""What a broker asks of the owners of a topic's other partitions, so that any one serves a queue.
+
+Invariants: the seam to a protocol's client. Errors of a partition are values; a call that got no
+answer raises BrokerUnreachable: it may have been carried out. Only `receive` delivers records, and
+it never waits for them, so that no delivery belongs to a call that its caller has given up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from headrace.broker.shares.hosted_shares import Pause
+    from headrace.broker.shares.share_partitions import Received, ReceiveRequest
+    from headrace.coordination.shares.commands import Settlement
+    from headrace.errors import HeadraceError
+    from headrace.metadata.facts import BrokerFact
+
+
+class SeenPause(NamedTuple):
+    """What a receive saw at the owner of a partition that had nothing, and in which tenure."""
+
+    pause: Pause
+    leader_epoch: int
+
+
+class Delivery(NamedTuple):
+    """What one member says of what it holds of one partition."""
+
+    partition: int
+    member_id: str
+    settlements: Sequence[Settlement]
+
+
+Answered = dict[int, "Received | SeenPause | HeadraceError"]
+"""By partition. Those that were not looked at, since the limits were reached, are left out."""
+
+
+class QueuePeerCalls(Protocol):
+    """Calls the owners of partitions."""
+
+    async def receive(
+        self, broker: BrokerFact, topic_id: UUID, asked: ReceiveRequest, ends: Mapping[int, int]
+    ) -> Answered:
+        """Begin the group on these partitions, and acquire what is there now, in their order.
+
+        `ends`: partition -> the offset from which on nothing is acquired. `asked.records_max` 0:
+        begin only. Raises BrokerUnreachable, TopicIdUnknown.
+        """
+        ...
+
+    async def wait(
+        self,
+        broker: BrokerFact,
+        topic_id: UUID,
+        pauses: Mapping[int, SeenPause],
+        timeout_s: float,
+    ) -> None:
+        """Return when one of the partitions may have more than was seen, or after the time.
+
+        Raises BrokerUnreachable, TopicIdUnknown.
+        """
+        ...
+
+    async def settle(
+        self, broker: BrokerFact, topic_id: UUID, group_id: str, deliveries: Sequence[Delivery]
+    ) -> Sequence[Sequence[HeadraceError | None] | HeadraceError]:
+        """The outcome of each delivery. Raises BrokerUnreachable, TopicIdUnknown."""
+        ...
+
+    async def release(
+        self,
+        broker: BrokerFact,
+        topic_id: UUID,
+        group_id: str,
+        member_id: str,
+        partitions: Sequence[int],
+    ) -> None:
+        """Make what the member holds available again; the deliveries count.
+
+        Raises BrokerUnreachable, TopicIdUnknown.
+        """
+        ...

@@ -1,0 +1,216 @@
+"""What another broker asks for its HTTP clients: QueueReceive, -Wait, -Settle and -Release.
+
+Invariants: this broker's own APIs, asked of the owner of the partitions. Rules are in
+`broker/shares`; here requests become its calls. What was acquired for a broker whose connection has
+ended meanwhile is given back, without counting as a delivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
+from headrace.broker.services.long_poll import wait_for_records
+from headrace.broker.shares.hosted_shares import Pause
+from headrace.broker.shares.share_partitions import ReceiveRequest
+from headrace.coordination.shares.commands import UNDELIVERED, Settlement
+from headrace.coordination.shares.membership import MEMBER_ID_LENGTH_MAX
+from headrace.errors import GroupIdInvalid, GroupUnknown, HeadraceError, RequestInvalid
+from headrace.kafka import apis
+from headrace.kafka.connection import Connection
+from headrace.kafka.error_codes import message_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.broker.node import Node
+    from headrace.broker.shares.share_partitions import Received
+    from headrace.broker.topics.topic import Topic
+    from headrace.kafka.handlers.context import Context, Handler
+    from headrace.kafka.wire.schema import Answer
+
+RECORDS_MAX: Final = 1_000
+BYTES_MAX: Final = 16 * 1024 * 1024
+WAIT_MS_MAX: Final = 60_000
+OWNER_LENGTH_MAX: Final = 1_000
+
+
+def _error(error: HeadraceError | None) -> dict[str, str | None]:
+    if error is None:
+        return {}
+    return {"error_kind": type(error).__name__, "error_message": message_of(error)}
+
+
+def _check_names(request: Any) -> None:
+    """Raises GroupIdInvalid, RequestInvalid."""
+    if not 0 < len(request.group_id) <= GROUP_ID_LENGTH_MAX:
+        raise GroupIdInvalid(f"a share group's id has 1 to {GROUP_ID_LENGTH_MAX} characters")
+    if not 0 < len(request.member_id) <= MEMBER_ID_LENGTH_MAX:
+        raise RequestInvalid(f"a member's id has 1 to {MEMBER_ID_LENGTH_MAX} characters")
+
+
+def _checked_topic(node: Node, request: Any, numbers: Sequence[int]) -> Topic:
+    """Raises TopicIdUnknown, TopicUnknown."""
+    topic: Topic = node.topics.get_by_id(request.topic_id)
+    for number in numbers:
+        topic.check_partition(number)
+    return topic
+
+
+# --- receive ---------------------------------------------------------------------------------
+
+
+async def queue_receive(node: Node, request: Any, context: Context) -> Answer:
+    """QueueReceive: begin the group, and acquire what is there now."""
+    try:
+        _check_names(request)
+        if len(request.owner) > OWNER_LENGTH_MAX:
+            raise RequestInvalid(f"a consumer's name has at most {OWNER_LENGTH_MAX} characters")
+        topic = _checked_topic(node, request, [one.partition_index for one in request.partitions])
+    except HeadraceError as error:
+        return {**_error(error), "partitions": []}
+    received: dict[int, Received] = {}
+    parts = await _parts(node, topic, request, received)
+    connection = context.connection
+    if isinstance(connection, Connection) and connection.transport is None:
+        await _give_back(node, topic, request, received)
+    return {"partitions": parts}
+
+
+async def _parts(
+    node: Node, topic: Topic, request: Any, taken: dict[int, Received]
+) -> list[dict[str, Any]]:
+    """The partitions of the answer; what was acquired is in `taken`, too."""
+    records_left = min(request.max_records, RECORDS_MAX)
+    bytes_left = min(request.max_bytes, BYTES_MAX)
+    parts: list[dict[str, Any]] = []
+    for one in request.partitions:
+        number = one.partition_index
+        try:
+            await node.shares.begin(topic, number, request.group_id)
+            if records_left <= 0 or bytes_left <= 0:
+                continue
+            asked = ReceiveRequest(
+                request.group_id, request.member_id, records_left, bytes_left, True,
+                request.lock_ms, one.end, request.owner,
+            )  # fmt: skip
+            received = await node.shares.receive(topic, number, asked)
+        except HeadraceError as error:
+            empty: dict[str, Any] = {"batches": [], "acquired": []}
+            parts.append({"partition_index": number, **_error(error), **empty})
+            continue
+        if received.pause is None:
+            taken[number] = received
+            records_left -= sum(item.last - item.first + 1 for item in received.acquired)
+            bytes_left -= sum(map(len, received.batches))
+        parts.append(_part(topic, number, received))
+    return parts
+
+
+def _part(topic: Topic, number: int, received: Received) -> dict[str, Any]:
+    pause = received.pause
+    return {
+        "partition_index": number,
+        "pause": None if pause is None else {
+            "isolation": pause.isolation,
+            "readable_end": pause.readable_end,
+            "settled": pause.settled,
+            "wait_ms": pause.wait_ms,
+            "leader_epoch": topic.require_log(number).leader_epoch,
+        },
+        "batches": [{"data": batch} for batch in received.batches],
+        "acquired": [
+            {"first_offset": first, "last_offset": last, "deliveries": deliveries}
+            for first, last, deliveries in received.acquired
+        ],
+    }  # fmt: skip
+
+
+async def _give_back(node: Node, topic: Topic, request: Any, received: dict[int, Received]) -> None:
+    for number, one in received.items():
+        settlements = [Settlement(item.first, item.last, UNDELIVERED) for item in one.acquired]
+        names = request.group_id, request.member_id
+        await node.shares.settle(topic, number, *names, settlements, is_atomic=False)
+
+
+# --- wait ------------------------------------------------------------------------------------
+
+
+async def queue_wait(node: Node, request: Any, _context: Context) -> Answer:
+    """QueueWait: until there may be more than an earlier receive saw."""
+    try:
+        topic = _checked_topic(node, request, [one.partition_index for one in request.partitions])
+        waiting = []
+        for one in request.partitions:
+            if topic.require_log(one.partition_index).leader_epoch != one.leader_epoch:
+                return {}  # what was seen is of another tenure
+            pause = Pause(one.isolation, one.readable_end, one.settled, one.wait_ms)
+            waiting.append((topic, one.partition_index, pause))
+    except HeadraceError as error:
+        return _error(error)
+    timeout_ms = min(max(request.timeout_ms, 0), WAIT_MS_MAX)
+    await wait_for_records(node.shares, waiting, timeout_ms / 1000)
+    return {}
+
+
+# --- settle ----------------------------------------------------------------------------------
+
+
+async def queue_settle(node: Node, request: Any, _context: Context) -> Answer:
+    """QueueSettle: what members say of what they hold; each settlement stands for itself."""
+    try:
+        if not 0 < len(request.group_id) <= GROUP_ID_LENGTH_MAX:
+            raise GroupIdInvalid(f"a share group's id has 1 to {GROUP_ID_LENGTH_MAX} characters")
+        topic = _checked_topic(node, request, ())
+    except HeadraceError as error:
+        return {**_error(error), "deliveries": []}
+
+    async def one(delivery: Any) -> dict[str, Any]:
+        settlements = [
+            Settlement(item.first_offset, item.last_offset, item.kind, item.delay_ms, item.reason)
+            for item in delivery.settlements
+        ]
+        try:
+            topic.check_partition(delivery.partition_index)
+            errors = await node.shares.settle(
+                *(topic, delivery.partition_index, request.group_id, delivery.member_id),
+                settlements,
+                is_atomic=False,
+            )
+        except HeadraceError as error:
+            return {**_error(error), "refused": []}
+        refused = [
+            {"index": index, **_error(error)}
+            for index, error in enumerate(errors)
+            if error is not None
+        ]
+        return {"refused": refused}
+
+    return {"deliveries": await asyncio.gather(*map(one, request.deliveries))}
+
+
+async def queue_release(node: Node, request: Any, _context: Context) -> Answer:
+    """QueueRelease: what a member holds is available again."""
+    failed: HeadraceError | None = None
+    try:
+        _check_names(request)
+        topic = _checked_topic(node, request, request.partitions)
+        for number in request.partitions:
+            try:
+                await node.shares.release(topic, number, request.group_id, request.member_id)
+            except GroupUnknown:
+                continue  # nothing was ever delivered there
+            except HeadraceError as error:
+                failed = error
+    except HeadraceError as error:
+        failed = error
+    return _error(failed)
+
+
+HANDLERS: dict[int, Handler] = {
+    apis.QUEUE_RECEIVE: queue_receive,
+    apis.QUEUE_WAIT: queue_wait,
+    apis.QUEUE_SETTLE: queue_settle,
+    apis.QUEUE_RELEASE: queue_release,
+}

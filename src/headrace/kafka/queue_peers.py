@@ -1,0 +1,239 @@
+"""Receives and settles at other brokers, for those whose HTTP clients ask for a whole topic.
+
+Invariants: over APIs of this broker's own (`own_messages.jsonl`). Kafka's ShareFetch does not fit:
+its deliveries belong to a session that ends with its connection, and it knows no lock times,
+delays, reasons or results for single records. Connections are few, and apart from those of
+coordinators, whose calls must not wait behind a receive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace import errors
+from headrace.broker.shares.hosted_shares import Pause
+from headrace.broker.shares.queue_peers import SeenPause
+from headrace.broker.shares.share_partitions import Received
+from headrace.coordination.shares.commands import Acquired
+from headrace.errors import BrokerUnreachable, HeadraceError
+from headrace.kafka import apis
+from headrace.kafka.peer_client import TIMEOUT_S, PeerConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from headrace.broker.shares.queue_peers import Answered, Delivery
+    from headrace.broker.shares.share_partitions import ReceiveRequest
+    from headrace.kafka.wire.schema import Answer
+    from headrace.metadata.facts import BrokerFact
+
+VERSION: Final = 0
+CONNECTIONS_MAX: Final = 32
+"""To one broker, for calls; as many again for waits."""
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of batches in one answer, and one batch more."""
+
+
+class _Connections:
+    """Connections to one broker, each for one call at a time."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = host, port
+        self._turn = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._idle: list[PeerConnection] = []
+        self._busy: dict[PeerConnection, None] = {}
+
+    async def call(self, api_key: int, body: Answer, timeout_s: float) -> Any:
+        """Raises BrokerUnreachable."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._turn.acquire()
+        except TimeoutError as error:
+            raise BrokerUnreachable(
+                f"broker at {self._address[0]}:{self._address[1]} is slow to answer: all"
+                f" {CONNECTIONS_MAX} connections to it are busy"
+            ) from error
+        connection = self._next_idle()
+        self._busy[connection] = None
+        try:
+            return await connection.call(api_key, VERSION, body, timeout_s)
+        finally:
+            del self._busy[connection]
+            if connection.is_open:
+                self._idle.append(connection)
+            self._turn.release()
+
+    def _next_idle(self) -> PeerConnection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+            connection.close()  # by the other end, meanwhile
+        return PeerConnection(*self._address, ANSWER_BYTES_MAX)
+
+    def close(self) -> None:
+        for connection in (*self._idle, *self._busy):
+            connection.close()
+        self._idle.clear()
+
+
+class KafkaQueuePeers:
+    """Implements `broker.shares.queue_peers.QueuePeerCalls`."""
+
+    def __init__(self) -> None:
+        self._calling: dict[tuple[str, int], _Connections] = {}
+        self._waiting: dict[tuple[str, int], _Connections] = {}
+
+    def close(self) -> None:
+        """Drop all connections."""
+        for connections in (*self._calling.values(), *self._waiting.values()):
+            connections.close()
+
+    async def _call(
+        self, broker: BrokerFact, api_key: int, body: Answer, timeout_s: float = TIMEOUT_S
+    ) -> Any:
+        places = self._waiting if api_key == apis.QUEUE_WAIT else self._calling
+        address = broker.kafka_host, broker.kafka_port
+        connections = places.get(address)
+        if connections is None:
+            connections = places[address] = _Connections(*address)
+        answer = await connections.call(api_key, body, timeout_s)
+        error = _error(answer)
+        if error is not None:
+            raise error
+        return answer
+
+    async def receive(
+        self, broker: BrokerFact, topic_id: UUID, asked: ReceiveRequest, ends: Mapping[int, int]
+    ) -> Answered:
+        """See QueuePeerCalls."""
+        body = {
+            "group_id": asked.group_id,
+            "member_id": asked.member_id,
+            "owner": asked.owner,
+            "topic_id": topic_id,
+            "max_records": asked.records_max,
+            "max_bytes": min(asked.bytes_max, RECEIVE_BYTES_MAX),
+            "lock_ms": asked.lock_ms,
+            "partitions": [{"partition_index": one, "end": end} for one, end in ends.items()],
+        }
+        answer = await self._call(broker, apis.QUEUE_RECEIVE, body)
+        return {part.partition_index: _received(part) for part in answer.partitions}
+
+    async def wait(
+        self,
+        broker: BrokerFact,
+        topic_id: UUID,
+        pauses: Mapping[int, SeenPause],
+        timeout_s: float,
+    ) -> None:
+        """See QueuePeerCalls."""
+        body = {
+            "topic_id": topic_id,
+            "timeout_ms": int(timeout_s * 1000),
+            "partitions": [
+                {
+                    "partition_index": number,
+                    "isolation": pause.isolation,
+                    "readable_end": pause.readable_end,
+                    "settled": pause.settled,
+                    "wait_ms": pause.wait_ms,
+                    "leader_epoch": leader_epoch,
+                }
+                for number, (pause, leader_epoch) in pauses.items()
+            ],
+        }
+        await self._call(broker, apis.QUEUE_WAIT, body, timeout_s + TIMEOUT_S)
+
+    async def settle(
+        self, broker: BrokerFact, topic_id: UUID, group_id: str, deliveries: Sequence[Delivery]
+    ) -> Sequence[Sequence[HeadraceError | None] | HeadraceError]:
+        """See QueuePeerCalls."""
+        body = {
+            "group_id": group_id,
+            "topic_id": topic_id,
+            "deliveries": [
+                {
+                    "partition_index": partition,
+                    "member_id": member_id,
+                    "settlements": [
+                        {
+                            "first_offset": one.first,
+                            "last_offset": one.last,
+                            "kind": one.kind,
+                            "delay_ms": one.delay_ms,
+                            "reason": one.reason,
+                        }
+                        for one in settlements
+                    ],
+                }
+                for partition, member_id, settlements in deliveries
+            ],
+        }
+        answer = await self._call(broker, apis.QUEUE_SETTLE, body)
+        if len(answer.deliveries) != len(deliveries):
+            raise BrokerUnreachable(
+                "the answer is about other deliveries than those that were sent"
+            )
+        return [
+            _outcome(found, len(asked.settlements))
+            for found, asked in zip(answer.deliveries, deliveries, strict=True)
+        ]
+
+    async def release(
+        self,
+        broker: BrokerFact,
+        topic_id: UUID,
+        group_id: str,
+        member_id: str,
+        partitions: Sequence[int],
+    ) -> None:
+        """See QueuePeerCalls."""
+        body = {
+            "group_id": group_id,
+            "member_id": member_id,
+            "topic_id": topic_id,
+            "partitions": list(partitions),
+        }
+        await self._call(broker, apis.QUEUE_RELEASE, body)
+
+
+def _received(part: Any) -> Received | SeenPause | HeadraceError:
+    error = _error(part)
+    if error is not None:
+        return error
+    seen = part.pause
+    if seen is not None:
+        pause = Pause(seen.isolation, seen.readable_end, seen.settled, seen.wait_ms)
+        return SeenPause(pause, seen.leader_epoch)
+    acquired = [
+        Acquired(one.first_offset, one.last_offset, one.deliveries) for one in part.acquired
+    ]
+    return Received(acquired, [bytes(batch.data) for batch in part.batches])
+
+
+def _outcome(found: Any, count: int) -> Sequence[HeadraceError | None] | HeadraceError:
+    error = _error(found)
+    if error is not None:
+        return error
+    outcome: list[HeadraceError | None] = [None] * count
+    for refused in found.refused:
+        if not 0 <= refused.index < count:
+            raise BrokerUnreachable(
+                "the answer is about other settlements than those that were sent"
+            )
+        outcome[refused.index] = _error(refused)
+    return outcome
+
+
+def _error(answer: Any) -> HeadraceError | None:
+    """The error that an answer names by its class; what is not known here may be tried again."""
+    if answer.error_kind is None:
+        return None
+    kind = getattr(errors, answer.error_kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
+        kind = errors.Retriable
+    return kind(answer.error_message or "another broker returned an error")

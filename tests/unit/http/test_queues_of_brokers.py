@@ -1,0 +1,410 @@
+"""Queues over HTTP where several brokers own the partitions: any of them serves the whole topic."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from starlette.applications import Starlette
+from tests.unit.http.http_rig import Web, scope
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.broker.services import queue_owners
+from headrace.errors import BrokerUnreachable
+from headrace.http import receiving
+from headrace.http.groups import GroupOperations
+from headrace.http.operations import routes
+from headrace.http.queues import Queues
+from headrace.kafka.dispatch import KafkaFace
+from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
+from headrace.records.batch import read_header
+from headrace.records.codec import Record, encode_batch
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.memory import MemoryLedgerStore
+
+GROUP, TOPIC, PARTITIONS = "workers", "jobs", 6
+QUEUE = f"/v1/queues/{TOPIC}/{GROUP}"
+LIMIT_S = 30
+
+
+async def until(condition):
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class Broker:
+    """A node with both faces."""
+
+    def __init__(self, node: Node, face: KafkaFace) -> None:
+        self.node, self.face = node, face
+        operations = [*Queues(node).operations, *GroupOperations(node).operations]
+        self.app = Starlette(routes=routes(node, operations, is_local=True))
+        self.rig = SimpleNamespace(node=node)
+
+    async def ask(self, method, target, body=None):
+        return await Web.ask(self, method, target, body)
+
+    raw = Web.raw
+    answered: dict[str, str]
+
+    async def receive(self, **asked):
+        status, answer = await self.ask("POST", f"{QUEUE}/receive", asked)
+        assert status == 200, answer
+        return answer["messages"]
+
+    async def settle(self, **asked):
+        status, answer = await self.ask("POST", f"{QUEUE}/settle", asked)
+        assert status == 200, answer
+        return answer["results"]
+
+    async def abandoned(self, leave, **asked):
+        """Ask to receive, and go away when `leave` ends. What would have been the response."""
+        sent, body = [], [json.dumps(asked).encode()]
+
+        async def receive():
+            if body:
+                return {"type": "http.request", "body": body.pop(), "more_body": False}
+            await leave()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+
+        await asyncio.wait_for(self.app(scope("POST", f"{QUEUE}/receive"), receive, send), LIMIT_S)
+        return json.loads(b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+class Cluster:
+    """Brokers over shared metadata and ledgers, which reach each other over sockets."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.patch = patch
+        self.metadata, self.ledgers = MemoryMetadata(), MemoryLedgerStore()
+        self.brokers: dict[int, Broker] = {}
+
+    async def start(self, broker_id: int) -> None:
+        config = BrokerConfig(broker_id=broker_id, rebalance_delay_ms=20, join_timeout_ms=300)
+        ledgers = self.ledgers.beside()
+        node = Node(
+            config,
+            ledgers,
+            MemoryMetadataStore(self.metadata),
+            SystemClock(),
+            SystemRandomness(),
+            shared_ledgers=ledgers,
+        )
+        await node.open()
+        face = KafkaFace(node)
+        await node.register(await face.listen("127.0.0.1", 0), ("127.0.0.1", 1))
+        self.brokers[broker_id] = Broker(node, face)
+        await until(
+            lambda: all(
+                len(one.node.ownership.brokers()) == len(self.brokers)
+                for one in self.brokers.values()
+            )
+        )
+
+    async def kill(self, broker_id: int) -> None:
+        broker = self.brokers.pop(broker_id)
+        await broker.face.close()
+        await broker.node.tasks.close()
+        await broker.node.metadata.close()
+
+    async def close(self) -> None:
+        for broker_id in list(self.brokers):
+            await self.kill(broker_id)
+
+    def owners(self) -> list[int]:
+        """As all agree on it, and serve it; else nothing."""
+        views = []
+        for broker_id, broker in self.brokers.items():
+            topic = broker.node.topics.by_name.get(TOPIC)
+            if topic is None:
+                return []
+            ownership = broker.node.ownership
+            view = [ownership.leader(topic, n).broker for n in range(len(topic.partitions))]
+            mine = {n for n, owner in enumerate(view) if owner == broker_id}
+            if mine != {n for n in range(len(view)) if ownership.is_mine(topic, n)}:
+                return []
+            views.append(view)
+        is_settled = all(view == views[0] for view in views) and {*views[0]} <= {*self.brokers}
+        return views[0] if is_settled else []
+
+    def owner(self, partition: int) -> Broker:
+        return self.brokers[self.owners()[partition]]
+
+    async def append(self, partition: int, *values: bytes) -> None:
+        log = self.owner(partition).node.topics.get(TOPIC).require_log(partition)
+        await log.wait_loaded()
+        data = encode_batch([Record(n, 1, None, value, []) for n, value in enumerate(values)])
+        while (appended := log.append(data, read_header(data))) is None:
+            await log.ready.wait()
+        await appended.completion.wait()
+
+    async def make_queue(self, **config: str) -> None:
+        first = next(iter(self.brokers.values())).node
+        config = {"share.auto.offset.reset": "earliest", **config}
+        await first.group_configs.change(GROUP, lambda _: config)
+        await first.topics.create(TOPIC, PARTITIONS, 1, {})
+        # Each owns some: else nothing is shown.
+        await until(lambda: len(set(self.owners())) == len(self.brokers))
+        nodes = [one.node for one in self.brokers.values()]
+        await until(lambda: all(n.group_configs.overrides(GROUP) == config for n in nodes))
+
+    async def states(self):
+        """Partition -> where the group stands, at its owner."""
+        found = {}
+        for number in range(PARTITIONS):
+            node = self.owner(number).node
+            for one in await node.shares.describe(node.topics.get(TOPIC), number, [GROUP]):
+                found[number] = one
+        return found
+
+
+def with_brokers(count):
+    def decorate(test):
+        @functools.wraps(test)
+        def run():
+            async def scenario(patch):
+                cluster = Cluster(patch)
+                try:
+                    for broker_id in range(1, count + 1):
+                        await cluster.start(broker_id)
+                    await test(cluster)
+                finally:
+                    await cluster.close()
+
+            with pytest.MonkeyPatch.context() as patch:
+                asyncio.run(scenario(patch))
+
+        del run.__wrapped__
+        return run
+
+    return decorate
+
+
+def values(messages):
+    return sorted(message["value"] for message in messages)
+
+
+@with_brokers(3)
+async def test_one_call_gives_messages_of_the_whole_topic(cluster):
+    await cluster.make_queue()
+    for number in range(PARTITIONS):
+        await cluster.append(number, b"%d" % number)
+    broker = cluster.brokers[1]
+    messages = await broker.receive(max=100)
+    assert values(messages) == [str(number) for number in range(PARTITIONS)]
+    results = await cluster.brokers[2].settle(ack=[one["receipt"] for one in messages])
+    assert all(one["ok"] for one in results), "receipts are settled at any broker"
+    assert [one.start for one in (await cluster.states()).values()] == [1] * PARTITIONS
+    assert await cluster.brokers[3].receive(max=100) == []
+
+
+@with_brokers(2)
+async def test_each_kind_of_settlement_reaches_the_owner(cluster):
+    await cluster.make_queue()
+    asked = cluster.brokers[1]
+    number = cluster.owners().index(2)
+    await cluster.append(number, b"ack", b"nack", b"dead", b"extend")
+    held = {one["value"]: one["receipt"] for one in await asked.receive(max=10)}
+    results = await asked.settle(
+        ack=[held["ack"]],
+        nack=[{"receipt": held["nack"], "delay_ms": 0}],
+        dead_letter=[{"receipt": held["dead"], "reason": "unreadable"}],
+        extend=[{"receipt": held["extend"], "lock_ms": 60_000}],
+    )
+    assert all(one["ok"] for one in results), results
+    (again,) = await asked.receive(max=10)
+    assert (again["value"], again["deliveries"]) == ("nack", 2)
+    (stale,) = await asked.settle(ack=[held["nack"]])
+    assert (stale["ok"], stale["retriable"]) == (False, False)
+    mixed = await asked.settle(ack=[held["extend"], held["nack"], again["receipt"]])
+    assert [one["ok"] for one in mixed] == [True, False, True], "each stands for itself"
+
+
+@with_brokers(2)
+async def test_no_more_are_received_than_were_asked_for(cluster):
+    await cluster.make_queue()
+    for number in range(PARTITIONS):
+        await cluster.append(number, *[b"x"] * 10)
+    seen = Counter()
+    while messages := await cluster.brokers[1].receive(max=7):
+        assert len(messages) <= 7
+        seen.update((one["partition"], one["offset"], one["deliveries"]) for one in messages)
+    assert len(seen) == PARTITIONS * 10
+    assert {*seen.values()} == {1}
+    assert {deliveries for _, _, deliveries in seen} == {1}
+
+
+@with_brokers(2)
+async def test_a_long_poll_ends_with_the_first_message_of_another_broker(cluster):
+    await cluster.make_queue()
+    asked, number = cluster.brokers[1], cluster.owners().index(2)
+    loop = asyncio.get_running_loop()
+    for turn in range(3):
+        waiting = asyncio.create_task(asked.receive(max=10, wait_ms=20_000))
+        shares = cluster.brokers[2].node.shares
+        hosted = await shares.watched(cluster.brokers[2].node.topics.get(TOPIC), number)
+        await until(lambda hosted=hosted: bool(hosted.data.waiters))
+        sent_s = loop.time()
+        await cluster.append(number, b"%d" % turn)
+        (message,) = await waiting
+        assert message["value"] == str(turn)
+        assert loop.time() - sent_s < 4, "it is woken, and does not ask again after a while"
+
+
+@with_brokers(2)
+async def test_a_long_poll_ends_when_a_delay_at_another_broker_is_over(cluster):
+    await cluster.make_queue()
+    asked, number = cluster.brokers[1], cluster.owners().index(2)
+    await cluster.append(number, b"later")
+    (message,) = await asked.receive(max=1)
+    await asked.settle(nack=[{"receipt": message["receipt"], "delay_ms": 300}])
+    began_s = asyncio.get_running_loop().time()
+    (again,) = await asked.receive(max=1, wait_ms=20_000)
+    assert again["deliveries"] == 2
+    assert 0.2 < asyncio.get_running_loop().time() - began_s < 4
+
+
+@with_brokers(2)
+async def test_what_was_received_for_a_client_that_has_gone_is_given_back(cluster):
+    await cluster.make_queue()
+    for number in range(PARTITIONS):
+        await cluster.append(number, b"%d" % number)
+
+    async def at_once():
+        return
+
+    lost = await cluster.brokers[1].abandoned(at_once, max=100)
+    assert lost["messages"] == []
+    again = {}
+    async with asyncio.timeout(LIMIT_S):
+        while len(again) < PARTITIONS:
+            more = await cluster.brokers[2].receive(max=100)
+            again |= {one["value"]: one["deliveries"] for one in more}
+            await asyncio.sleep(0.01)
+    assert {*again.values()} == {1}, "it does not count as a delivery"
+
+
+@with_brokers(2)
+async def test_a_client_that_goes_while_it_waits_takes_nothing_with_it(cluster):
+    await cluster.make_queue()
+    gone = asyncio.Event()
+    waiting = asyncio.create_task(cluster.brokers[1].abandoned(gone.wait, max=100, wait_ms=20_000))
+    await asyncio.sleep(0.1)
+    gone.set()
+    assert (await waiting)["messages"] == [], "it ends at once"
+    for number in range(PARTITIONS):
+        await cluster.append(number, b"%d" % number)
+    assert len(await cluster.brokers[2].receive(max=100, wait_ms=5_000)) == PARTITIONS
+
+
+@with_brokers(2)
+async def test_an_answer_that_never_came_is_followed_by_a_release(cluster):
+    cluster.patch.setattr(queue_owners, "RELEASE_PAUSES_S", (0.01, 0.1))
+    await cluster.make_queue()
+    number = cluster.owners().index(2)
+    await cluster.append(number, b"x")
+    node = cluster.brokers[1].node
+    calls = node.queue_owners.peers
+
+    async def lose(*asked):
+        answered = await type(calls).receive(calls, *asked)
+        if any(getattr(one, "acquired", ()) for one in answered.values()):
+            raise BrokerUnreachable("the answer was lost")
+        return answered
+
+    cluster.patch.setattr(calls, "receive", lose)
+    status, problem = await cluster.brokers[1].ask("POST", f"{QUEUE}/receive", {"max": 10})
+    assert (status, problem["retriable"]) == (503, True)
+    (message,) = await cluster.brokers[2].receive(max=10, wait_ms=5_000)
+    assert message["deliveries"] == 2, "long before its lock ends"
+
+
+@with_brokers(2)
+async def test_while_an_owner_is_away_the_messages_of_the_others_come(cluster):
+    cluster.patch.setattr(receiving, "RETRY_S", 0.05)
+    await cluster.make_queue()
+    owners = cluster.owners()
+    for number in range(PARTITIONS):
+        await cluster.append(number, b"%d" % number)
+
+    async def silent(*_asked):
+        raise BrokerUnreachable("broker at 127.0.0.1:1 gave no answer")
+
+    cluster.patch.setattr(cluster.brokers[1].node.queue_owners.peers, "_call", silent)
+    status, answer = await cluster.brokers[1].ask("POST", f"{QUEUE}/receive", {"max": 100})
+    assert status == 200
+    there = [number for number, owner in enumerate(owners) if owner == 2]
+    here = [str(number) for number, owner in enumerate(owners) if owner == 1]
+    assert values(answer["messages"]) == here
+    assert [one["partition"] for one in answer["failed"]] == there
+    assert all(one["error"]["retriable"] for one in answer["failed"])
+    asked = {"max": 100, "wait_ms": 200}
+    status, problem = await cluster.brokers[1].ask("POST", f"{QUEUE}/receive", asked)
+    assert (status, problem["status"], problem["retriable"]) == (503, 503, True)
+    assert "127.0.0.1" in problem["detail"]
+    receipt = answer["messages"][0]["receipt"].split(".", 1)[1]
+    results = await cluster.brokers[1].settle(ack=[f"{there[0]}.{receipt}"])
+    assert (results[0]["ok"], results[0]["retriable"]) == (False, True)
+
+
+@with_brokers(2)
+async def test_after_a_takeover_what_was_not_acknowledged_is_delivered_again(cluster):
+    await cluster.make_queue()
+    number = cluster.owners().index(2)
+    await cluster.append(number, b"done", b"held")
+    held = {one["value"]: one["receipt"] for one in await cluster.brokers[1].receive(max=10)}
+    assert (await cluster.brokers[1].settle(ack=[held["done"]]))[0]["ok"]
+    waiting = asyncio.create_task(cluster.brokers[1].receive(max=10, wait_ms=20_000))
+    await asyncio.sleep(0.05)
+    await cluster.kill(2)
+    (message,) = await waiting
+    assert message["value"] == "held"
+    (stale,) = await cluster.brokers[1].settle(ack=[held["held"]])
+    assert not stale["ok"], "the delivery was the former owner's"
+    assert (await cluster.brokers[1].settle(ack=[message["receipt"]]))[0]["ok"]
+
+
+@with_brokers(2)
+async def test_a_group_begins_at_every_broker_though_one_has_enough(cluster):
+    await cluster.make_queue(**{"share.auto.offset.reset": "latest"})
+    assert await cluster.brokers[1].receive(max=1) == []
+    assert set(await cluster.states()) == set(range(PARTITIONS))
+    for number in range(PARTITIONS):
+        await cluster.append(number, b"%d" % number)
+    assert len(await cluster.brokers[1].receive(max=100)) == PARTITIONS
+
+
+@with_brokers(2)
+async def test_a_bounded_receive_names_only_the_partitions_that_it_could_not_ask(cluster):
+    await cluster.make_queue()
+    for number in range(PARTITIONS):
+        await cluster.append(number, b"a", b"b")
+    ends = [{"partition": number, "offset": 1} for number in range(PARTITIONS)]
+    asked = {"max": 100, "ends": ends}
+    _, answer = await cluster.brokers[1].ask("POST", f"{QUEUE}/receive", asked)
+    assert values(answer["messages"]) == ["a"] * PARTITIONS
+    assert (answer["elsewhere"], answer["broker"]) == ([], 1)
+
+
+@with_brokers(2)
+async def test_a_second_consumer_is_refused_by_the_owner_at_another_broker(cluster):
+    await cluster.make_queue(**{"headrace.share.subscription": "exclusive"})
+    number = cluster.owners().index(2)
+    await cluster.append(number, b"x")
+    (message,) = await cluster.brokers[2].receive(consumer="a")
+    assert message["value"] == "x"
+    status, problem = await cluster.brokers[1].ask(
+        "POST", f"{QUEUE}/receive", {"consumer": "b", "wait_ms": 100}
+    )
+    assert status == 409, problem
+    assert "another consumer has this partition" in problem["detail"]
