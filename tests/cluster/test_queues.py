@@ -134,3 +134,53 @@ def test_the_owner_is_killed_and_every_record_is_acknowledged_delayed_or_dead_on
     assert status == 200, answer
     (part,) = answer["partitions"]
     assert (part["in_flight"], part["waiting_for_dead_letter_copy"], part["lag"]) == (0, 0, 0)
+
+
+class Anywhere(Queue):
+    """The queue at any broker; the topic and the group exist."""
+
+    def __init__(self, broker, topic: str) -> None:
+        self.broker = broker
+        self.path = f"/v1/queues/{topic}/{GROUP}"
+
+
+def test_any_broker_serves_the_whole_topic_while_owners_are_killed(brokers):
+    """Received at one broker and settled at another: each message is acknowledged once."""
+    partitions, topic = 6, "spread"
+    create_topic(brokers.bootstrap, topic, partitions)
+    configure(brokers)
+    wait_until(lambda: len(set(brokers.leaders(topic).values())) == 3, LIMIT_S)
+    sent = {f"{number}.{n}" for number in range(partitions) for n in range(200)}
+    producer = Producer({"bootstrap.servers": brokers.bootstrap})
+    for value in sorted(sent):
+        producer.produce(topic, value, partition=int(value.split(".")[0]))
+    assert producer.flush(30) == 0
+    asked, settled = Anywhere(brokers.by_id[1], topic), Anywhere(brokers.by_id[2], topic)
+    acked: list[str] = []
+    doubtful: set[str] = set()
+    deadline = time.monotonic() + LIMIT_S
+    is_killed, is_empty = False, False
+    while not is_empty:
+        assert time.monotonic() < deadline, f"{len(acked)} of {len(sent)}"
+        status, answer = asked.ask("POST", "/receive", {"max": 50, "wait_ms": CALM_S * 1_000})
+        if status != 200:
+            assert (status, answer["retriable"]) == (503, True), answer
+            continue
+        assert all(one["error"]["retriable"] for one in answer.get("failed", ())), answer
+        messages = answer["messages"]
+        is_empty = not messages and "failed" not in answer
+        results = settled.settle(ack=[m["receipt"] for m in messages]) if messages else []
+        for message, result in zip(messages, results, strict=True):
+            if result["ok"]:
+                acked.append(message["value"])
+                continue
+            assert is_killed, result
+            if result["retriable"]:  # its owner gave no answer: it may have been acknowledged
+                doubtful.add(message["value"])
+        if not is_killed and len(acked) > len(sent) // 4:
+            brokers.by_id[3].kill()
+            is_killed = True
+    assert is_killed
+    assert len(acked) == len(set(acked)), "none is acknowledged twice, though an owner was killed"
+    assert sent - set(acked) <= doubtful, "none is lost"
+    assert set(acked) <= sent

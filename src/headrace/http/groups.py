@@ -1,8 +1,8 @@
 """Groups, their offsets and settings over HTTP: consumer groups and share groups alike.
 
 Invariants: parses and encodes; the rules are in `broker/services`. A broker answers for the groups
-that it coordinates. The start of a share group on a partition is called its offset, as that of a
-consumer group is: what is before it is finished.
+that it coordinates, and lists those of all brokers. The start of a share group on a partition is
+called its offset, as that of a consumer group is: what is before it is finished.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.coordinators.group_config import GROUP_DEFINITIONS
+from headrace.broker.services.group_listing import GroupListings
 from headrace.broker.services.share_group_administration import SHARE
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.errors import GroupNotEmpty, HeadraceError, NotOwner
@@ -58,6 +59,10 @@ class GroupOperations:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._listings = GroupListings(
+            *(node.group_administration, node.share_group_administration),
+            *(node.brokers, node.config.broker_id),
+        )
         groups, group = "/v1/groups", "/v1/groups/{group}"
         named: dict[str, Schema] = {"group": GROUP}
         changing = named | {"dry_run": DRY_RUN}
@@ -95,14 +100,18 @@ class GroupOperations:
     async def _list(self, call: Call) -> Json:
         states = [call.query["state"]] if "state" in call.query else []
         types = [call.query["type"]] if "type" in call.query else []
-        reply = await self._node.group_administration.list_groups(states, types)
-        if reply.error is not None:
-            raise reply.error
+        listed = await self._listings.list(states, types)
         found = [
             {"group": one.group_id, "state": one.state, "type": one.group_type}
-            for one in sorted(reply.groups)
+            for one in listed.groups
         ]
-        return page(found, "group", call, "groups")
+        answer = page(found, "group", call, "groups")
+        if listed.failed:
+            answer["failed"] = [
+                {"broker": broker, "error": details(error)}
+                for broker, error in listed.failed.items()
+            ]
+        return answer
 
     # --- one group ---------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.coordinators.peer_calls import ShareState
+from headrace.coordination.groups.commands import GroupListing
 from headrace.errors import GroupUnknown
 from headrace.kafka import apis
 from headrace.kafka.error_codes import error_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.metadata.facts import BrokerFact, PartitionKey
 
 SUMMARY_VERSION, INITIALIZE_VERSION, DELETE_VERSION, OFFSETS_VERSION = 1, 0, 0, 7
+LIST_VERSION: Final = 5
 CLASSIC_VERSION, CONSUMER_VERSION = 6, 1
 """The first says of a group that it is unknown, instead of describing an empty one."""
 LATEST: Final = -1
@@ -33,6 +35,20 @@ class SharePeers:
     def __init__(self, call: Callable[[BrokerFact, int, int, Answer], Awaitable[Any]]) -> None:
         """`call(broker, api key, version, body)` asks a broker; raises BrokerUnreachable."""
         self._call = call
+
+    async def list_groups(
+        self, broker: BrokerFact, states: Sequence[str], types: Sequence[str]
+    ) -> Sequence[GroupListing]:
+        """See SharePeerCalls."""
+        body = {"states_filter": [*states], "types_filter": [*types]}
+        answer = await self._call(broker, apis.LIST_GROUPS, LIST_VERSION, body)
+        error = error_of(answer.error_code)
+        if error is not None:
+            raise error
+        return [
+            GroupListing(one.group_id, one.protocol_type, one.group_state, one.group_type)
+            for one in answer.groups
+        ]
 
     async def has_consumer_group(self, broker: BrokerFact, group_id: str) -> bool:
         """See SharePeerCalls."""

@@ -408,3 +408,30 @@ async def test_a_second_consumer_is_refused_by_the_owner_at_another_broker(clust
     )
     assert status == 409, problem
     assert "another consumer has this partition" in problem["detail"]
+
+
+@with_brokers(3)
+async def test_any_broker_lists_the_groups_of_all(cluster):
+    await cluster.make_queue()
+    assert await cluster.brokers[1].receive() == []
+    for broker in cluster.brokers.values():
+        _, answer = await broker.ask("GET", "/v1/groups")
+        assert [(one["group"], one["type"]) for one in answer["groups"]] == [(GROUP, "share")]
+        assert "failed" not in answer
+    _, answer = await cluster.brokers[2].ask("GET", "/v1/groups?type=classic")
+    assert answer["groups"] == []
+
+
+@with_brokers(2)
+async def test_groups_are_listed_without_those_of_a_broker_that_cannot_be_asked(cluster):
+    await cluster.make_queue()
+    assert await cluster.brokers[1].receive() == []
+
+    async def silent(*_asked):
+        raise BrokerUnreachable("broker at 127.0.0.1:1 gave no answer")
+
+    peers = cluster.brokers[1].node.share_group_administration.peers
+    cluster.patch.setattr(peers, "_call", silent)
+    status, answer = await cluster.brokers[1].ask("GET", "/v1/groups")
+    assert (status, [one["group"] for one in answer["groups"]]) == (200, [GROUP])
+    assert [one["broker"] for one in answer["failed"]] == [2]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from headrace.coordination.groups.commands import GroupListing
     from headrace.coordination.machine import EndsTransaction
     from headrace.coordination.transactions.commands import AddPartitionsCommand, AddPartitionsReply
     from headrace.coordination.transactions.state_records import Partition
@@ -60,6 +61,13 @@ Outcomes = dict["PartitionKey", "HeadraceError | None"]
 
 class SharePeerCalls(Protocol):
     """Calls other brokers for share groups: owners of partitions, and coordinators of groups."""
+
+    async def list_groups(
+        self, broker: BrokerFact, states: Sequence[str], types: Sequence[str]
+    ) -> Sequence[GroupListing]:
+        """ListGroups: the groups that the broker coordinates. Raises BrokerUnreachable, and what
+        the broker answers."""
+        ...
 
     async def has_consumer_group(self, broker: BrokerFact, group_id: str) -> bool:
         """Whether the broker, a group's coordinator, knows a consumer group of this id.

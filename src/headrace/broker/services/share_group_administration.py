@@ -86,6 +86,10 @@ class ShareGroupAdministration:
             group_id in self._groups.membership.groups
         )
 
+    def begun(self) -> Sequence[str]:
+        """The share groups that have begun on a topic, whoever coordinates them; sorted."""
+        return self._known.share_groups()
+
     async def check_is_free(self, group_id: str, coordinator: BrokerFact) -> None:
         """Raises GroupUnknown where the id is that of a consumer group of another broker.
 
