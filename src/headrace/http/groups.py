@@ -59,10 +59,6 @@ class GroupOperations:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._listings = GroupListings(
-            *(node.group_administration, node.share_group_administration),
-            *(node.brokers, node.config.broker_id),
-        )
         groups, group = "/v1/groups", "/v1/groups/{group}"
         named: dict[str, Schema] = {"group": GROUP}
         changing = named | {"dry_run": DRY_RUN}
@@ -100,7 +96,12 @@ class GroupOperations:
     async def _list(self, call: Call) -> Json:
         states = [call.query["state"]] if "state" in call.query else []
         types = [call.query["type"]] if "type" in call.query else []
-        listed = await self._listings.list(states, types)
+        node = self._node
+        listings = GroupListings(
+            *(node.group_administration, node.share_group_administration),
+            *(node.brokers, node.config.broker_id),
+        )
+        listed = await listings.list(states, types)
         found = [
             {"group": one.group_id, "state": one.state, "type": one.group_type}
             for one in listed.groups
