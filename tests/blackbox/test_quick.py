@@ -20,6 +20,7 @@ def test_real_clients_under_faults_see_nothing_that_must_not_be(tmp_path):
     assert report["violations"] == []
     assert report["anomalies"] == []
     assert report["faults"]["kill"] >= 1
+    assert report["operations"]["transaction"]["ok"] > 10
     assert result.exit_code == 0
     told = [path.read_text() for path in tmp_path.glob("librdkafka-idempotent*.log")]
     assert told

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace_verify.blackbox.parts import RECORDS
+from headrace_verify.blackbox.transactions import TRANSACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace_verify.blackbox.parts import Part
 
-PARTS: tuple[Part, ...] = ()
+PARTS: tuple[Part, ...] = (TRANSACTIONS,)
 NAMES = (RECORDS, *(part.name for part in PARTS))
 
 

@@ -22,6 +22,9 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.completion import Completion
 from headrace.storage.files.group_commit import GroupCommit
 from headrace_verify import planted
+from headrace_verify.blackbox.parts import RECORDS
+from headrace_verify.blackbox.transactions import NAME as TRANSACTIONS
+from headrace_verify.simulation import delivery_bugs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +42,8 @@ class Bug(NamedTuple):
     number: int
     plant: Callable[[Patch], None]
     found_by: frozenset[str]
+    part: str = RECORDS
+    """Whose clients find it."""
 
     @property
     def name(self) -> str:
@@ -126,6 +131,15 @@ def keep_commits_in_memory_alone(patch: Patch) -> None:
     patch(GroupMachine, "encode", forgetful)
 
 
+def drop_the_offsets_of_committed_transactions(patch: Patch) -> None:
+    ended = GroupMachine.ended
+
+    def forgetful(self: Any, transaction: Any) -> Any:
+        return ended(self, transaction._replace(is_commit=False))
+
+    patch(GroupMachine, "ended", forgetful)
+
+
 def show_old_records_in_a_topic_made_again(patch: Patch) -> None:
     create = Topics.create
     hidden: dict[str, Any] = {}
@@ -150,8 +164,10 @@ def show_old_records_in_a_topic_made_again(patch: Patch) -> None:
 
 
 _LOST = frozenset({"lost write", "unseen", "inconsistent offset", "high watermark regressed"})
+_TORN = frozenset({"torn transaction", "lost write", "unseen", "copy lost"})
+_DIRTY = frozenset({"dirty read", "aborted read"})
 _EARLY = frozenset({"above high watermark", "vanished", "external non-monotonic poll"})
-BUGS = (
+BUGS: tuple[Bug, ...] = (
     Bug(1, acknowledge_before_writing, _LOST),
     Bug(15, lose_the_last_frame_of_the_wal, _LOST | {"vanished"}),
     Bug(18, planted.show_records_before_they_are_durable, _LOST | _EARLY),
@@ -163,6 +179,22 @@ BUGS = (
     Bug(33, give_every_member_the_leaders_partitions, frozenset({"two owners"})),
     Bug(30, keep_commits_in_memory_alone, frozenset({"committed regressed"})),
     Bug(35, show_old_records_in_a_topic_made_again, frozenset({"stranger"})),
+    Bug(49, delivery_bugs.lose_a_marker, _TORN | _DIRTY | {"not alive"}, TRANSACTIONS),
+    Bug(49, delivery_bugs.write_a_marker_twice, _TORN | _DIRTY, TRANSACTIONS),
+    Bug(25, delivery_bugs.show_an_open_transactions_first_batch, _TORN | _DIRTY, TRANSACTIONS),
+    Bug(26, delivery_bugs.list_aborted_transactions_one_late, _TORN | _DIRTY, TRANSACTIONS),
+    Bug(
+        23,
+        delivery_bugs.begin_a_producer_without_a_new_epoch,
+        frozenset({"zombie committed", "copied twice"}) | _TORN | _DIRTY,
+        TRANSACTIONS,
+    ),
+    Bug(
+        30,
+        drop_the_offsets_of_committed_transactions,
+        frozenset({"committed regressed", "copied twice"}),
+        TRANSACTIONS,
+    ),
 )
 NOT_PLANTED: dict[int, str] = {}
 
@@ -173,7 +205,14 @@ def find(bug: Bug, seed: int, folder: Path, on_progress: Callable[[float, str], 
 
     clock = SystemClock()
     begun_ns = clock.now_ns()
-    plan = Plan(SECONDS, seed, is_quick=True, bug=bug.name, kinds=("kill", "pause", "reset"))
+    plan = Plan(
+        SECONDS,
+        seed,
+        is_quick=True,
+        bug=bug.name,
+        kinds=("kill", "pause", "reset"),
+        parts=(bug.part,),
+    )
     outcome = run_blackbox(plan, folder, on_progress)
     kinds = set(outcome.verdict.counts)
     kinds |= {text.partition(":")[0] for text in outcome.violations}

@@ -22,7 +22,7 @@ HEARTBEAT_MS = 500
 COMMIT_CHANCE = 0.3
 Found = dict[str, list[tuple[int, int, bytes | None]]]
 """Topic -> what a poll brought of it, as (partition, offset, bytes)."""
-_GENERATION_AT = slice(7, 11)
+GENERATION_AT = slice(7, 11)
 """Behind "CGMDv2:", a 32-bit number as it lies in memory: librdkafka's own encoding."""
 
 
@@ -35,7 +35,7 @@ def run_librdkafka_member(context: Context) -> None:
 
     def generation() -> int:
         metadata = consumer.consumer_group_metadata()
-        return int.from_bytes(metadata[_GENERATION_AT], sys.byteorder, signed=True)
+        return int.from_bytes(metadata[GENERATION_AT], sys.byteorder, signed=True)
 
     def assigned(_consumer: Any, parts: list[Any]) -> None:
         progress.assigned(_pairs(parts), consumer.memberid() or "", generation())
@@ -93,6 +93,7 @@ def _librdkafka_consumer(context: Context) -> Any:
             "reconnect.backoff.ms": 10,
             "reconnect.backoff.max.ms": 250,
             "socket.timeout.ms": 11_000,
+            "isolation.level": context.spec.options["isolation"],
             "log_level": 0,
         }
     )
@@ -148,6 +149,7 @@ def _python_settings(context: Context) -> dict[str, Any]:
         "heartbeat_interval_ms": HEARTBEAT_MS,
         "max_poll_interval_ms": 20_000,
         "request_timeout_ms": 21_000,
+        "isolation_level": context.spec.options["isolation"],
     }
 
 

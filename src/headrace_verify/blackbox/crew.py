@@ -198,6 +198,8 @@ class Crew:
                 "groups": sorted(self.groups),
                 "part": role.part,
                 "http": self._http,
+                "isolation": "read_uncommitted" if role.part == RECORDS else "read_committed",
+                **(role.options or {}),
             }
             if role.language is not None:
                 options["command"] = find_program(role.language)

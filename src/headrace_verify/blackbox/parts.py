@@ -6,7 +6,7 @@ by this seam alone. `PARTS` in `all_parts` lists them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +34,8 @@ class Role(NamedTuple):
     part: str = RECORDS
     topics: Mapping[str, int] | None = None
     """Name -> partitions; None: those of plain records."""
+    options: Mapping[str, Any] | None = None
+    """For the client's `Spec`, beside those that all get."""
 
 
 class Part(NamedTuple):

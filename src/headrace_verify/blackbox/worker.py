@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace_verify.blackbox.committed_reads import run_committed_reader
 from headrace_verify.blackbox.consumers import (
     run_aiokafka_member,
     run_kafka_python_member,
@@ -19,7 +20,11 @@ from headrace_verify.blackbox.consumers import (
 )
 from headrace_verify.blackbox.context import Context, Spec
 from headrace_verify.blackbox.languages.go import run_go_member, run_go_producer
-from headrace_verify.blackbox.languages.java import run_java_member, run_java_producer
+from headrace_verify.blackbox.languages.java import (
+    run_java_copier,
+    run_java_member,
+    run_java_producer,
+)
 from headrace_verify.blackbox.producers import (
     run_aiokafka_producer,
     run_kafka_python_producer,
@@ -30,6 +35,11 @@ from headrace_verify.blackbox.raw_clients import (
     run_observer,
     run_raw_producer,
     run_raw_reader,
+)
+from headrace_verify.blackbox.transactional_libraries import (
+    run_aiokafka_copier,
+    run_librdkafka_copier,
+    run_librdkafka_writer,
 )
 from headrace_verify.blackbox.zombies import run_zombies
 from headrace_verify.history import History
@@ -53,6 +63,11 @@ KINDS: dict[str, Callable[[Context], None]] = {
     "observer": run_observer,
     "churn": run_churn,
     "zombies": run_zombies,
+    "librdkafka-writer": run_librdkafka_writer,
+    "librdkafka-copier": run_librdkafka_copier,
+    "aiokafka-copier": run_aiokafka_copier,
+    "java-copier": run_java_copier,
+    "committed-reader": run_committed_reader,
 }
 
 

@@ -27,9 +27,11 @@ from headrace_verify.checkers.progress import (
 from headrace_verify.checkers.shares import share_deliveries
 from headrace_verify.checkers.transactions import (
     copies,
+    copies_in_order,
     dirty_cycles,
     dirty_reads,
     torn_transactions,
+    zombie_commits,
 )
 from headrace_verify.checkers.values import (
     aborted_reads,
@@ -79,6 +81,8 @@ CHECKERS: tuple[Callable[[Facts], Iterator[Anomaly]], ...] = (
     torn_transactions,
     dirty_reads,
     copies,
+    copies_in_order,
+    zombie_commits,
     dirty_cycles,
     share_deliveries,
 )

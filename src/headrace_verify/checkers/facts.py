@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace_verify.history import (
     ACQUIRE,
     ASSIGN,
+    BEGIN,
     COMMIT,
     COMMITTED,
     DRAINED,
     FAIL,
+    INIT,
     INVOKE,
     NOTE,
     OFFSETS,
@@ -192,6 +194,7 @@ class Commit:
     offsets: list[tuple[str, int, int]]
     outcome: str = OPEN
     ended_ns: int = 0
+    transaction: str | None = None
 
 
 @dataclass(slots=True)
@@ -215,6 +218,19 @@ class Transaction:
     """`commit`, `abort`, or open: nobody knows."""
     asked_ns: int = 0
     """When it was first asked to commit; 0: never, or not noted."""
+    begun_ns: int = 0
+    """0: not noted; else that it was asked to commit is noted, too."""
+    instance: str = ""
+    """Of a producer: see `Init`."""
+
+
+class Init(NamedTuple):
+    """An instance of a producer has got its epoch, which fences the others of its id."""
+
+    since_ns: int
+    at_ns: int
+    id: str
+    instance: str
 
 
 @dataclass(slots=True)
@@ -227,6 +243,8 @@ class Facts:
     commits: list[Commit] = field(default_factory=list)
     committed: list[CommittedRead] = field(default_factory=list)
     transactions: dict[str, Transaction] = field(default_factory=dict)
+    inits: dict[str, Init] = field(default_factory=dict)
+    """Instance -> how it began, in order of time."""
     deliveries: list[Event] = field(default_factory=list)
     """Share groups: acquired and settled, in order of time."""
     copiers: set[str] = field(default_factory=set)
@@ -264,6 +282,8 @@ class _Gatherer:
             COMMITTED: self._read_committed,
             OFFSETS: self._list,
             TRANSACTION: self._transact,
+            BEGIN: self._begin,
+            INIT: self._init,
             ACQUIRE: self.facts.deliveries.append,
             SETTLE: self.facts.deliveries.append,
             DRAINED: self._drain,
@@ -355,6 +375,7 @@ class _Gatherer:
             )
             if event.get("txn") is not None:
                 self.facts.copiers.add(commit.group)
+                commit.transaction = event["txn"]
             self._commits[key] = commit
             self.facts.commits.append(commit)
             return
@@ -377,6 +398,14 @@ class _Gatherer:
         if found is None:
             found = self.facts.transactions[name] = Transaction(name)
         return found
+
+    def _begin(self, event: Event) -> None:
+        found = self._transaction(event["txn"])
+        found.begun_ns, found.instance = event["t"], event["instance"]
+
+    def _init(self, event: Event) -> None:
+        init = Init(event["since"], event["t"], event["id"], event["instance"])
+        self.facts.inits[init.instance] = init
 
     def _transact(self, event: Event) -> None:
         found = self._transaction(event["txn"])

@@ -8,12 +8,16 @@ partition one way and in another the other way (G0), and do not exclude each oth
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from headrace_verify.checkers.facts import Anomaly, Facts
+from headrace_verify.checkers.facts import Anomaly, Facts, Init, Send
+from headrace_verify.history import OK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+NEVER_NS = 1 << 63
 
 
 def torn_transactions(facts: Facts) -> Iterator[Anomaly]:
@@ -23,55 +27,129 @@ def torn_transactions(facts: Facts) -> Iterator[Anomaly]:
         if not read or transaction.outcome == "abort":
             continue  # an aborted one that was read is an aborted read
         for topic, number, send in transaction.sends:
-            end = facts.partitions[topic, number].read_end
-            if not send.is_read and 0 <= send.offset < end:
+            partition = facts.partitions[topic, number]
+            # What was acknowledged lies before the end of a later read of everything.
+            is_below = 0 <= send.offset < partition.read_end or (
+                send.outcome == OK
+                and send.ended_ns < partition.final_ns
+                and send.offset < partition.final_end
+            )
+            if not send.is_read and is_below:
                 what = f"transaction {transaction.name}: value {read[0].value} was read, value"
                 what += f" {send.value} at offset {send.offset} was not"
                 yield Anomaly("torn transaction", what, send.ended_ns, topic, number)
 
 
 def dirty_reads(facts: Facts) -> Iterator[Anomaly]:
-    """A value that a poll has brought before its transaction was asked to commit."""
-    if not any(transaction.asked_ns for transaction in facts.transactions.values()):
+    """A value that a poll has brought before its transaction was asked to commit, if ever."""
+    if not any(one.asked_ns or one.begun_ns for one in facts.transactions.values()):
         return
     for poll in facts.polls:
         for number, offset, value in poll.records:
             send = facts.partitions[poll.topic, number].sends.get(value)
             if send is None or send.transaction is None:
                 continue
-            asked_ns = facts.transactions[send.transaction].asked_ns
+            transaction = facts.transactions[send.transaction]
+            asked_ns = transaction.asked_ns or (NEVER_NS if transaction.begun_ns else 0)
             if asked_ns and poll.at_ns < asked_ns:
                 what = f"{poll.process} read value {value} at offset {offset} before its"
                 what += f" transaction {send.transaction} was asked to commit"
                 yield Anomaly("dirty read", what, poll.at_ns, poll.topic, number)
 
 
+def zombie_commits(facts: Facts) -> Iterator[Anomaly]:
+    """A commit that was asked for once another instance had fenced the transaction's own, and that
+    was accepted."""
+    by_id: dict[str, list[Init]] = {}
+    for init in facts.inits.values():
+        by_id.setdefault(init.id, []).append(init)
+    for transaction in facts.transactions.values():
+        own = facts.inits.get(transaction.instance)
+        if own is None or transaction.outcome != "commit":
+            continue
+        others = by_id[own.id]
+        for other in others[bisect_right(others, own.at_ns, key=_began) :]:
+            if other.at_ns < transaction.asked_ns and other.instance != own.instance:
+                what = f"transaction {transaction.name} of {own.instance} was committed after"
+                what += f" {other.instance} had begun"
+                yield Anomaly("zombie committed", what, other.at_ns)
+            break
+
+
+def _began(init: Init) -> int:
+    return init.since_ns
+
+
+_Source = tuple[str, int, int]
+"""Topic, partition and offset of a record that was copied."""
+
+
 def copies(facts: Facts) -> Iterator[Anomaly]:
     """Records copied in transactions that commit their offsets: each once, and none left out.
 
     A copy's send names the record it is of. What a group of copiers was found to have committed
-    has been copied; a copy that was read is the only one of its record.
+    has been copied into each topic that the group writes; a copy that was read is the only one of
+    its record in its topic.
     """
-    found: dict[tuple[str, int, int], int] = {}
+    found: dict[tuple[_Source, str], int] = {}
     for (topic, number), partition in facts.partitions.items():
         for send in partition.sends.values():
             if send.source is None or not send.is_read:
                 continue
-            before = found.setdefault(send.source, send.value)
+            before = found.setdefault((send.source, topic), send.value)
             if before != send.value:
                 source = f"{send.source[0]}-{send.source[1]} at {send.source[2]}"
                 what = f"values {before} and {send.value} are both copies of {source}"
                 yield Anomaly("copied twice", what, send.ended_ns, topic, number)
-    ends: dict[tuple[str, int], tuple[int, int]] = {}
+    targets = _targets(facts)
+    ends: dict[tuple[str, str, int], tuple[int, int]] = {}
     for read in facts.committed:
         if read.group in facts.copiers:
             for topic, number, offset in read.offsets:
-                ends[topic, number] = max(ends.get((topic, number), (0, 0)), (offset, read.at_ns))
-    for (topic, number), (end, at_ns) in ends.items():
+                place = read.group, topic, number
+                ends[place] = max(ends.get(place, (0, 0)), (offset, read.at_ns))
+    for (group, topic, number), (end, at_ns) in ends.items():
         for offset in facts.partition(topic, number).values:
-            if offset < end and (topic, number, offset) not in found:
-                what = f"offset {offset} was committed as copied up to {end}, and has no copy"
-                yield Anomaly("copy lost", what, at_ns, topic, number)
+            for target in targets.get(group, ("",)) if offset < end else ():
+                if ((topic, number, offset), target) not in found:
+                    what = f"group {group} has committed {end}, and offset {offset} has no copy"
+                    what += f" in {target}" if target else ""
+                    yield Anomaly("copy lost", what, at_ns, topic, number)
+
+
+def _targets(facts: Facts) -> dict[str, dict[str, None]]:
+    """Group of copiers -> the topics that it copies into."""
+    targets: dict[str, dict[str, None]] = {}
+    for commit in facts.commits:
+        if commit.transaction is None or commit.transaction not in facts.transactions:
+            continue
+        for topic, _, send in facts.transactions[commit.transaction].sends:
+            if send.source is not None:
+                targets.setdefault(commit.group, {})[topic] = None
+    return targets
+
+
+def copies_in_order(facts: Facts) -> Iterator[Anomaly]:
+    """Copies of one partition's records, in the order of these in each partition they went to."""
+    for (topic, number), partition in facts.partitions.items():
+        last: dict[tuple[str, int], int] = {}
+        copied = [
+            (partition.places[send.value], send)
+            for send in partition.sends.values()
+            if send.source is not None and send.is_read
+        ]
+        for offset, send in sorted(copied, key=_offset_of):
+            assert send.source is not None
+            place, of = send.source[:2], send.source[2]
+            if of < last.get(place, -1):
+                what = f"the copy of {place[0]}-{place[1]} at {of} is at {offset}, after that of"
+                what += f" {last[place]}"
+                yield Anomaly("copied out of order", what, send.ended_ns, topic, number)
+            last[place] = of
+
+
+def _offset_of(copy: tuple[int, Send]) -> int:
+    return copy[0]
 
 
 def dirty_cycles(facts: Facts) -> Iterator[Anomaly]:

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 from headrace.java.installation import find_java_home
 from headrace.java.jars import Jar, cache_folder, ensure_jars
 from headrace_verify.blackbox.consumers import HEARTBEAT_MS, SESSION_TIMEOUT_MS
+from headrace_verify.blackbox.copying import Driver
 from headrace_verify.blackbox.languages.child import CODECS, command_of, consume, produce
+from headrace_verify.blackbox.languages.transactional_child import Producers
+from headrace_verify.blackbox.transactional_libraries import TIMEOUTS_MS, TRY_S, AssignedSource
 
 if TYPE_CHECKING:
     from headrace_verify.blackbox.context import Context
@@ -72,10 +75,28 @@ def run_java_member(context: Context) -> None:
         "heartbeat.interval.ms": HEARTBEAT_MS,
         "max.poll.interval.ms": 20_000,
         "max.poll.records": 200,
+        "isolation.level": context.spec.options["isolation"],
         "request.timeout.ms": 11_000,
     }
     topics = ",".join(context.spec.topics)
     consume(context, command_of(context, settings, "member", topics))
+
+
+def run_java_copier(context: Context) -> None:
+    """Copies in transactions of version 2 (KIP-890); it reads without a library."""
+    timeout_ms = context.rng.choice(TIMEOUTS_MS)
+    settings = _settings(context) | {
+        "transactional.id": context.spec.name.partition("~")[0],
+        "transaction.timeout.ms": timeout_ms,
+        "linger.ms": context.rng.choice((0, 1, 5)),
+        "request.timeout.ms": 4_000,
+        "delivery.timeout.ms": 6_000,
+        "max.block.ms": int(TRY_S * 1000),
+    }
+    with Producers(command_of(context, settings, "transactional")) as producers:
+        Driver(
+            context, lambda _id: producers.instance(timeout_ms / 1000), AssignedSource(context)
+        ).run()
 
 
 def _settings(context: Context) -> dict[str, object]:

@@ -20,6 +20,7 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
@@ -31,6 +32,8 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.ProducerFencedException;
+import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
@@ -44,7 +47,7 @@ public final class KafkaClient {
 
     private KafkaClient() {}
 
-    /** `producer SETTING=VALUE ...` or `member TOPIC,TOPIC SETTING=VALUE ...`. */
+    /** `producer` or `transactional SETTING=VALUE ...`, or `member TOPIC,TOPIC SETTING=VALUE ...`. */
     public static void main(String[] arguments) throws Exception {
         boolean isMember = arguments[0].equals("member");
         Properties settings = new Properties();
@@ -54,6 +57,8 @@ public final class KafkaClient {
         }
         if (isMember) {
             consume(arguments[1].split(","), settings);
+        } else if (arguments[0].equals("transactional")) {
+            transact(settings);
         } else {
             produce(settings);
         }
@@ -102,6 +107,61 @@ public final class KafkaClient {
             say("{\"what\":\"failed\",\"value\":" + value + ",\"code\":"
                 + Errors.forException(error).code() + ",\"error\":" + quoted(error) + "}");
         }
+    }
+
+    // --- transactional producers ----------------------------------------------------------------
+
+    /** Commands name one of several producers, which are made when they are first named. */
+    private static void transact(Properties settings) throws Exception {
+        Map producers = new HashMap();
+        String line = IN.readLine();
+        while (line != null) {
+            String[] words = line.split(" ");
+            KafkaProducer producer = (KafkaProducer) producers.get(words[1]);
+            if (producer == null) {
+                producer = new KafkaProducer(
+                    settings, new ByteArraySerializer(), new ByteArraySerializer());
+                producers.put(words[1], producer);
+            }
+            if (words[0].equals("send")) {
+                send(producer, new String[] {"send", words[2], words[3], words[4], words[5]});
+            } else {
+                if (words[0].equals("close")) {
+                    producers.remove(words[1]);
+                }
+                step(producer, words);
+            }
+            line = IN.readLine();
+        }
+    }
+
+    private static void step(KafkaProducer producer, String[] words) {
+        String answer = "{\"what\":\"done\"}";
+        try {
+            if (words[0].equals("init")) {
+                producer.initTransactions();
+            } else if (words[0].equals("begin")) {
+                producer.beginTransaction();
+            } else if (words[0].equals("flush")) {
+                producer.flush();
+            } else if (words[0].equals("offsets")) {
+                producer.sendOffsetsToTransaction(
+                    offsetsIn(words, 3), new ConsumerGroupMetadata(words[2]));
+            } else if (words[0].equals("commit")) {
+                producer.commitTransaction();
+            } else if (words[0].equals("abort")) {
+                producer.abortTransaction();
+            } else {
+                producer.close(Duration.ofSeconds(0));
+            }
+        } catch (RuntimeException error) {
+            boolean isAgain = error instanceof TimeoutException;
+            boolean isDead = error instanceof ProducerFencedException
+                || error instanceof IllegalStateException;
+            answer = "{\"what\":\"refused\",\"again\":" + isAgain + ",\"dead\":" + isDead
+                + ",\"error\":" + quoted(error) + "}";
+        }
+        say(answer);
     }
 
     // --- a group's member ---------------------------------------------------------------------
@@ -168,13 +228,7 @@ public final class KafkaClient {
 
     /** `commit TOPIC:PARTITION:OFFSET ...`. */
     private static void commit(KafkaConsumer consumer, String[] words) {
-        Map offsets = new HashMap();
-        for (int at = 1; at < words.length; at++) {
-            String[] one = words[at].split(":");
-            offsets.put(
-                new TopicPartition(one[0], Integer.parseInt(one[1])),
-                new OffsetAndMetadata(Long.parseLong(one[2])));
-        }
+        Map offsets = offsetsIn(words, 1);
         String failure = "";
         try {
             consumer.commitSync(offsets, Duration.ofSeconds(COMMIT_TIMEOUT_S));
@@ -182,6 +236,17 @@ public final class KafkaClient {
             failure = ",\"error\":" + quoted(error);
         }
         say("{\"what\":\"committed\"" + identity(consumer) + failure + "}");
+    }
+
+    private static Map offsetsIn(String[] words, int first) {
+        Map offsets = new HashMap();
+        for (int at = first; at < words.length; at++) {
+            String[] one = words[at].split(":");
+            offsets.put(
+                new TopicPartition(one[0], Integer.parseInt(one[1])),
+                new OffsetAndMetadata(Long.parseLong(one[2])));
+        }
+        return offsets;
     }
 
     /** Tell of partitions that come or go, and wait until that is written down. */
