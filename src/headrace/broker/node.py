@@ -6,7 +6,6 @@ metadata; a partition's log is read when somebody first asks for it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from headrace.broker.housekeeping.ledger_evidence import LedgerEvidence
 from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
 from headrace.broker.housekeeping.orphans import collect_orphans
 from headrace.broker.housekeeping.replication import Replication
+from headrace.broker.housekeeping.retention import Retention
 from headrace.broker.housekeeping.tiering import Tiering
 from headrace.broker.ownership.balance import Balance
 from headrace.broker.ownership.cluster_view import adopt_partitions
@@ -38,6 +38,7 @@ from headrace.broker.services.appends import Appends
 from headrace.broker.services.broker_settings import BrokerSettings
 from headrace.broker.services.client_quotas import ClientQuotas
 from headrace.broker.services.configurations import Configurations
+from headrace.broker.services.deleted_topics import DeletedTopics
 from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.queue_owners import QueueOwners
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
@@ -52,7 +53,6 @@ from headrace.broker.topics.topics import Topics
 from headrace.errors import CoordinatorUnavailable, HeadraceError, NotCoordinator
 from headrace.log.environment import Environment
 from headrace.log.loaded_indexes import LoadedIndexes
-from headrace.log.retention import enforce
 from headrace.metadata.config_facts import BROKER_CONFIGS
 from headrace.metadata.endpoints import HTTP, Endpoint, address_of, listeners_text
 from headrace.metadata.facts import GROUPS, TOPICS, BrokerFact, copy_cluster_id, ensure_cluster_id
@@ -63,7 +63,6 @@ from headrace.storage.ledger import LedgerStore, ReplicatesLedgers, ReportsSpace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from uuid import UUID
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
@@ -77,8 +76,6 @@ if TYPE_CHECKING:
     from headrace.storage.tiering.tier import Tier
 
 log = logging.getLogger(__name__)
-
-FORGET_RETRY_S = 1.0
 
 
 class Node:
@@ -148,7 +145,6 @@ class Node:
             self.replication = Replication(
                 shared_ledgers, self.topics, self.ownership, metadata.session, clock
             )
-        self.topics.forget_progress = self._forget_progress
         self.producer_ids = ProducerIds(metadata, clock)
         self._prepare_coordinators()
         self.appends = Appends(clock, self.verifications)
@@ -158,7 +154,22 @@ class Node:
         )
         self.configurations = Configurations(self.topics, self.group_configs, config)
         self.settings.attach(self.topics.defaults_changed, lambda: listeners_text(self.endpoints))
-        self.compactor = Compactor(self.topics, environment, config, self.partition_ready)
+        self._prepare_housekeeping(environment)
+
+    def _prepare_housekeeping(self, environment: Environment) -> None:
+        self.deleted_topics = DeletedTopics(
+            self.topics,
+            self.shares,
+            self.timers,
+            self.group_configs,
+            lambda: self.groups,
+            self.tasks,
+        )
+        self.topics.forget_progress = self.deleted_topics.forget
+        self.compactor = Compactor(self.topics, environment, self.config, self.partition_ready)
+        self.retention = Retention(
+            self.topics, self.ownership, self.config, self.clock, self.partition_ready
+        )
 
     def _prepare_shares(self, environment: Environment) -> None:
         self.timers = TimerPartitions(
@@ -241,7 +252,7 @@ class Node:
                 await self._collect_orphans()
         await self._copy_cluster_id()
         self.tasks.spawn(self.topics.finish_deletions(), "deletions that were cut short")
-        self.tasks.spawn(self._keep_house(), "housekeeping")
+        self.tasks.spawn(self.retention.run(), "housekeeping")
         self.tasks.spawn(self.timers.run(), "delayed delivery")
         self.tasks.spawn(self.transactions.run(), "transactions")
         if self.evidence is not None:
@@ -368,53 +379,8 @@ class Node:
         """Another broker may have made, changed or deleted a topic."""
         gone = self.topics.apply(key, entry)
         if gone is not None:
-            self.shares.forget_topic(gone.id)
-            self.timers.forget_topic(gone.id)
-        if gone is not None and entry is None and self.evidence is not None:
-            self.tasks.spawn(self._forget_if_deleted(gone), f"look after {gone.name}")
-        elif gone is not None:
-            self.tasks.spawn(
-                self._forget_patiently(gone.name, gone.id), f"forget offsets of {gone.name}"
-            )
-
-    async def _forget_if_deleted(self, gone: Topic) -> None:
-        """Forget a topic's progress, unless only its fact was lost."""
-        while True:
-            try:
-                if await self.topics.is_lost(gone.name):
-                    log.error(
-                        "the fact of topic %s was lost: it is not served, and its ledgers and the"
-                        " groups' progress are kept; restore it with `headrace cluster repair`",
-                        gone.name,
-                    )
-                    return
-                break
-            except HeadraceError as error:
-                log.info("whether topic %s was deleted is not known yet: %s", gone.name, error)
-                await asyncio.sleep(FORGET_RETRY_S)
-        await self._forget_patiently(gone.name, gone.id)
-
-    async def _forget_patiently(self, name: str, topic_id: UUID) -> None:
-        """Have this broker's groups forget the topic: no other can; storage may be away."""
-        while True:
-            try:
-                await self.groups.topic_deleted(name, topic_id)
-                return
-            except HeadraceError as error:
-                log.info("offsets of the deleted topic %s stay for now: %s", name, error)
-                await asyncio.sleep(FORGET_RETRY_S)
-
-    async def _forget_progress(self, name: str, topic_id: UUID) -> None:
-        self.shares.forget_topic(topic_id)
-        self.timers.forget_topic(topic_id)
-        self.tasks.spawn(self._forget_share_topic(topic_id), "a deleted topic's share groups")
-        await self.groups.topic_deleted(name, topic_id)
-
-    async def _forget_share_topic(self, topic_id: UUID) -> None:
-        try:
-            await self.group_configs.forget_topic(topic_id)
-        except HeadraceError as error:  # harmless: what is not there is passed over
-            log.info("share groups still name the deleted topic %s: %s", topic_id, error)
+            is_certain = entry is not None or self.evidence is None
+            self.deleted_topics.gone(gone, is_certain=is_certain)
 
     def _topics_changed(self) -> None:
         for shards in self.coordinators:
@@ -477,24 +443,3 @@ class Node:
         """Delete what a crash left without a topic."""
         parts = self.store, self.metadata, self.topics, self.config.broker_id
         await collect_orphans(*parts, has_neighbours=bool(self._slots))
-
-    async def _keep_house(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.retention_check_interval_ms / 1000)
-            for topic in list(self.topics.by_name.values()):
-                for number, partition in list(topic.logs):
-                    if not self.ownership.is_mine(topic, number):
-                        continue
-                    try:
-                        await self._enforce_retention(partition)
-                    except HeadraceError as error:
-                        log.warning("%s: retention failed: %s", partition.name, error)
-
-    async def _enforce_retention(self, partition: PartitionLog) -> None:
-        if partition.is_deleted:
-            return
-        if not partition.is_loaded and partition.failure is None:
-            await self.partition_ready(partition)
-        dropped = await enforce(partition, self.clock.now_ms(), self.clock.now_ns())
-        if dropped:
-            log.info("%s: retention dropped %d records", partition.name, dropped)

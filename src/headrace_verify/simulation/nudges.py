@@ -100,7 +100,7 @@ async def _nudge_log(node: Node, log: PartitionLog, point: str) -> None:
     if point == "ledger rolled":
         await log.roll_now()
     elif point == "retention early":
-        await node._enforce_retention(log)
+        await node.retention.enforce(log)
     elif point == "index given back":
         for segment in log.closed:
             if segment.is_sealed and segment.is_index_loaded:

@@ -1,0 +1,67 @@
+"""Rounds of retention over the partitions that this broker owns.
+
+Invariants: says when; what is dropped is decided in `log/retention.py`. An error in one partition
+keeps no other from its round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+from headrace.log.retention import enforce
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.topics.ownership import Ownership
+    from headrace.broker.topics.topics import Topics
+    from headrace.log.partition_log import PartitionLog
+    from headrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class Retention:
+    """Of one broker."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        ownership: Ownership,
+        config: BrokerConfig,
+        clock: Clock,
+        ready: Callable[[PartitionLog], Awaitable[None]],
+    ) -> None:
+        """`ready` waits until a partition's log has been read."""
+        self._topics = topics
+        self._ownership = ownership
+        self._config = config
+        self._clock = clock
+        self._ready = ready
+
+    async def run(self) -> None:
+        """Begin a round now and then, for ever."""
+        while True:
+            await asyncio.sleep(self._config.retention_check_interval_ms / 1000)
+            for topic in list(self._topics.by_name.values()):
+                for number, partition in list(topic.logs):
+                    if not self._ownership.is_mine(topic, number):
+                        continue
+                    try:
+                        await self.enforce(partition)
+                    except HeadraceError as error:
+                        log.warning("%s: retention failed: %s", partition.name, error)
+
+    async def enforce(self, partition: PartitionLog) -> None:
+        """Drop what a partition need not keep. Raises what storage and metadata raise."""
+        if partition.is_deleted:
+            return
+        if not partition.is_loaded and partition.failure is None:
+            await self._ready(partition)
+        dropped = await enforce(partition, self._clock.now_ms(), self._clock.now_ns())
+        if dropped:
+            log.info("%s: retention dropped %d records", partition.name, dropped)
