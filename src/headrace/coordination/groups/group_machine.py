@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, assert_never
 
 from headrace.coordination.deadlines import Deadlines
 from headrace.coordination.groups import (
-    consumer_heartbeat,
     consumer_records,
     listing,
     migration,
     offsets,
-    rebalance,
+    passing_time,
 )
 from headrace.coordination.groups.commands import (
     CommitCommand,
@@ -37,17 +36,15 @@ from headrace.coordination.groups.consumer_commands import (
     DescribeConsumerGroupsCommand,
 )
 from headrace.coordination.groups.consumer_description import decide_describe
-from headrace.coordination.groups.consumer_group import ConsumerGroup, ConsumerTouched, loaded
+from headrace.coordination.groups.consumer_group import ConsumerGroup, ConsumerTouched
 from headrace.coordination.groups.consumer_records import (
     GROUP_KEY,
     ConsumerRecord,
     ConsumerRecordRemoved,
 )
 from headrace.coordination.groups.group import (
-    PREPARING,
     CleanupScheduled,
     DeadlinesPassed,
-    Draft,
     Group,
     GroupChanged,
     GroupDecision,
@@ -59,7 +56,6 @@ from headrace.coordination.groups.group import (
 from headrace.coordination.groups.host_commands import (
     ForgetTopicsCommand,
     GroupCommand,
-    GroupReply,
     WriteMarkerCommand,
 )
 from headrace.coordination.groups.open_commits import OffsetPending
@@ -73,15 +69,14 @@ from headrace.coordination.groups.state_records import (
     decode,
     encode,
 )
-from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
+from headrace.coordination.host_commands import LoadedCommand, TickCommand
 from headrace.coordination.machine import (
-    Decision,
     InTransaction,
     KeyValue,
     TransactionEnded,
     decode_or_none,
 )
-from headrace.coordination.streams import description, heartbeat, streams_group
+from headrace.coordination.streams import description
 from headrace.coordination.streams import records as streams_records
 from headrace.coordination.streams.commands import (
     DescribeStreamsGroupsCommand,
@@ -94,9 +89,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.coordination.groups.config import GroupConfig
-
-CLEANUP_AGAIN_MS = 1_000
-"""The pause between two helpings of an expiry wave."""
 
 
 class GroupMachine:
@@ -190,69 +182,18 @@ class GroupMachine:
             case WriteMarkerCommand():
                 return offsets.decide_marker(command)
             case TickCommand():
-                return self._decide_tick(now_ms)
+                is_cleanup_due = self._cleanup_ms is not None and self._cleanup_ms <= now_ms
+                return passing_time.decide_tick(
+                    self.groups,
+                    self._deadlines.due(now_ms),
+                    now_ms,
+                    self._config,
+                    is_cleanup_due=is_cleanup_due,
+                )
             case LoadedCommand():
-                return self._decide_loaded(now_ms)
+                return passing_time.decide_loaded(self.groups, now_ms, self._config)
             case _:
                 assert_never(command)
-
-    def _decide_tick(self, now_ms: int) -> GroupDecision:
-        durable: list[GroupRecord] = []
-        volatile: list[GroupRecord] = []
-        answers: list[tuple[int, GroupReply]] = []
-        for group_id in self._deadlines.due(now_ms):
-            group = self.groups.get(group_id)
-            deadline_ms = group.next_deadline_ms() if group is not None else None
-            if group is None or deadline_ms is None or deadline_ms > now_ms:
-                continue
-            if group.consumer is not None:
-                records, replies = consumer_heartbeat.expire(
-                    group, group.consumer, now_ms, self._config
-                )
-                durable += records[:-1]
-                volatile.append(records[-1])
-                answers += replies
-                continue
-            if group.streams is not None:
-                records = heartbeat.expire(group.streams, now_ms, self._config)
-                durable += records[:-1]
-                volatile.append(records[-1])
-                continue
-            draft = Draft(group, now_ms, self._config)
-            rebalance.expire(draft)
-            decision = draft.decision(None)
-            durable += decision.records[:-1]
-            volatile.append(decision.records[-1])
-            answers += decision.answers
-        if self._cleanup_ms is not None and self._cleanup_ms <= now_ms:
-            kept_too_long = offsets.find_expired(self.groups.values(), now_ms, self._config)
-            is_whole = len(kept_too_long) < self._config.expired_offsets_per_tick_max
-            pause_ms = self._config.retention_check_interval_ms if is_whole else CLEANUP_AGAIN_MS
-            durable += kept_too_long
-            volatile.append(CleanupScheduled(now_ms + pause_ms))
-        volatile.append(DeadlinesPassed(now_ms))
-        return Decision(durable + volatile, DoneReply(), answers)
-
-    def _decide_loaded(self, now_ms: int) -> GroupDecision:
-        """Every stored member gets one whole session to be heard of again."""
-        records: list[GroupRecord] = []
-        for group in self.groups.values():
-            if group.consumer is not None:
-                records.append(loaded(group.consumer, now_ms, self._config))
-            if group.streams is not None:
-                records.append(streams_group.loaded(group.streams, now_ms, self._config))
-            if not group.members:
-                continue
-            draft = Draft(group, now_ms, self._config)
-            for member_id in list(group.members):
-                member = draft.edit(member_id)
-                member.deadline_ms = now_ms + member.session_timeout_ms
-            if group.state == PREPARING:
-                draft.group.phase_deadline_ms = now_ms + group.rebalance_timeout_ms()
-            records += draft.decision(None).records
-        interval_ms = self._config.retention_check_interval_ms
-        records.append(CleanupScheduled(now_ms + interval_ms))
-        return Decision(records, DoneReply())
 
     def next_deadline_ms(self) -> int | None:
         """See Machine."""

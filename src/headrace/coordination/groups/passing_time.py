@@ -1,0 +1,99 @@
+"""What the passing of time does to groups: sessions end, phases end, offsets expire.
+
+Invariants: pure; a decision changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.coordination.groups import consumer_heartbeat, offsets, rebalance
+from headrace.coordination.groups.consumer_group import loaded
+from headrace.coordination.groups.group import (
+    PREPARING,
+    CleanupScheduled,
+    DeadlinesPassed,
+    Draft,
+)
+from headrace.coordination.host_commands import DoneReply
+from headrace.coordination.machine import Decision
+from headrace.coordination.streams import heartbeat, streams_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace.coordination.groups.config import GroupConfig
+    from headrace.coordination.groups.group import Group, GroupDecision, GroupRecord
+    from headrace.coordination.groups.host_commands import GroupReply
+
+CLEANUP_AGAIN_MS = 1_000
+"""The pause between two helpings of an expiry wave."""
+
+
+def decide_tick(
+    groups: Mapping[str, Group],
+    due: Iterable[str],
+    now_ms: int,
+    config: GroupConfig,
+    *,
+    is_cleanup_due: bool,
+) -> GroupDecision:
+    """End the sessions and phases that are over, of the groups that are `due`.
+
+    `is_cleanup_due`: look for offsets that are kept too long as well.
+    """
+    durable: list[GroupRecord] = []
+    volatile: list[GroupRecord] = []
+    answers: list[tuple[int, GroupReply]] = []
+    for group_id in due:
+        group = groups.get(group_id)
+        deadline_ms = group.next_deadline_ms() if group is not None else None
+        if group is None or deadline_ms is None or deadline_ms > now_ms:
+            continue
+        if group.consumer is not None:
+            records, replies = consumer_heartbeat.expire(group, group.consumer, now_ms, config)
+            durable += records[:-1]
+            volatile.append(records[-1])
+            answers += replies
+            continue
+        if group.streams is not None:
+            records = heartbeat.expire(group.streams, now_ms, config)
+            durable += records[:-1]
+            volatile.append(records[-1])
+            continue
+        draft = Draft(group, now_ms, config)
+        rebalance.expire(draft)
+        decision = draft.decision(None)
+        durable += decision.records[:-1]
+        volatile.append(decision.records[-1])
+        answers += decision.answers
+    if is_cleanup_due:
+        kept_too_long = offsets.find_expired(groups.values(), now_ms, config)
+        is_whole = len(kept_too_long) < config.expired_offsets_per_tick_max
+        pause_ms = config.retention_check_interval_ms if is_whole else CLEANUP_AGAIN_MS
+        durable += kept_too_long
+        volatile.append(CleanupScheduled(now_ms + pause_ms))
+    volatile.append(DeadlinesPassed(now_ms))
+    return Decision(durable + volatile, DoneReply(), answers)
+
+
+def decide_loaded(groups: Mapping[str, Group], now_ms: int, config: GroupConfig) -> GroupDecision:
+    """Every stored member gets one whole session to be heard of again."""
+    records: list[GroupRecord] = []
+    for group in groups.values():
+        if group.consumer is not None:
+            records.append(loaded(group.consumer, now_ms, config))
+        if group.streams is not None:
+            records.append(streams_group.loaded(group.streams, now_ms, config))
+        if not group.members:
+            continue
+        draft = Draft(group, now_ms, config)
+        for member_id in list(group.members):
+            member = draft.edit(member_id)
+            member.deadline_ms = now_ms + member.session_timeout_ms
+        if group.state == PREPARING:
+            draft.group.phase_deadline_ms = now_ms + group.rebalance_timeout_ms()
+        records += draft.decision(None).records
+    interval_ms = config.retention_check_interval_ms
+    records.append(CleanupScheduled(now_ms + interval_ms))
+    return Decision(records, DoneReply())
