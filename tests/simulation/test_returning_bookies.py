@@ -10,69 +10,27 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
 
-from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
-from headrace.storage.bookkeeper.quorum import Quorum
-from headrace.storage.bookkeeper.settings import BookKeeperSettings
+from tests.simulation.store_rig import run_store
+
 from headrace_verify.rng import seeded
-from headrace_verify.simulation.clock import SimulatedClock, SimulatedRandomness
-from headrace_verify.simulation.cluster import Cluster
-from headrace_verify.simulation.loop import Host, SimulatedLoop
-from headrace_verify.simulation.machines import LEDGERS_ROOT
-from headrace_verify.simulation.zookeeper import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+    from headrace_verify.simulation.cluster import Cluster
 
-QUORUM = Quorum(3, 3, 2)
 GAP_MS_MAX = 250
 SEEDS = range(8)
 
 
-def run(
-    seed: int,
-    bookie_count: int,
-    work: Callable[[Cluster, BookKeeperLedgerStore, SimulatedLoop], Awaitable[None]],
-) -> None:
-    """Do `work` with a store over simulated bookies."""
-    loop = SimulatedLoop()
-    faults: list[Any] = []
-    loop.set_exception_handler(lambda _loop, context: faults.append(context))
-    cluster = Cluster(f"returning {seed}", loop, 0, bookie_count, QUORUM)
-    host = Host("writer")
-    cluster.hosts.append(host)
-
-    async def begin() -> None:
-        await asyncio.sleep(0.1)
-        clock = SimulatedClock(loop)
-        zookeeper = await connect(cluster, clock, 6_000, "writer")
-        settings = BookKeeperSettings(ledgers_root=LEDGERS_ROOT, quorum=QUORUM, cluster="one")
-        randomness = SimulatedRandomness(seeded(f"writer {seed}"))
-        store = await BookKeeperLedgerStore.open(zookeeper, settings, clock, randomness)
-        await work(cluster, store, loop)
-        await store.close()
-        await zookeeper.close()
-
-    async def main() -> None:
-        task: asyncio.Task[None] = host.run(lambda: loop.create_task(begin()))
-        await task
-
-    cluster.start()
-    try:
-        loop.run_until_complete(main())
-        assert faults == []
-    finally:
-        cluster.network.is_over = True
-        loop.bury(cluster.hosts)
-
-
-async def write(store: BookKeeperLedgerStore, ledger: Any, seconds: float, loop: Any) -> float:
+async def write(store: BookKeeperLedgerStore, ledger: Any, seconds: float) -> float:
     """Append and wait, again and again; the longest wait in ms."""
-    longest, end_s = 0.0, loop.now_s + seconds
-    while loop.now_s < end_s:
-        begun_s = loop.now_s
+    loop = asyncio.get_running_loop()
+    longest, end_s = 0.0, loop.time() + seconds
+    while loop.time() < end_s:
+        begun_s = loop.time()
         _, completion = store.append(ledger, [b"x" * 100], 100, None)
         await completion.wait()
-        longest = max(longest, loop.now_s - begun_s)
+        longest = max(longest, loop.time() - begun_s)
         await asyncio.sleep(0.01)
     return longest * 1000
 
@@ -84,22 +42,22 @@ def test_bookies_that_are_killed_one_at_a_time_cost_no_ledger_and_no_pause(
 ):
     caplog.set_level(logging.INFO)
 
-    async def work(cluster: Cluster, store: BookKeeperLedgerStore, loop: SimulatedLoop) -> None:
+    async def work(cluster: Cluster, store: BookKeeperLedgerStore) -> None:
         ledger = await store.create()
         rng = seeded(f"victims {seed}")
-        assert await write(store, ledger, 1.0, loop) < GAP_MS_MAX
+        assert await write(store, ledger, 1.0) < GAP_MS_MAX
         for _ in range(8):
             victim = rng.choice(cluster.bookies)
             victim.end(is_told=True)
-            assert await write(store, ledger, rng.choice([0.2, 1.0, 6.0]), loop) < GAP_MS_MAX
+            assert await write(store, ledger, rng.choice([0.2, 1.0, 6.0])) < GAP_MS_MAX
             victim.start()
-            assert await write(store, ledger, rng.choice([1.0, 3.0]), loop) < GAP_MS_MAX
+            assert await write(store, ledger, rng.choice([1.0, 3.0])) < GAP_MS_MAX
             assert not store.without_bookie(), "all slots have a bookie again"
         await store.seal(ledger, b"")
         state = store.replication()
         assert len(state.writable) == bookie_count
 
-    run(seed, bookie_count, work)
+    run_store("returning", seed, work, bookies=bookie_count)
     lines = "\n".join(record.getMessage() for record in caplog.records)
     assert "is lost: it is not registered" in lines
     assert "is in quarantine, because" in lines
@@ -107,9 +65,9 @@ def test_bookies_that_are_killed_one_at_a_time_cost_no_ledger_and_no_pause(
 
 
 def test_a_ledger_waits_for_a_bookie_when_too_few_are_left_to_acknowledge():
-    async def work(cluster: Cluster, store: BookKeeperLedgerStore, loop: SimulatedLoop) -> None:
+    async def work(cluster: Cluster, store: BookKeeperLedgerStore) -> None:
         ledger = await store.create()
-        await write(store, ledger, 0.5, loop)
+        await write(store, ledger, 0.5)
         for bookie in cluster.bookies[:2]:
             bookie.end(is_told=True)
         _, completion = store.append(ledger, [b"y"], 1, None)
@@ -126,4 +84,4 @@ def test_a_ledger_waits_for_a_bookie_when_too_few_are_left_to_acknowledge():
         assert not store.without_bookie()
         await store.seal(ledger, b"")
 
-    run(0, 3, work)
+    run_store("returning", 0, work, bookies=3)
