@@ -14,6 +14,7 @@ import argparse
 import os
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from statistics import median, quantiles
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from benchmarks.broker_cpu import Load, send
 from headrace.records.codec import Headers, Record, encode_batch
 from headrace_bench.raw_client import fetch_all, produce_request
 
-PLAIN, ATTRIBUTES = "plain", "attributes"
+PLAIN, UNSYNCED, ATTRIBUTES = "plain", "unsynced", "attributes"
 LOADS = (
     Load("1 record a request", 1, 64, 3_000),
     Load("145 records a request (16 KiB)", 145, 16, 500),
@@ -100,6 +101,7 @@ def started(name: str, source: str, folder: Path) -> Side:
         os.environ["PYTHONPATH"] = own
     client = AdminClient({"bootstrap.servers": broker.kafka})
     topics = [NewTopic(PLAIN, 1), NewTopic("fetched", 1)]
+    topics.append(NewTopic(UNSYNCED, 1, config={"flush.ms": "1000"}))
     if name == "after":
         topics.append(NewTopic(ATTRIBUTES, 1, config={"headrace.message.attributes": "true"}))
     for future in client.create_topics(topics).values():
@@ -116,12 +118,12 @@ def main(base: str, rounds: int) -> None:
         sides = [started("before", base, Path(folder)), started("after", here, Path(folder))]
         try:
             print(f"load {os.getloadavg()[0]:.1f}; us of broker CPU; ratio: median (quartiles)")
-            for load in LOADS:
+            for topic, load in product((PLAIN, UNSYNCED), LOADS):
                 turns = [
-                    tuple(produce_cost(side, PLAIN, load, []) for side in sides)
+                    tuple(produce_cost(side, topic, load, []) for side in sides)
                     for _ in range(rounds + 1)
                 ]
-                compare(f"produce, {load.name}", turns[1:], ["before", "after"])
+                compare(f"produce, {topic}, {load.name}", turns[1:], ["before", "after"])
             turns = [tuple(fetch_cost(side) for side in sides) for _ in range(rounds + 1)]
             compare("fetch, 145 records (16 KiB)", turns[1:], ["before", "after"])
             after = sides[1]

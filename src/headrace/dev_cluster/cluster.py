@@ -193,6 +193,14 @@ class DevCluster:
                 return _answer(server, word)
         return ""
 
+    def leading_zookeeper(self) -> int:
+        """The index of the ZooKeeper that leads or is alone; 0 where none does at the moment."""
+        for index, server in enumerate(self.zookeepers):
+            mode = _answer(server, "srvr") if server.is_alive else ""
+            if "Mode: leader" in mode or "Mode: standalone" in mode:
+                return index
+        return 0
+
     def available_bookies(self) -> list[str]:
         """The addresses of the bookies that ZooKeeper believes alive."""
         paths = (line.strip() for line in self.ask_zookeeper("dump").splitlines())

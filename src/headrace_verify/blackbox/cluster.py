@@ -180,6 +180,19 @@ class HasBookies(Protocol):
         ...
 
 
+@runtime_checkable
+class HasEnsemble(Protocol):
+    """A cluster with ZooKeepers of its own. Nodes as `targets` names them."""
+
+    def leader(self) -> int:
+        """The ZooKeeper that leads the others; one of them where none does at the moment."""
+        ...
+
+    def fill_zookeeper(self, node: int, left_bytes: int | None) -> None:
+        """Its disk has no more room than that; None: it has, and it runs again."""
+        ...
+
+
 class SingleBroker:
     """One broker of one machine."""
 

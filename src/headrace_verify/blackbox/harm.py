@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace_verify.blackbox.cluster import HasBookies
+from headrace_verify.blackbox.cluster import HasBookies, HasEnsemble
 from headrace_verify.blackbox.link import TO_BROKER, TO_CLIENTS
 from headrace_verify.blackbox.schedule import (
     BOOKIE_FAULTS,
     CALM_S,
     CHAINS,
+    ENSEMBLE_FAULTS,
     MANY_FAULTS,
     NETWORK_FAULTS,
     NODE_FAULTS,
+    ROLLING_FAULTS,
     Fault,
 )
 from headrace_verify.history import NOTE, OK, History, now_ns
@@ -134,6 +136,10 @@ class Harmer:
             target = self._harm_many(fault)
         elif fault.kind in BOOKIE_FAULTS:
             target = self._harm_bookie(fault)
+        elif fault.kind in ENSEMBLE_FAULTS:
+            target = self._harm_ensemble(fault)
+        elif fault.kind in ROLLING_FAULTS:
+            target = self._roll(fault)
         elif fault.kind in NODE_FAULTS:
             target = self._harm_node(fault)
         elif fault.kind in NETWORK_FAULTS:
@@ -197,6 +203,30 @@ class Harmer:
             self._over.wait(fault.lasts_s)
             cluster.slow_bookie(node, 0.0)
         return cluster.name(node)
+
+    def _harm_ensemble(self, fault: Fault) -> str:
+        cluster, targets = self._cluster, self._cluster.targets(fault.kind)
+        assert isinstance(cluster, HasEnsemble), "the target's kinds of faults are its own"
+        if fault.kind == "kill-leader":
+            node = cluster.leader()
+            cluster.kill(node)
+            self._over.wait(fault.lasts_s)
+            cluster.start(node)
+        else:
+            node = targets[fault.target % len(targets)]
+            cluster.fill_zookeeper(node, int(fault.strength * FILE_BYTES_MAX))
+            self._over.wait(fault.lasts_s)
+            cluster.fill_zookeeper(node, None)
+        return cluster.name(node)
+
+    def _roll(self, fault: Fault) -> str:
+        cluster, targets = self._cluster, self._cluster.targets(fault.kind)
+        for node in targets:
+            code = cluster.stop(node)
+            if code:
+                self.done.wrong.append(f"{cluster.name(node)} rolled: it ended with {code}")
+            cluster.start(node)
+        return ", ".join(cluster.name(node) for node in targets)
 
     def _harm_many(self, fault: Fault) -> str:
         """Two or more nodes at once, more than half of them at the most."""

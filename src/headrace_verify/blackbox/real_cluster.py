@@ -21,7 +21,7 @@ from headrace_verify.blackbox.door import DOOR_PORT, LOOPBACK, Door
 from headrace_verify.blackbox.fabric import CLIENTS, Edge
 from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 from headrace_verify.blackbox.nodes import BrokerNode, Node, ServerNode, SlowAnswers, SmallDisk
-from headrace_verify.blackbox.schedule import BOOKIE_FAULTS
+from headrace_verify.blackbox.schedule import BOOKIE_FAULTS, ENSEMBLE_FAULTS
 from headrace_verify.real_broker import RealBroker
 from headrace_verify.self_proof import spoiled_launch
 
@@ -53,6 +53,7 @@ LEDGER_DISK_BYTES = 96 << 20
 serves nobody, and does not come back while its journal does not fit into its ledgers."""
 _LOAD_S = 240.0
 JOURNAL_DISK_BYTES = 192 << 20
+ZOOKEEPER_DISK_BYTES = 256 << 20
 _BOOKIE_SETTINGS = {
     "diskCheckInterval": "1000",
     "journalMaxGroupWaitMSec": "1",
@@ -88,6 +89,7 @@ class RealCluster:
             self._launch = spoiled_launch("blackbox", bug)
         self._disks: list[SmallDisk] = []
         self._journals: list[SmallDisk] = []
+        self._zookeeper_disks: list[SmallDisk] = []
         self._slow: dict[int, SlowAnswers] = {}
         places = self._make_places()
         options = ClusterOptions(
@@ -127,6 +129,8 @@ class RealCluster:
         for number in range(1, self._size.zookeepers + 1):
             name = "zookeeper" if number == 1 else f"zookeeper-{number}"
             places[name] = Place(fabric.add(name), "eth0", fabric.launch(name))
+            folder = self._folder / "servers" / name
+            self._zookeeper_disks.append(SmallDisk(folder / "data", ZOOKEEPER_DISK_BYTES))
         return places
 
     def _make_brokers(self, network: Network) -> list[BrokerNode]:
@@ -205,11 +209,13 @@ class RealCluster:
         """See Cluster: half of what is done is done to brokers."""
         brokers = range(self._size.brokers)
         bookies = range(self._size.brokers, self._size.brokers + self._size.bookies)
-        if kind in {"kill-in-start", "clock"}:
+        if kind in {"kill-in-start", "clock", "roll-brokers"}:
             return brokers
-        if kind == "disk" or kind in BOOKIE_FAULTS:
+        if kind in {"disk", "roll-bookies"} or kind in BOOKIE_FAULTS:
             return bookies
         zookeepers = range(self._size.brokers + self._size.bookies, self.node_count)
+        if kind in ENSEMBLE_FAULTS:
+            return zookeepers
         return [*brokers, *brokers, *bookies, *zookeepers]
 
     def name(self, node: int) -> str:
@@ -249,14 +255,23 @@ class RealCluster:
 
     def limit_files(self, node: int, size_bytes: int | None) -> None:
         """See Cluster: the disk of a bookie's ledgers is full."""
-        self._fill(self._disks, node, size_bytes)
+        self._fill(self._disks[node - self._size.brokers], node, size_bytes)
 
     def fill_journal(self, node: int, left_bytes: int | None) -> None:
         """See HasBookies: it ends with the first entry that it cannot put down."""
-        self._fill(self._journals, node, left_bytes)
+        self._fill(self._journals[node - self._size.brokers], node, left_bytes)
 
-    def _fill(self, disks: Sequence[SmallDisk], node: int, left_bytes: int | None) -> None:
-        disk = disks[node - self._size.brokers]
+    def leader(self) -> int:
+        """See HasEnsemble."""
+        first = self._size.brokers + self._size.bookies
+        return first + self._servers.leading_zookeeper()
+
+    def fill_zookeeper(self, node: int, left_bytes: int | None) -> None:
+        """See HasEnsemble: it ends with the first transaction that it cannot put down."""
+        first = self._size.brokers + self._size.bookies
+        self._fill(self._zookeeper_disks[node - first], node, left_bytes)
+
+    def _fill(self, disk: SmallDisk, node: int, left_bytes: int | None) -> None:
         if left_bytes is None:
             disk.empty()
             self.start(node)  # it may have ended, or be read-only
@@ -283,7 +298,7 @@ class RealCluster:
         found: dict[str, str] = {}
         if not self._disks:
             why = "no mount namespace here: the disks of bookies do not fill up"
-            found |= {"disk": why, "journal": why}
+            found |= {"disk": why, "journal": why, "zookeeper-disk": why}
         if self._brokers[0].clock is None:
             found["clock"] = WHY_NO_CLOCK
         return found
@@ -327,7 +342,7 @@ class RealCluster:
         for door in self._doors:
             door.close()
         self._servers.kill()
-        for disk in (*self._disks, *self._journals):
+        for disk in (*self._disks, *self._journals, *self._zookeeper_disks):
             disk.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -22,12 +22,23 @@ MANY_FAULTS = ("kill-many", "pause-many")
 """Several nodes at once, where there are several."""
 BOOKIE_FAULTS = ("journal", "slow-bookie")
 """Of those who store a cluster's records: no room for the journal; answers that take too long."""
+ENSEMBLE_FAULTS = ("kill-leader", "zookeeper-disk")
+"""Of ZooKeeper: its leader is killed; one server has no room for its log, and ends."""
+ROLLING_FAULTS = ("roll-brokers", "roll-bookies")
+"""All of a kind are stopped and started again, one after the other, as an upgrade does."""
 CLIENT_FAULTS = ("pause-client", "kill-client")
 KINDS = (*NODE_FAULTS, *NETWORK_FAULTS, *CLIENT_FAULTS)
 SEVERAL_KINDS = (*KINDS, *MANY_FAULTS)
-CLUSTER_KINDS = (*SEVERAL_KINDS, *BOOKIE_FAULTS)
+CLUSTER_KINDS = (*SEVERAL_KINDS, *BOOKIE_FAULTS, *ENSEMBLE_FAULTS, *ROLLING_FAULTS)
 CHAINS = {
-    ONE_BY_ONE: (*NODE_FAULTS, *NETWORK_FAULTS, *MANY_FAULTS, *BOOKIE_FAULTS),
+    ONE_BY_ONE: (
+        *NODE_FAULTS,
+        *NETWORK_FAULTS,
+        *MANY_FAULTS,
+        *BOOKIE_FAULTS,
+        *ENSEMBLE_FAULTS,
+        *ROLLING_FAULTS,
+    ),
     OVER: NETWORK_FAULTS,
     CLIENTS: CLIENT_FAULTS,
 }
@@ -97,9 +108,9 @@ def _of_group(rng: Random, kinds: list[str], seconds: float, group: str) -> list
 def _length(rng: Random, kind: str, seconds: float) -> float:
     """Short ones are many, long ones few; a fraction of the run at most."""
     longest = min(10.0, seconds / 4)
-    if kind == "reset":
+    if kind == "reset" or kind in ROLLING_FAULTS:
         return 0.0
-    if kind in {"kill", "kill-in-start", "stop", "kill-client", "kill-many"}:
+    if kind in {"kill", "kill-in-start", "stop", "kill-client", "kill-many", "kill-leader"}:
         return round(min(longest, rng.choice((0.0, 0.0, 0.3, 1.5))), 3)
     if kind == "slow-bookie":
         # Its answers are to come later than brokers (5 s) and clients (4 s) wait for them.

@@ -29,6 +29,7 @@ from headrace.log.producer_state import ProducerState
 from headrace.metadata.facts import PartitionFact, allocate_producer_ids
 from headrace.metadata.store import ABSENT
 from headrace.runtime.completion import Completion, completed
+from headrace.runtime.session import Session
 from headrace.storage.bookkeeper import bookie_connection
 from headrace.storage.bookkeeper.ensemble import BookiePool
 from headrace.storage.bookkeeper.ledger_handle import LedgerHandle
@@ -85,6 +86,13 @@ class Found(NamedTuple):
     result: Result | None
     """The first run that was not clean."""
     seeds: int
+
+
+def keep_a_session_safe_while_its_connection_is_broken(patch: Patch) -> None:
+    def suspend(self: Session, now_ns: int) -> None:
+        self.ends_ns = now_ns + 10 * self.timeout_ms * 1_000_000
+
+    patch(Session, "suspend", suspend)
 
 
 def take_over_without_a_fence(patch: Patch) -> None:
@@ -293,6 +301,7 @@ BUGS = (
     Bug(2, take_a_bookie_that_timed_out_for_one_that_stored, ("bookie-power", "bookie-pause")),
     Bug(45, give_a_slot_to_other_bookies_alone, ("bookie-crash", "bookie-power", "reset")),
     Bug(40, ignore_that_the_session_is_lost, ("cut-session", "cut-session-half"), ("observer",)),
+    Bug(40, keep_a_session_safe_while_its_connection_is_broken, ("cut-session", "expire")),
     Bug(41, answer_before_the_session_is_looked_at, ("freeze",), ("prober", "member") * 2),
     Bug(18, call_every_append_durable_at_once, ("bookie-power", "power", "bookie-pause")),
     Bug(21, planted.forget_the_producers_on_restart, ("crash", "expire", "reset", "pause")),
