@@ -1,6 +1,6 @@
 """What an append and a fetch cost a broker, beside another version, and with queue attributes.
 
-    python -m benchmarks.appends --base ../before/src [--rounds 40]
+    python -m benchmarks.appends --base ../before/src [--rounds 40] [--without-attributes]
 
 Both brokers run all the time, each from its own sources, and take turns on the same load: requests
 made once, a fixed number under way on one connection, every answer's error code looked at. The
@@ -14,10 +14,11 @@ import argparse
 import os
 import tempfile
 import time
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median, quantiles
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.integration.broker import Broker
@@ -25,6 +26,9 @@ from tests.integration.broker import Broker
 from benchmarks.broker_cpu import Load, send
 from headrace.records.codec import Headers, Record, encode_batch
 from headrace_bench.raw_client import fetch_all, produce_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 PLAIN, UNSYNCED, ATTRIBUTES = "plain", "unsynced", "attributes"
 LOADS = (
@@ -65,10 +69,10 @@ def requests_of(topic: str, load: Load, headers: Headers) -> bytes:
     return produce_request(topic, 0, encode_batch(records))
 
 
-def produce_cost(side: Side, topic: str, load: Load, headers: Headers) -> float:
+def produce_cost(side: Side, topic: str, load: Load, headers: Headers | None = None) -> float:
     """Microseconds of broker CPU a request."""
     before = side.cpu_us()
-    send(side.broker.kafka, topic, requests_of(topic, load, headers), load)
+    send(side.broker.kafka, topic, requests_of(topic, load, headers or []), load)
     return (side.cpu_us() - before) / load.requests
 
 
@@ -79,6 +83,17 @@ def fetch_cost(side: Side) -> float:
     for _ in range(FETCH_PASSES):
         fetch_all(side.broker.kafka, "fetched", end, FETCH_BYTES)
     return (side.cpu_us() - before) / (FETCH_PASSES * FETCHED.requests)
+
+
+def in_turns(
+    sides: Sequence[Side], rounds: int, cost: Callable[[Side], float]
+) -> list[tuple[float, ...]]:
+    """The cost on each side, so many times and one to warm up; who begins changes each time."""
+    turns = []
+    for number in range(rounds + 1):
+        costs = {side.name: cost(side) for side in sides[:: 1 if number % 2 else -1]}
+        turns.append(tuple(costs[side.name] for side in sides))
+    return turns
 
 
 def compare(name: str, columns: list[tuple[float, ...]], labels: list[str]) -> None:
@@ -111,7 +126,7 @@ def started(name: str, source: str, folder: Path) -> Side:
     return side
 
 
-def main(base: str, rounds: int) -> None:
+def main(base: str, rounds: int, *, with_attributes: bool) -> None:
     """Print a table."""
     with tempfile.TemporaryDirectory(prefix="headrace-appends-") as folder:
         here = str(Path(__file__).parents[1] / "src")
@@ -119,15 +134,12 @@ def main(base: str, rounds: int) -> None:
         try:
             print(f"load {os.getloadavg()[0]:.1f}; us of broker CPU; ratio: median (quartiles)")
             for topic, load in product((PLAIN, UNSYNCED), LOADS):
-                turns = [
-                    tuple(produce_cost(side, topic, load, []) for side in sides)
-                    for _ in range(rounds + 1)
-                ]
+                turns = in_turns(sides, rounds, partial(produce_cost, topic=topic, load=load))
                 compare(f"produce, {topic}, {load.name}", turns[1:], ["before", "after"])
-            turns = [tuple(fetch_cost(side) for side in sides) for _ in range(rounds + 1)]
+            turns = in_turns(sides, rounds, fetch_cost)
             compare("fetch, 145 records (16 KiB)", turns[1:], ["before", "after"])
             after = sides[1]
-            for load in LOADS:
+            for load in LOADS if with_attributes else ():
                 turns = [
                     (
                         produce_cost(after, PLAIN, load, []),
@@ -145,5 +157,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", required=True, help="the sources of the other version")
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--without-attributes", action="store_true")
     options = parser.parse_args()
-    main(options.base, options.rounds)
+    main(options.base, options.rounds, with_attributes=not options.without_attributes)
