@@ -39,6 +39,7 @@ SEND, POLL, ASSIGN, REVOKE, COMMIT, COMMITTED = (
 OFFSETS, CREATE, DELETE, TRANSACTION = "offsets", "create", "delete", "transaction"
 INIT, BEGIN = "init", "begin"
 ACQUIRE, SETTLE, DRAINED, NOTE = "acquire", "settle", "drained", "note"
+DEAD = "dead"
 Event = dict[str, Any]
 """One line: `t` ns, `p` process, `k` kind, `f` operation, and what belongs to the operation."""
 

@@ -21,6 +21,13 @@ def test_real_clients_under_faults_see_nothing_that_must_not_be(tmp_path):
     assert report["anomalies"] == []
     assert report["faults"]["kill"] >= 1
     assert report["operations"]["transaction"]["ok"] > 10
+    assert set(report["messages"]) == {"shared", "ordered"}
+    for counts in report["messages"].values():
+        states = dict(counts)
+        sent = states.pop("sent")
+        assert sent == sum(states.values())
+        assert states["acknowledged"] > sent / 2
+        assert states["pending"] == states["delayed"] == 0
     assert result.exit_code == 0
     told = [path.read_text() for path in tmp_path.glob("librdkafka-idempotent*.log")]
     assert told

@@ -22,9 +22,11 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.completion import Completion
 from headrace.storage.files.group_commit import GroupCommit
 from headrace_verify import planted
+from headrace_verify.blackbox import queue_bugs
 from headrace_verify.blackbox.parts import RECORDS
 from headrace_verify.blackbox.transactions import NAME as TRANSACTIONS
 from headrace_verify.simulation import delivery_bugs
+from headrace_verify.workloads import QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,6 +169,8 @@ _LOST = frozenset({"lost write", "unseen", "inconsistent offset", "high watermar
 _TORN = frozenset({"torn transaction", "lost write", "unseen", "copy lost"})
 _DIRTY = frozenset({"dirty read", "aborted read"})
 _EARLY = frozenset({"above high watermark", "vanished", "external non-monotonic poll"})
+_AGAIN = frozenset({"delivered after its end"})
+_KEYS = frozenset({"key twice in flight", "key out of order"})
 BUGS: tuple[Bug, ...] = (
     Bug(1, acknowledge_before_writing, _LOST),
     Bug(15, lose_the_last_frame_of_the_wal, _LOST | {"vanished"}),
@@ -195,6 +199,16 @@ BUGS: tuple[Bug, ...] = (
         frozenset({"committed regressed", "copied twice"}),
         TRANSACTIONS,
     ),
+    Bug(60, delivery_bugs.forget_acknowledgements_on_takeover, _AGAIN, QUEUES),
+    Bug(61, delivery_bugs.deliver_a_key_while_it_is_in_flight, _KEYS, QUEUES),
+    Bug(62, delivery_bugs.deliver_before_the_time, frozenset({"delivered early"}), QUEUES),
+    Bug(63, delivery_bugs.forget_delayed_records_on_takeover, frozenset({"lost write"}), QUEUES),
+    Bug(64, queue_bugs.end_locks_before_their_time, frozenset({"lock ended early"}), QUEUES),
+    Bug(65, queue_bugs.redeliver_without_a_back_off, frozenset({"redelivered early"}), QUEUES),
+    Bug(66, queue_bugs.finish_dead_letters_without_a_copy, frozenset({"dead letter lost"}), QUEUES),
+    Bug(67, queue_bugs.copy_dead_letters_twice, frozenset({"dead letter twice"}), QUEUES),
+    Bug(68, queue_bugs.deliver_expired_messages, frozenset({"delivered when expired"}), QUEUES),
+    Bug(69, queue_bugs.answer_settlements_that_are_not_made, _AGAIN, QUEUES),
 )
 NOT_PLANTED: dict[int, str] = {}
 

@@ -68,8 +68,8 @@ def _read_partition(context: Context, wire: KafkaWire, place: Place) -> Iterator
                 if h.producer_id >= 0
             ],
         )
-        if found:
-            position = found[-1][1] + 1
+        if headers and headers[-1].last_offset >= position:
+            position = headers[-1].last_offset + 1  # a batch may have no records left
             continue
         if position < end:
             yield f"{topic}-{part}: offset {position} of {end} answers with nothing"

@@ -53,6 +53,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "operations": outcome.tally.operations,
         "clients": outcome.tally.clients,
         "records_read": outcome.tally.records_read,
+        "messages": outcome.messages,
         "events": outcome.event_count,
         "judged_s": round(outcome.judged_s, 2),
         "unavailability": summary(found),

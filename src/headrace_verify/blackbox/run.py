@@ -30,6 +30,7 @@ from headrace_verify.blackbox.schedule import Fault, draw_schedule
 from headrace_verify.blackbox.targets import SINGLE, kinds_of, make_target
 from headrace_verify.checkers import Verdict, judge, without_collector
 from headrace_verify.checkers.facts import gather
+from headrace_verify.checkers.share_ends import count_messages
 from headrace_verify.history import NOTE, OK, History, now_ns, read_history, write_merged
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class Outcome:
     verdict: Verdict = field(default_factory=Verdict)
     tally: Tally = field(default_factory=Tally)
     counts: dict[str, int] = field(default_factory=dict)
+    messages: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Share group -> how many messages were sent, and what became of them."""
     event_count: int = 0
     begun_ns: int = 0
     healed_ns: int = 0
@@ -152,6 +155,7 @@ def _judge(outcome: Outcome, histories: list[Path]) -> None:
     with without_collector():
         facts = gather(outcome.tally.passing(read_history(merged)))
         outcome.verdict = judge(facts)
+        outcome.messages = count_messages(facts)
     outcome.counts = facts.counts
     outcome.judged_s = (now_ns() - begun_ns) / 1e9
     outcome.violations += [f"a client gave up: {why}" for why in outcome.tally.gave_up]

@@ -30,6 +30,8 @@ from headrace_verify.blackbox.producers import (
     run_kafka_python_producer,
     run_librdkafka_producer,
 )
+from headrace_verify.blackbox.queue_consumers import run_http_consumer, run_share_consumer
+from headrace_verify.blackbox.queue_producers import run_http_producer, run_queue_producer
 from headrace_verify.blackbox.raw_clients import (
     run_churn,
     run_observer,
@@ -68,6 +70,10 @@ KINDS: dict[str, Callable[[Context], None]] = {
     "aiokafka-copier": run_aiokafka_copier,
     "java-copier": run_java_copier,
     "committed-reader": run_committed_reader,
+    "queue-producer": run_queue_producer,
+    "http-producer": run_http_producer,
+    "http-consumer": run_http_consumer,
+    "share-consumer": run_share_consumer,
 }
 
 

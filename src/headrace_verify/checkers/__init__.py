@@ -24,6 +24,7 @@ from headrace_verify.checkers.progress import (
     high_watermark_regress,
     log_start_regress,
 )
+from headrace_verify.checkers.share_ends import share_ends
 from headrace_verify.checkers.shares import share_deliveries
 from headrace_verify.checkers.transactions import (
     copies,
@@ -85,6 +86,7 @@ CHECKERS: tuple[Callable[[Facts], Iterator[Anomaly]], ...] = (
     zombie_commits,
     dirty_cycles,
     share_deliveries,
+    share_ends,
 )
 KEPT = 20
 """Anomalies of one kind that are kept in full; the rest is counted."""

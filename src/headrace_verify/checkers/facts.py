@@ -12,12 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace_verify.checkers.harms import Harms
 from headrace_verify.history import (
     ACQUIRE,
     ASSIGN,
     BEGIN,
     COMMIT,
     COMMITTED,
+    DEAD,
     DRAINED,
     FAIL,
     INIT,
@@ -70,6 +72,8 @@ class Send:
     due_ns: int = 0
     """Not to be seen before; 0: at once."""
     may_expire: bool = False
+    expires_ns: int = 0
+    """Not to be delivered after that; 0: it is not known, or it does not expire."""
     outcome: str = OPEN
     ended_ns: int = 0
     offset: int = -1
@@ -233,6 +237,17 @@ class Init(NamedTuple):
     instance: str
 
 
+class DeadLetter(NamedTuple):
+    """A copy in a dead letter topic."""
+
+    value: int
+    place: tuple[int, int]
+    """Its own partition and offset."""
+    reason: str
+    at_ns: int
+    """When it was read."""
+
+
 @dataclass(slots=True)
 class Facts:
     """A whole history."""
@@ -253,6 +268,13 @@ class Facts:
     """Group -> when it was seen to have read everything."""
     drained_upto: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict)
     """Share group -> topic, partition and end of what it has finished."""
+    dead: dict[tuple[str, str, int, int], dict[tuple[int, int], DeadLetter]] = field(
+        default_factory=dict
+    )
+    """Share group, topic, partition and offset of the origin -> copies by their own place."""
+    with_dead_letters: set[str] = field(default_factory=set)
+    """Share groups whose dead letters were read."""
+    harms: Harms = field(default_factory=Harms)
     is_calendar_set: bool = False
     """Whether calendars jump in this run: then nothing is early."""
     clients: dict[str, str] = field(default_factory=dict)
@@ -287,6 +309,7 @@ class _Gatherer:
             ACQUIRE: self.facts.deliveries.append,
             SETTLE: self.facts.deliveries.append,
             DRAINED: self._drain,
+            DEAD: self._die,
             NOTE: self._note,
         }
 
@@ -302,6 +325,7 @@ class _Gatherer:
             again, due_ns = bool(event.get("again")), event.get("due", 0)
             expires = bool(event.get("expires"))
             send = Send(value, event["p"], at_ns, order, again, name, source, due_ns, expires)
+            send.expires_ns = event.get("until", 0)
             partition.sends[value] = send
             if name is not None:
                 self._transaction(name).sends.append((topic, number, send))
@@ -422,9 +446,20 @@ class _Gatherer:
             self.facts.clients[event["p"]] = event.get("kind", "")
         elif event.get("what") == "calendars are set":
             self.facts.is_calendar_set = True
+        elif event.get("what") in {"fault", "healed"}:
+            self.facts.harms.note(event)
+            self.facts.is_calendar_set |= event["fault"] == "clock"
+
+    def _die(self, event: Event) -> None:
+        origin = event["group"], event["topic"], event["part"], event["offset"]
+        place = event["at"][0], event["at"][1]
+        copy = DeadLetter(event["value"], place, event.get("reason", ""), event["t"])
+        self.facts.dead.setdefault(origin, {}).setdefault(place, copy)
 
     def _drain(self, event: Event) -> None:
         self.facts.drained[event["group"]] = event["t"]
+        if event.get("dead"):
+            self.facts.with_dead_letters.add(event["group"])
         if "upto" in event:
             upto = [(topic, number, end) for topic, number, end in event["upto"]]
             self.facts.drained_upto[event["group"]] = upto

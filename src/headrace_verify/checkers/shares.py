@@ -1,11 +1,14 @@
 """Checkers of share groups: who holds a message, in which order, and that each comes to an end.
 
-Invariants: pure; linear in deliveries, but for a logarithm.
-How it works: a member acquires messages and settles each: `accept`, `release` (again, please) or
-`reject`. That it held a message is certain from the answer that brought it until it asked for a
-settlement that was accepted: a lock may end at any time (its time, a takeover, a
-connection that breaks), and then the settlement is refused. What another member was given between
-two such moments, from its question to its answer, was given twice.
+Invariants: pure; linear in deliveries, but for a logarithm. The one judgement for the simulation
+and for the black box.
+How it works: a member acquires messages and settles each: `accept`, `release` (again, please),
+`reject` or `dead` (never again), `renew` (longer, please). That it held a message is certain from
+the answer that brought it until it asked for a settlement that was accepted: a lock may end at any
+time (its time, a takeover, a connection that breaks), and then the settlement is refused. What
+another member was given between two such moments, from its question to its answer, was given twice.
+A settlement whose message is finished is accepted whoever asks; so nothing is certain of a message
+that another one may just have finished. How each message ended is judged in `share_ends`.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace_verify.checkers.facts import Anomaly, Facts
 from headrace_verify.checkers.values import CALENDAR_NS
-from headrace_verify.history import ACQUIRE, FAIL, OK
+from headrace_verify.history import ACQUIRE, FAIL, INVOKE, OK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,20 +26,26 @@ if TYPE_CHECKING:
     from headrace_verify.history import Event
 
 FINAL = ("accept", "reject", "dead")
+RENEW = "renew"
 GIVEN_UP_FROM = 10
 """Deliveries after which a message may have been given up without its members' knowledge: half of
-the limit that the groups of a run have."""
-_Message = tuple[str, int, int]
+the limit that the groups of a simulated run have. Those of the black box have dead letters."""
+Message = tuple[str, int, int]
+"""Topic, partition, offset."""
 
 
-class _Delivery(NamedTuple):
+class Delivery(NamedTuple):
     """A message came to a member: between `since_ns` and `at_ns`."""
 
     since_ns: int
     at_ns: int
     member: str
-    message: _Message
+    message: Message
     key: str | None
+    is_loose: bool = False
+    """A library may have got it long before it gave it to its application."""
+    lock_ns: int = 0
+    """How long it is the member's, whatever becomes of connections; 0: no one knows."""
 
 
 class _Hold(NamedTuple):
@@ -44,7 +53,7 @@ class _Hold(NamedTuple):
 
     from_ns: int
     upto_ns: int
-    delivery: _Delivery
+    delivery: Delivery
 
 
 class _Release(NamedTuple):
@@ -56,83 +65,239 @@ class _Release(NamedTuple):
     acquired_ns: int
 
 
-class _Group:
+class ShareHistory:
+    """What the members of one share group were given, and what they did with it."""
+
     def __init__(self) -> None:
-        self.deliveries: list[_Delivery] = []
-        self.current: dict[tuple[_Message, str], _Delivery] = {}
-        self.holds: dict[_Message, list[_Hold]] = {}
-        self.keyed: dict[tuple[str, int, str], list[_Hold]] = {}
-        """Topic, partition, key -> holds, if the group keeps the order of keys."""
-        self.settled: dict[_Message, tuple[int, int, str]] = {}
+        self.deliveries: list[Delivery] = []
+        self.settled: dict[Message, tuple[int, int, str]] = {}
         """Finished for certain -> (asked at, answered at, how)."""
-        self.released: dict[_Message, list[_Release]] = {}
-        self.maybe_over: set[_Message] = set()
+        self.maybe_over: set[Message] = set()
         """Perhaps finished: no answer came, it may have expired, or it may have been given up."""
+        self.sure: set[Message] = set()
+        """Accepted while its lock cannot have ended: that has finished it, nothing else did."""
+        self._long_over: set[Message] = set()
+        """Perhaps finished before the settlement that is noted."""
+        self._current: dict[tuple[Message, str], Delivery] = {}
+        self._holds: dict[Message, list[_Hold]] = {}
+        self._keyed: dict[tuple[str, int, str], list[_Hold]] = {}
+        """Topic, partition, key -> holds, if the group keeps the order of keys."""
+        self._released: dict[Message, list[_Release]] = {}
+        self._doubts: dict[Message, int] = {}
+        """Settlements for good that are under way."""
+        self._asked: dict[tuple[Message, str], int] = {}
+        """When a member asked to end its delivery, and was not refused."""
+        self._locked: dict[Message, Delivery] = {}
+        """The latest delivery whose lock has a known end."""
+        self._lock_ends: dict[tuple[Message, str], int] = {}
+        self._hasty: list[tuple[Delivery, Delivery, int]] = []
+        """A delivery, the next one, and when the lock of the first would have ended."""
 
+    # --- gathering ---------------------------------------------------------------------------
 
-def share_deliveries(facts: Facts) -> Iterator[Anomaly]:
-    """Held twice, keys twice in flight or out of order, redelivered early or after the end, lost.
+    def acquired(self, facts: Facts, event: Event) -> Iterator[Anomaly]:
+        """Take note of messages that a member was given."""
+        keys: dict[tuple[int, str], int] = {}
+        is_loose, lock_ns = bool(event.get("loose")), event.get("lock", 0) * 1_000_000
+        member, since_ns, at_ns = event["member"], event["since"], event["t"]
+        for number, offset, value, key, *deliveries in event["recs"]:
+            send = facts.partition(event["topic"], number).sends.get(value)
+            message = event["topic"], number, offset
+            ordered_key = key if event.get("ordered") else None
+            delivery = Delivery(since_ns, at_ns, member, message, ordered_key, is_loose, lock_ns)
+            self.deliveries.append(delivery)
+            self._current[message, member] = delivery
+            self._look_at_lock(delivery)
+            may_expire = send is not None and send.may_expire
+            if may_expire or (deliveries and deliveries[0] >= GIVEN_UP_FROM):
+                self.maybe_over.add(message)
+            if ordered_key is not None and keys.setdefault((number, ordered_key), offset) != offset:
+                what = f"key {key} came twice in one answer, at {offset} and before"
+                yield Anomaly("key twice in flight", what, at_ns, event["topic"], number)
 
-    Events: `acquire` with group, member, `ordered`, topic and `recs` of [partition, offset, value,
-    key, deliveries]; `settle` with group, member, how, topic and `recs` of [partition, offset], and
-    `delay` (ms) where a release waits. Both have `since`. `drained` has `upto`, the ends of logs.
-    """
-    groups: dict[str, _Group] = {}
-    for event in facts.deliveries:
-        group = groups.setdefault(event["group"], _Group())
-        if event["f"] == ACQUIRE:
-            yield from _acquired(facts, group, event)
-        else:
-            _settled(group, event)
-    for name, group in groups.items():
-        yield from _held_twice(group)
-        yield from _out_of_order(group)
-        yield from _at_the_wrong_time(group, is_calendar_true=not facts.is_calendar_set)
-        yield from _never_settled(facts, name, group)
+    def _look_at_lock(self, delivery: Delivery) -> None:
+        message = delivery.message
+        before = self._locked.pop(message, None)
+        if before is not None and not delivery.is_loose:
+            end_ns = self._lock_ends[message, before.member]
+            has_asked = (message, before.member) in self._asked
+            is_next = before.at_ns <= delivery.since_ns
+            if is_next and not has_asked and delivery.at_ns + CALENDAR_NS < end_ns:
+                self._hasty.append((before, delivery, end_ns))
+        if delivery.lock_ns:
+            self._locked[message] = delivery
+            self._lock_ends[message, delivery.member] = delivery.since_ns + delivery.lock_ns
 
+    def settled_by(self, event: Event) -> None:
+        """Take note of a settlement, as it was asked for or as it was answered."""
+        since_ns, kind, how = event["since"], event["k"], event["how"]
+        is_noted = "op" in event and kind != INVOKE
+        for number, offset in event["recs"]:
+            message = event["topic"], number, offset
+            place = message, event["member"]
+            if how == RENEW:
+                self._renewed(place, event)
+                continue
+            if kind == FAIL:
+                self._asked.pop(place, None)
+            else:
+                self._asked.setdefault(place, since_ns)
+            if how in FINAL and kind == INVOKE:
+                self._doubts[message] = self._doubts.get(message, 0) + 1
+            elif how in FINAL and is_noted:
+                self._doubts[message] = self._doubts.get(message, 1) - 1
+            if kind == OK:
+                self._ended(place, event)
+            elif kind not in {FAIL, INVOKE} and how in FINAL:
+                self.maybe_over.add(message)
 
-def _acquired(facts: Facts, group: _Group, event: Event) -> Iterator[Anomaly]:
-    keys: dict[tuple[int, str], int] = {}
-    for number, offset, value, key, *deliveries in event["recs"]:
-        send = facts.partition(event["topic"], number).sends.get(value)
-        message = event["topic"], number, offset
-        ordered_key = key if event.get("ordered") else None
-        delivery = _Delivery(event["since"], event["t"], event["member"], message, ordered_key)
-        group.deliveries.append(delivery)
-        group.current[message, event["member"]] = delivery
-        may_expire = send is not None and send.may_expire
-        if may_expire or (deliveries and deliveries[0] >= GIVEN_UP_FROM):
-            group.maybe_over.add(message)
-        if ordered_key is not None and keys.setdefault((number, ordered_key), offset) != offset:
-            what = f"key {key} came twice in one answer, at {offset} and before"
-            yield Anomaly("key twice in flight", what, event["t"], event["topic"], number)
+    def _renewed(self, place: tuple[Message, str], event: Event) -> None:
+        """A lock ends later from now on; or earlier, if fewer time was asked for than is left."""
+        known = self._lock_ends.get(place)
+        if known is None or event["k"] == FAIL:
+            return
+        end_ns = event["since"] + event.get("lock", 0) * 1_000_000
+        self._lock_ends[place] = end_ns if event["k"] == OK else min(known, end_ns)
 
-
-def _settled(group: _Group, event: Event) -> None:
-    if event["k"] == FAIL:
-        return
-    since_ns, at_ns, how = event["since"], event["t"], event["how"]
-    for number, offset in event["recs"]:
-        message = event["topic"], number, offset
-        if event["k"] != OK:
-            group.maybe_over.add(message)
-            continue
-        delivery = group.current.pop((message, event["member"]), None)
-        is_sure = message not in group.settled and message not in group.maybe_over
-        if delivery is not None and is_sure:  # of what is over, any settlement is accepted
+    def _ended(self, place: tuple[Message, str], event: Event) -> None:
+        message, how = place[0], event["how"]
+        since_ns, at_ns = event["since"], event["t"]
+        delivery = self._current.pop(place, None)
+        in_doubt = message in self.maybe_over or self._doubts.get(message, 0) > 0
+        is_sure = message not in self.settled and not in_doubt
+        if delivery is not None and is_sure and not delivery.is_loose:
+            # Of what is over, any settlement is accepted.
             hold = _Hold(delivery.at_ns, since_ns, delivery)
-            group.holds.setdefault(message, []).append(hold)
+            self._holds.setdefault(message, []).append(hold)
             if delivery.key is not None:
-                place = message[0], number, delivery.key
-                group.keyed.setdefault(place, []).append(hold)
+                keyed = message[0], message[1], delivery.key
+                self._keyed.setdefault(keyed, []).append(hold)
+            if how == "accept" and at_ns < self._lock_ends.get(place, 0):
+                self.sure.add(message)
         if how in FINAL:
-            group.settled.setdefault(message, (since_ns, at_ns, how))
+            if in_doubt:
+                self._long_over.add(message)
+            self.settled.setdefault(message, (since_ns, at_ns, how))
         elif delivery is not None and event.get("delay", 0) > 0:
             release = _Release(since_ns, at_ns, event["delay"] * 1_000_000, delivery.at_ns)
-            group.released.setdefault(message, []).append(release)
+            self._released.setdefault(message, []).append(release)
+
+    def finish(self) -> None:
+        """Nothing more comes: what is under way stays in doubt."""
+        self.maybe_over.update(message for message, count in self._doubts.items() if count > 0)
+
+    # --- judging -----------------------------------------------------------------------------
+
+    def held_twice(self, dead: set[Message]) -> Iterator[Anomaly]:
+        """Two members at once; `dead`: given up without a member's doing, so nothing is certain."""
+        for holds in (*self._holds.values(), *self._keyed.values()):
+            holds[:] = [hold for hold in holds if hold.delivery.message not in dead]
+            holds.sort(key=lambda hold: hold.from_ns)
+        for delivery in self.deliveries:
+            if delivery.is_loose:
+                continue
+            topic, number, offset = delivery.message
+            hold = _held_during(self._holds.get(delivery.message, []), delivery)
+            if hold is not None:
+                what = f"offset {offset} was given to {delivery.member} while"
+                what += f" {hold.delivery.member} held it"
+                yield Anomaly("held twice", what, delivery.at_ns, topic, number)
+            if delivery.key is None:
+                continue
+            hold = _held_during(self._keyed.get((topic, number, delivery.key), []), delivery)
+            if hold is not None and hold.delivery.message != delivery.message:
+                what = f"key {delivery.key} was given to {delivery.member} at {offset} while"
+                what += f" {hold.delivery.member} held {hold.delivery.message[2]} of it"
+                yield Anomaly("key twice in flight", what, delivery.at_ns, topic, number)
+
+    def out_of_order(self, dead: set[Message]) -> Iterator[Anomaly]:
+        """A message of a key that came before an earlier one of it was finished. When those in
+        `dead` were, nobody knows."""
+        unknown = dead | self.maybe_over | self._long_over
+        finished: dict[tuple[str, int, str], dict[int, int]] = {}
+        for delivery in self.deliveries:
+            is_known = delivery.message in self.settled and delivery.message not in unknown
+            if delivery.key is not None and is_known:
+                topic, number, offset = delivery.message
+                asked_ns = self.settled[delivery.message][0]
+                finished.setdefault((topic, number, delivery.key), {})[offset] = asked_ns
+        latest: dict[tuple[str, int, str], tuple[list[int], list[int]]] = {}
+        for place, ends in finished.items():
+            offsets = sorted(ends)
+            most, newest = [], 0
+            for offset in offsets:
+                newest = max(newest, ends[offset])
+                most.append(newest)
+            latest[place] = offsets, most
+        for delivery in self.deliveries:
+            if delivery.key is None:
+                continue
+            topic, number, offset = delivery.message
+            offsets, most = latest.get((topic, number, delivery.key), ([], []))
+            at = bisect_left(offsets, offset)
+            if at and most[at - 1] > delivery.at_ns:
+                what = f"offset {offset} of key {delivery.key} came before an earlier one was done"
+                yield Anomaly("key out of order", what, delivery.at_ns, topic, number)
+
+    def after_the_end(self) -> Iterator[Anomaly]:
+        """A delivery of what was finished. It is durable when it is answered: no takeover, and no
+        loss of power, brings it again."""
+        for delivery in self.deliveries:
+            settled = self.settled.get(delivery.message)
+            if settled is not None and not delivery.is_loose and delivery.since_ns > settled[1]:
+                topic, number, offset = delivery.message
+                what = f"offset {offset} was delivered again after: {settled[2]}"
+                yield Anomaly("delivered after its end", what, delivery.at_ns, topic, number)
+
+    def at_the_wrong_time(self, facts: Facts) -> Iterator[Anomaly]:
+        """Before it is due, before its back-off or its lock has ended, or after it has expired.
+
+        Where calendars jump nothing of that is known.
+        """
+        if facts.is_calendar_set:
+            return
+        for delivery in self.deliveries:
+            topic, number, offset = delivery.message
+            at = delivery.at_ns, topic, number
+            for release in self._released.get(delivery.message, ()):
+                due_ns = release.since_ns + release.delay_ns - CALENDAR_NS
+                is_next = delivery.since_ns >= release.acquired_ns and not delivery.is_loose
+                if is_next and release.at_ns < delivery.at_ns < due_ns:
+                    early_ms = (due_ns - delivery.at_ns) // 1_000_000
+                    what = f"offset {offset} was delivered again {early_ms} ms before its time"
+                    yield Anomaly("redelivered early", what, *at)
+            partition = facts.partition(topic, number)
+            send = partition.sends.get(partition.values.get(offset, 0))
+            if send is None:
+                continue
+            if delivery.at_ns + CALENDAR_NS <= send.due_ns:
+                early_ms = (send.due_ns - delivery.at_ns) // 1_000_000
+                what = f"offset {offset} was delivered {early_ms} ms before its time"
+                yield Anomaly("delivered early", what, *at)
+            late_ns = delivery.since_ns - send.expires_ns - CALENDAR_NS
+            if send.expires_ns and late_ns > 0 and not delivery.is_loose:
+                what = f"offset {offset} was asked for {late_ns // 1_000_000} ms after it expired"
+                yield Anomaly("delivered when expired", what, *at)
+        yield from self._before_a_lock_has_ended(facts)
+
+    def _before_a_lock_has_ended(self, facts: Facts) -> Iterator[Anomaly]:
+        """Only in one tenure of one broker: locks are not stored, so a takeover ends them."""
+        tenures: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for first, second, end_ns in self._hasty:
+            topic, number, offset = first.message
+            place = topic, number
+            if place not in tenures:
+                tenures[place] = list(_tenures(facts, *place))
+            span = first.since_ns, second.at_ns
+            is_one = any(low <= span[0] and span[1] <= high for low, high in tenures[place])
+            if is_one and facts.harms.is_whole(*span):
+                early_ms = (end_ns - second.at_ns) // 1_000_000
+                what = f"offset {offset} was given to {second.member} {early_ms} ms before the lock"
+                what += f" of {first.member} could end"
+                yield Anomaly("lock ended early", what, second.at_ns, topic, number)
 
 
-def _held_during(holds: list[_Hold], delivery: _Delivery) -> _Hold | None:
+def _held_during(holds: list[_Hold], delivery: Delivery) -> _Hold | None:
     """The hold in which a delivery was, from its question to its answer. `holds` are sorted."""
     place = bisect_right(holds, delivery.since_ns, key=lambda hold: hold.from_ns)
     hold = holds[place - 1] if place else None
@@ -140,82 +305,50 @@ def _held_during(holds: list[_Hold], delivery: _Delivery) -> _Hold | None:
     return hold if is_in else None
 
 
-def _held_twice(group: _Group) -> Iterator[Anomaly]:
-    for holds in (*group.holds.values(), *group.keyed.values()):
-        holds.sort(key=lambda hold: hold.from_ns)
-    for delivery in group.deliveries:
-        topic, number, offset = delivery.message
-        hold = _held_during(group.holds.get(delivery.message, []), delivery)
-        if hold is not None:
-            what = f"offset {offset} was given to {delivery.member} while {hold.delivery.member}"
-            yield Anomaly("held twice", f"{what} held it", delivery.at_ns, topic, number)
-        if delivery.key is None:
-            continue
-        hold = _held_during(group.keyed.get((topic, number, delivery.key), []), delivery)
-        if hold is not None and hold.delivery.message != delivery.message:
-            what = f"key {delivery.key} was given to {delivery.member} at {offset} while"
-            what += f" {hold.delivery.member} held {hold.delivery.message[2]} of it"
-            yield Anomaly("key twice in flight", what, delivery.at_ns, topic, number)
-
-
-def _out_of_order(group: _Group) -> Iterator[Anomaly]:
-    """A message of a key that came before an earlier one of it was finished."""
-    finished: dict[tuple[str, int, str], dict[int, int]] = {}
-    for delivery in group.deliveries:
-        if delivery.key is not None and delivery.message in group.settled:
-            topic, number, offset = delivery.message
-            asked_ns = group.settled[delivery.message][0]
-            finished.setdefault((topic, number, delivery.key), {})[offset] = asked_ns
-    latest: dict[tuple[str, int, str], tuple[list[int], list[int]]] = {}
-    for place, ends in finished.items():
-        offsets = sorted(ends)
-        most, newest = [], 0
-        for offset in offsets:
-            newest = max(newest, ends[offset])
-            most.append(newest)
-        latest[place] = offsets, most
-    for delivery in group.deliveries:
-        if delivery.key is None:
-            continue
-        topic, number, offset = delivery.message
-        offsets, most = latest.get((topic, number, delivery.key), ([], []))
-        at = bisect_left(offsets, offset)
-        if at and most[at - 1] > delivery.at_ns:
-            what = f"offset {offset} of key {delivery.key} came before an earlier one was finished"
-            yield Anomaly("key out of order", what, delivery.at_ns, topic, number)
-
-
-def _at_the_wrong_time(group: _Group, *, is_calendar_true: bool) -> Iterator[Anomaly]:
-    for delivery in group.deliveries:
-        topic, number, offset = delivery.message
-        settled = group.settled.get(delivery.message)
-        if settled is not None and delivery.since_ns > settled[1]:
-            what = f"offset {offset} was delivered again after: {settled[2]}"
-            yield Anomaly("delivered after its end", what, delivery.at_ns, topic, number)
-        if not is_calendar_true:
-            continue
-        for release in group.released.get(delivery.message, ()):
-            due_ns = release.since_ns + release.delay_ns - CALENDAR_NS
-            if delivery.since_ns >= release.acquired_ns and release.at_ns < delivery.at_ns < due_ns:
-                early_ms = (due_ns - delivery.at_ns) // 1_000_000
-                what = f"offset {offset} was delivered again {early_ms} ms before its time"
-                yield Anomaly("redelivered early", what, delivery.at_ns, topic, number)
-
-
-def _never_settled(facts: Facts, name: str, group: _Group) -> Iterator[Anomaly]:
-    """Sent = acknowledged + rejected + given up + expired, once nothing is left.
-
-    With calendars that jump, what was given back may be due much later.
-    """
-    if facts.is_calendar_set:
-        return
-    for topic, number, end in facts.drained_upto.get(name, ()):
-        partition = facts.partition(topic, number)
-        for offset, value in partition.values.items():
-            message = topic, number, offset
-            send = partition.sends.get(value)
-            is_over = message in group.settled or message in group.maybe_over
-            if offset >= end or is_over or (send is not None and send.may_expire):
+def _tenures(facts: Facts, topic: str, number: int) -> Iterator[tuple[int, int]]:
+    """Spans of time in which one broker served a partition under one leader epoch, for certain:
+    from the first acknowledgement to the last invocation of what was written under it."""
+    partition = facts.partition(topic, number)
+    spans: dict[int, tuple[int, int]] = {}
+    for first, (end, epoch, _) in partition.epochs.items():
+        for offset in range(first, end):
+            send = partition.sends.get(partition.values.get(offset, 0))
+            if send is None or send.outcome != OK or send.offset < 0:
                 continue
-            what = f"group {name}: offset {offset} was neither acknowledged nor given up"
-            yield Anomaly("never settled", what, facts.drained[name], topic, number)
+            low, high = spans.get(epoch, (send.ended_ns, send.invoked_ns))
+            spans[epoch] = min(low, send.ended_ns), max(high, send.invoked_ns)
+    yield from spans.values()
+
+
+def gather_shares(facts: Facts) -> tuple[dict[str, ShareHistory], list[Anomaly]]:
+    """The histories of all share groups, and what clashes within one answer."""
+    groups: dict[str, ShareHistory] = {}
+    clashes: list[Anomaly] = []
+    for event in facts.deliveries:
+        group = groups.setdefault(event["group"], ShareHistory())
+        if event["f"] == ACQUIRE:
+            clashes += group.acquired(facts, event)
+        else:
+            group.settled_by(event)
+    for group in groups.values():
+        group.finish()
+    return groups, clashes
+
+
+def share_deliveries(facts: Facts) -> Iterator[Anomaly]:
+    """Held twice, keys twice in flight or out of order, at the wrong time, after the end.
+
+    Events: `acquire` with group, member, `ordered`, topic and `recs` of [partition, offset, value,
+    key, deliveries]; `lock` (ms), if the messages are the member's for so long; `loose`, if the
+    member's library may have got them earlier. `settle` with group, member, how, topic, `recs` of
+    [partition, offset], `delay` (ms) where a release waits, `lock` (ms) of a renewal; if it is
+    noted when it is asked for, too, `op`. Both have `since`.
+    """
+    groups, clashes = gather_shares(facts)
+    yield from clashes
+    for name, group in groups.items():
+        dead = {(topic, part, offset) for one, topic, part, offset in facts.dead if one == name}
+        yield from group.held_twice(dead)
+        yield from group.out_of_order(dead)
+        yield from group.after_the_end()
+        yield from group.at_the_wrong_time(facts)

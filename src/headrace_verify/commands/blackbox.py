@@ -15,6 +15,7 @@ import click
 from headrace.cli.duration import Duration
 from headrace.cli.output import print_table, say
 from headrace.cli.progress import StatusLine
+from headrace_verify.checkers.share_ends import STATES
 from headrace_verify.commands.mode import Proof, mode_options, perform
 from headrace_verify.self_proof import choose
 
@@ -238,6 +239,14 @@ def _show(report: dict[str, Any]) -> None:
             if name
         ],
     )
+    if report["messages"]:
+        print_table(
+            ("share group", "sent", *STATES),
+            [
+                (name, *(counts[state] for state in ("sent", *STATES)))
+                for name, counts in sorted(report["messages"].items())
+            ],
+        )
     names = ("write_gap_ms", "write_after_ms", "read_gap_ms", "read_after_ms")
     print_table(
         ("fault", "done", "alone", *(f"{name[:-3]} max/p99 ms" for name in names)),

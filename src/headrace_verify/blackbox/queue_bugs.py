@@ -1,0 +1,86 @@
+"""Bugs of queues, planted as those of `bugs`.
+
+Invariants: as there. What the simulation plants too is in `simulation.delivery_bugs`.
+"""
+
+# ruff: noqa: SLF001 - a planted bug reaches into the parts that it spoils
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.shares.dead_letters import DeadLetters
+from headrace.coordination.shares.delivery import RowDelivery
+from headrace.coordination.shares.share_group import ShareGroup
+from headrace.records.codec import encode_batch
+
+if TYPE_CHECKING:
+    from headrace_verify.store_bugs import Patch
+
+EARLY_MS = 2_000
+LOST_OF = 3
+"""One letter in so many is not copied."""
+
+
+def end_locks_before_their_time(patch: Patch) -> None:
+    acquire = ShareGroup.decide_acquire
+
+    def hasty(self: Any, *arguments: Any) -> Any:
+        return [
+            locked._replace(until_ms=locked.until_ms - EARLY_MS)
+            for locked in acquire(self, *arguments)
+        ]
+
+    patch(ShareGroup, "decide_acquire", hasty)
+
+
+def redeliver_without_a_back_off(patch: Patch) -> None:
+    released = ShareGroup.released
+
+    def hasty(self: Any, *arguments: Any) -> Any:
+        return released(self, *arguments)._replace(at_ms=0)
+
+    patch(ShareGroup, "released", hasty)
+
+
+def finish_dead_letters_without_a_copy(patch: Patch) -> None:
+    copy, count = DeadLetters._copy, 0
+
+    async def forgetful(self: Any, job: Any) -> None:
+        nonlocal count
+        count += 1
+        if count % LOST_OF:
+            await copy(self, job)
+
+    patch(DeadLetters, "_copy", forgetful)
+
+
+def copy_dead_letters_twice(patch: Patch) -> None:
+    append = DeadLetters._append_batch
+
+    async def eager(self: Any, target: Any, copies: Any) -> None:
+        await append(self, target, copies)
+        await self._append_named(target, encode_batch(copies), [])
+
+    patch(DeadLetters, "_append_batch", eager)
+
+
+def deliver_expired_messages(patch: Patch) -> None:
+    add = RowDelivery.add
+
+    def blind(self: Any, rows: Any, rows_end: int) -> None:
+        add(self, [row._replace(expires_ms=-1) for row in rows], rows_end)
+
+    patch(RowDelivery, "add", blind)
+
+
+def answer_settlements_that_are_not_made(patch: Patch) -> None:
+    decide, count = ShareGroup.decide_settle, 0
+
+    def forgetful(self: Any, *arguments: Any) -> Any:
+        nonlocal count
+        errors, runs, locks, letters = decide(self, *arguments)
+        count += 1
+        return (errors, runs, locks, letters) if count % LOST_OF else (errors, [], [], [])
+
+    patch(ShareGroup, "decide_settle", forgetful)

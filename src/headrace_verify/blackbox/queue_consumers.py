@@ -1,0 +1,329 @@
+"""Consumers of queues: over HTTP, and through confluent-kafka's share consumer.
+
+Invariants: a settlement is noted before it is asked for, so that a client that is killed in the
+middle leaves a doubt. Each receive over HTTP is a member of its own, as it is to the broker; what
+it got is its own until the lock ends, whatever becomes of the connection. Of a library nobody knows
+when it has got what it gives, and its locks end with its connections: its deliveries are `loose`.
+Some messages are poison: nobody ever acknowledges them, so they die of their delivery count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+from headrace_verify.blackbox.context import Context, now_ns
+from headrace_verify.blackbox.payload import number_of
+from headrace_verify.blackbox.routing import RETRY_S
+from headrace_verify.blackbox.web import ELSEWHERE, OK_STATUS, Web
+from headrace_verify.history import ACQUIRE, FAIL, INFO, OK, SETTLE
+from headrace_verify.workloads import QUEUE_GROUPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+POISON = 41
+"""One value in so many is never acknowledged."""
+LOCK_MS = int(QUEUE_GROUPS["shared"]["share.record.lock.duration.ms"])
+BACKOFFS_MS = [
+    int(wait) for wait in QUEUE_GROUPS["shared"]["headrace.share.retry.backoff.ms"].split(",")
+]
+WAIT_MS = 300
+EXTEND_MS = 5_000
+KEEP_NS = int((LOCK_MS + 800) * 1e6)
+"""How long an extended message is kept: longer than its lock would have lasted."""
+FIELDS = {"accept": "ack", "release": "nack", "renew": "extend", "dead": "dead_letter"}
+FINAL_STEP = "change the request: the same one gets the same answer"
+"""What the broker says with a refusal for good; any other error may come of what was done."""
+NOWHERE_S = 0.3
+
+
+class Received(NamedTuple):
+    """A message that a member holds."""
+
+    member: str
+    at: int
+    """Number of the address that gave it."""
+    topic: str
+    part: int
+    offset: int
+    value: int
+    key: str | None
+    deliveries: int
+    receipt: str
+
+
+def is_poison(value: int) -> bool:
+    """Whether nobody acknowledges it."""
+    return value % POISON == 0
+
+
+def is_ordered(group: str) -> bool:
+    """Whether a group keeps the order of keys."""
+    return QUEUE_GROUPS[group].get("headrace.share.key.order") == "true"
+
+
+def backoff_ms(deliveries: int) -> int:
+    """How long the group lets a message wait that was delivered so often without success."""
+    return BACKOFFS_MS[min(max(deliveries, 1), len(BACKOFFS_MS)) - 1]
+
+
+class HttpConsumer:
+    """Receives and settles over HTTP."""
+
+    def __init__(self, context: Context, group: str, web: Web) -> None:
+        self._context = context
+        self._group = group
+        self._web = web
+        self._receives = 0
+        self._kept: list[tuple[int, Received]] = []
+        """Extended messages: (when to settle them, message)."""
+
+    def receive(self, at: int, topic: str, count: int, wait_ms: int) -> list[Received]:
+        """What one broker gives; noted. Raises OSError."""
+        context = self._context
+        since_ns, lock_ms = now_ns(), context.rng.choice((LOCK_MS, LOCK_MS, 1_200))
+        asked: dict[str, Any] = {"max": count, "wait_ms": wait_ms}
+        if lock_ms != LOCK_MS:
+            asked["lock_ms"] = lock_ms
+        answer = self._web.post(at, self._path(topic, "receive"), asked)
+        if answer.status != OK_STATUS:
+            if answer.status == ELSEWHERE:
+                context.pause(NOWHERE_S)
+                return []
+            raise ConnectionError(f"nothing is received: {answer}")
+        self._receives += 1
+        member = f"{context.spec.name}#{self._receives}"
+        found = [
+            Received(
+                member, at, topic, one["partition"], one["offset"], _number_of(one),
+                one.get("key"), one["deliveries"], one["receipt"],
+            )
+            for one in answer.body["messages"]
+        ]  # fmt: skip
+        if found:
+            note_acquired(context, since_ns, self._group, found, lock=lock_ms)
+        return found
+
+    def work(self, topic: str, at: int) -> None:
+        """Receive once and settle, and settle what was kept until now. Raises OSError."""
+        rng = self._context.rng
+        found = self.receive(at, topic, rng.choice((1, 3, 20)), WAIT_MS)
+        ways: dict[tuple[str, int], list[Received]] = {}
+        for one in found:
+            way = self._way(one)
+            if way is not None:
+                ways.setdefault(way, []).append(one)
+            if way is not None and way[0] == "renew":
+                self._kept.append((now_ns() + KEEP_NS, one))
+        if rng.random() < 0.3:
+            self._context.pause(rng.random() * 0.5)
+        self.settle(ways)
+        due = [one for until_ns, one in self._kept if until_ns <= now_ns()]
+        if due:
+            self._kept = [entry for entry in self._kept if entry[1] not in due]
+            for one in due:
+                self.settle({("accept", 0): [one]})
+
+    def _way(self, one: Received) -> tuple[str, int] | None:
+        """How to settle it, and how long it is to wait; None: its lock ends by itself."""
+        rng = self._context.rng
+        draw = rng.random()
+        if is_poison(one.value):
+            return "release", rng.choice((-1, 0, 400))
+        if draw < 0.78:
+            return "accept", 0
+        if draw < 0.88:
+            return "release", rng.choice((-1, 0, 300, 1_500))
+        if draw < 0.92:
+            return "dead", 0
+        return ("renew", EXTEND_MS) if draw < 0.96 else None
+
+    def settle(self, ways: Mapping[tuple[str, int], list[Received]]) -> None:
+        """Ask for it, once for each broker and topic; in doubt, once more. Notes everything."""
+        for at, topic in sorted({(one.at, one.topic) for many in ways.values() for one in many}):
+            chosen = {
+                way: [one for one in many if (one.at, one.topic) == (at, topic)]
+                for way, many in ways.items()
+            }
+            doubtful = self._settle_at(at, topic, chosen)
+            if doubtful:
+                self._context.pause(RETRY_S)
+                other = self._context.rng.randrange(len(self._web.addresses))
+                self._settle_at(other, topic, doubtful)
+
+    def _settle_at(
+        self, at: int, topic: str, ways: Mapping[tuple[str, int], list[Received]]
+    ) -> dict[tuple[str, int], list[Received]]:
+        """What is in doubt afterwards."""
+        notes = {
+            one.receipt: _Note(self._context, self._group, way, one)
+            for way, many in ways.items()
+            for one in many
+        }
+        if not notes:
+            return {}
+        body: dict[str, list[dict[str, Any]]] = {}
+        for (how, wait_ms), many in ways.items():
+            name = "lock_ms" if how == "renew" else "delay_ms"
+            wait = {name: wait_ms} if how in {"renew", "release"} else {}
+            body.setdefault(FIELDS[how], []).extend({"receipt": m.receipt} | wait for m in many)
+        results: list[dict[str, Any]] = []
+        try:
+            answer = self._web.post(at, self._path(topic, "settle"), body)
+            if answer.status == OK_STATUS:
+                results = answer.body["results"]
+        except OSError:
+            pass  # nobody knows
+        for one in results:
+            if one["ok"]:
+                notes.pop(one["receipt"]).end(OK)
+            elif one["next_step"] == FINAL_STEP:
+                notes.pop(one["receipt"]).end(FAIL)
+        doubtful: dict[tuple[str, int], list[Received]] = {}
+        for note in notes.values():
+            note.end(INFO)
+            doubtful.setdefault(note.way, []).append(note.message)
+        return doubtful
+
+    def _path(self, topic: str, what: str) -> str:
+        return f"/v1/queues/{quote(topic)}/{quote(self._group)}/{what}"
+
+
+class _Note:
+    """One settlement in the history: written when it is asked for, and when it has ended."""
+
+    def __init__(
+        self, context: Context, group: str, way: tuple[str, int], message: Received
+    ) -> None:
+        self._context = context
+        self.way = way
+        self.message = message
+        how, wait_ms = way
+        self._fields: dict[str, Any] = {
+            "since": now_ns(), "group": group, "member": message.member, "topic": message.topic,
+            "how": how, "recs": [[message.part, message.offset]],
+        }  # fmt: skip
+        if how == "renew":
+            self._fields["lock"] = wait_ms
+        elif how == "release":
+            self._fields["delay"] = backoff_ms(message.deliveries) if wait_ms < 0 else wait_ms
+        self._op = context.history.invoke(SETTLE, **self._fields)
+
+    def end(self, kind: str) -> None:
+        """How it ended."""
+        self._context.history.write(kind, SETTLE, op=self._op, **self._fields)
+
+
+def _number_of(message: Mapping[str, Any]) -> int:
+    if message.get("value_encoding", "text") != "text":
+        return 0
+    return number_of(message["value"].encode())
+
+
+def note_acquired(
+    context: Context, since_ns: int, group: str, found: Iterable[Received], **more: Any
+) -> None:
+    """Write down what a member was given, one event for each topic."""
+    by_topic: dict[str, list[Received]] = {}
+    for one in found:
+        by_topic.setdefault(one.topic, []).append(one)
+    for topic, many in by_topic.items():
+        recs = [[one.part, one.offset, one.value, one.key, one.deliveries] for one in many]
+        context.history.write(
+            OK, ACQUIRE, since=since_ns, group=group, member=many[0].member,
+            ordered=is_ordered(group), topic=topic, recs=recs, **more,
+        )  # fmt: skip
+
+
+def run_http_consumer(context: Context) -> None:
+    """Receives from every broker in turn."""
+    web = Web(context)
+    consumer = HttpConsumer(context, context.spec.group or "", web)
+    topics = list(context.spec.topics)
+    has_failed = False
+    while not context.over.is_set():
+        try:
+            consumer.work(context.rng.choice(topics), context.rng.randrange(len(web.addresses)))
+            has_failed = False
+        except OSError as error:
+            if not has_failed:  # a broker that is away is not worth a line for each try
+                context.note("receive failed", error=str(error)[:200])
+            has_failed = True
+            context.pause(NOWHERE_S)
+    web.close()
+
+
+# --- confluent-kafka -----------------------------------------------------------------------------
+
+
+def run_share_consumer(context: Context) -> None:
+    """confluent-kafka's share consumer, which settles each message and then commits."""
+    from confluent_kafka import KafkaException, ShareConsumer
+
+    group = context.spec.group or ""
+    consumer: Any = ShareConsumer(
+        {
+            "bootstrap.servers": context.spec.bootstrap,
+            "group.id": group,
+            "client.id": context.spec.name,
+            "share.acknowledgement.mode": "explicit",
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 250,
+            "socket.timeout.ms": 11_000,
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe(list(context.spec.topics))
+    since_ns = now_ns()
+    while not context.over.is_set():
+        try:
+            polled = [message for message in consumer.poll(0.2) if message.error() is None]
+            found = [_of_library(context, message) for message in polled]
+            if found:
+                note_acquired(context, since_ns, group, found, loose=True)
+                _settle_all(context, group, consumer, found)
+        except KafkaException as error:
+            context.note("poll failed", error=str(error)[:200])
+            context.pause(RETRY_S)
+        since_ns = now_ns()
+    consumer.close()
+
+
+def _of_library(context: Context, message: Any) -> Received:
+    key = message.key()
+    return Received(
+        context.spec.name, 0, message.topic(), message.partition(), message.offset(),
+        number_of(message.value()), None if key is None else key.decode(),
+        message.delivery_count() or 1, "",
+    )  # fmt: skip
+
+
+def _settle_all(context: Context, group: str, consumer: Any, found: list[Received]) -> None:
+    """Raises KafkaException."""
+    from confluent_kafka import AcknowledgeType
+
+    kinds = {
+        "accept": AcknowledgeType.ACCEPT,
+        "release": AcknowledgeType.RELEASE,
+        "reject": AcknowledgeType.REJECT,
+    }
+    notes: dict[tuple[str, int], list[_Note]] = {}
+    for one in found:
+        draw = context.rng.random()
+        how = "accept" if draw < 0.8 else "release" if draw < 0.95 else "reject"
+        if is_poison(one.value):
+            how = "release"
+        consumer.acknowledge_offset(one.topic, one.part, one.offset, kinds[how])
+        note = _Note(context, group, (how, -1), one)
+        notes.setdefault((one.topic, one.part), []).append(note)
+    try:
+        done = consumer.commit_sync(10)
+        for place, error in done.items():
+            if error is None:
+                for note in notes.pop((place.topic, place.partition), ()):
+                    note.end(OK)
+    finally:
+        for many in notes.values():
+            for note in many:
+                note.end(INFO)

@@ -1,0 +1,242 @@
+"""Queues in the black box: share groups over HTTP and Kafka, delays, retries, dead letters.
+
+Invariants: the groups and topics of the simulation's workload, and a dead letter topic. A run ends
+when the brokers say that nothing is left of any group; then each message must have ended, and none
+may come again, not even after all brokers were killed once more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from headrace.records.codec import iterate_records
+from headrace_verify.blackbox.context import Context, now_ns
+from headrace_verify.blackbox.parts import Part, Role
+from headrace_verify.blackbox.payload import number_of
+from headrace_verify.blackbox.queue_consumers import HttpConsumer, Received
+from headrace_verify.blackbox.raw_clients import note_ends
+from headrace_verify.blackbox.read_back import read_back
+from headrace_verify.blackbox.routing import RETRIABLE, RETRY_S, Connection, Place
+from headrace_verify.blackbox.web import ELSEWHERE, OK_STATUS, Web
+from headrace_verify.history import DEAD, DRAINED, OK, read_history
+from headrace_verify.kafka_wire import KafkaWire, Refused
+from headrace_verify.workloads import QUEUE_GROUPS, QUEUES, WORKLOADS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace_verify.blackbox.crew import Crew
+
+WORKLOAD = WORKLOADS[QUEUES]
+DEAD_TOPIC = "q-dead"
+DEAD_PARTITIONS = 6
+"""In a cluster each broker that has dead letters needs one."""
+DEAD_LETTERS = {
+    "share.delivery.count.limit": "5",
+    "errors.deadletterqueue.topic.name": DEAD_TOPIC,
+}
+GROUPS = {
+    "shared": QUEUE_GROUPS["shared"] | DEAD_LETTERS,
+    "ordered": QUEUE_GROUPS["ordered"] | DEAD_LETTERS | {"headrace.share.expired": "dead-letter"},
+}
+ALTER_CONFIGS, TOPIC_RESOURCE, GROUP_RESOURCE, SET = 44, 2, 32, 0
+PATIENCE_S = 30.0
+READ_PATIENCE_S = 60.0
+LAST_WAIT_MS = 300
+LAST_ROUNDS = 3
+DEAD_HEADERS = "__dlq.errors."
+
+
+def _role(
+    name: str, kind: str, rate_per_s: int = 0, group: str | None = None, *, is_quick: bool = True
+) -> Role:
+    return Role(
+        name, kind, rate_per_s, group, is_quick=is_quick, part=QUEUES, topics=WORKLOAD.topics
+    )
+
+
+ROLES = (
+    _role("queue-idempotent", "queue-producer", 40),
+    _role("queue-named", "http-producer", 20, is_quick=False),
+    _role("http-shared", "http-consumer", group="shared"),
+    _role("http-ordered-a", "http-consumer", group="ordered"),
+    _role("http-ordered-b", "http-consumer", group="ordered"),
+    _role("http-ordered-c", "http-consumer", group="ordered", is_quick=False),
+    _role("librdkafka-shared", "share-consumer", group="shared"),
+    _role("librdkafka-ordered", "share-consumer", group="ordered", is_quick=False),
+)
+
+
+# --- before --------------------------------------------------------------------------------------
+
+
+def prepare(context: Context) -> None:
+    """Settings of topics and groups. Raises OSError."""
+    connection = Connection(context, PATIENCE_S)
+    for topic, configs in WORKLOAD.configs.items():
+        _configure(connection, TOPIC_RESOURCE, topic, configs)
+    for group, configs in GROUPS.items():
+        _configure(connection, GROUP_RESOURCE, group, configs)
+    connection.drop()
+
+
+def _configure(connection: Connection, kind: int, name: str, configs: Mapping[str, str]) -> None:
+    listed = [{"name": key, "config_operation": SET, "value": configs[key]} for key in configs]
+    resource = {"resource_type": kind, "resource_name": name, "configs": listed}
+
+    def change(wire: KafkaWire) -> None:
+        done = wire.call(ALTER_CONFIGS, 0, resources=[resource], validate_only=False)
+        code = int(done.responses[0].error_code)
+        if code:
+            raise Refused(code)
+
+    connection.until_answered(change)
+
+
+# --- at the end ----------------------------------------------------------------------------------
+
+
+def settle(crew: Crew, context: Context, within_s: float) -> Iterator[str]:
+    """Wait until the brokers have nothing left for any group; noted as `drained`."""
+    web, connection = Web(context), Connection(context)
+    deadline_ns = now_ns() + int(within_s * 1e9)
+    left: dict[str, str] = dict.fromkeys(GROUPS, "never asked")
+    upto: list[list[Any]] = []
+    while left and now_ns() < deadline_ns:
+        context.pause(2 * RETRY_S)
+        try:
+            upto = [
+                [*place, note_ends(context, connection.wire(Place(*place)), *place)[1]]
+                for place in _places()
+            ]
+            for group in list(left):
+                what = _what_is_left(web, group)
+                if what:
+                    left[group] = what
+                else:
+                    del left[group]
+                    context.history.write(OK, DRAINED, group=group, upto=upto, dead=True)
+        except OSError as error:
+            connection.failed(error)
+    connection.drop()
+    web.close()
+    is_calendar_set = _was_calendar_set(crew)
+    for group, what in left.items():
+        if is_calendar_set:
+            context.note("not drained", group=group, left=what)
+            context.history.write(OK, DRAINED, group=group, upto=upto, dead=True)
+        else:
+            yield f"not alive: group {group} still has after {within_s} s: {what}"
+
+
+def _places() -> list[tuple[str, int]]:
+    return [(topic, part) for topic, n in WORKLOAD.topics.items() for part in range(n)]
+
+
+def _what_is_left(web: Web, group: str) -> str:
+    """What a group has before it on all partitions, in words. Raises OSError."""
+    missing = set(_places())
+    for at in range(len(web.addresses)):
+        for topic in WORKLOAD.topics:
+            delayed = web.get(at, f"/v1/topics/{quote(topic)}/delayed?limit=1")
+            if delayed.status == OK_STATUS and delayed.body["delayed"]:
+                return f"delayed messages of {topic}: {delayed.body['delayed'][0]}"
+            answer = web.get(at, f"/v1/queues/{quote(topic)}/{quote(group)}")
+            if answer.status == ELSEWHERE:
+                continue
+            if answer.status != OK_STATUS or delayed.status != OK_STATUS:
+                return f"no answer of {topic}: {answer}, {delayed.status}"
+            for one in answer.body["partitions"]:
+                if one["lag"] or one["in_flight"] or one["waiting_for_dead_letter_copy"]:
+                    return f"{topic}: {one}"
+                missing.discard((topic, one["partition"]))
+    return f"partitions that the group never began: {sorted(missing)}" if missing else ""
+
+
+def _was_calendar_set(crew: Crew) -> bool:
+    """Whether a calendar jumped in this run: what waits may be due in an hour."""
+    events = read_history(crew.folder / "run.jsonl")
+    return any(event.get("fault") == "clock" for event in events)
+
+
+# --- afterwards ----------------------------------------------------------------------------------
+
+
+def read_back_queues(context: Context) -> Iterator[str]:
+    """The logs, the dead letters, and what groups still get: nothing."""
+    yield from read_back(context, WORKLOAD.topics)
+    yield from _read_dead_letters(context)
+    web = Web(context)
+    for group in GROUPS:
+        consumer = HttpConsumer(context, group, web)
+        for at in range(len(web.addresses)):
+            for topic in WORKLOAD.topics:
+                _receive_the_rest(context, consumer, at, topic)
+    web.close()
+
+
+def _receive_the_rest(context: Context, consumer: HttpConsumer, at: int, topic: str) -> None:
+    """Whatever comes is acknowledged: whether it should have come is the judge's business."""
+    for _ in range(LAST_ROUNDS):
+        try:
+            found: list[Received] = consumer.receive(at, topic, 100, LAST_WAIT_MS)
+        except OSError:
+            context.pause(RETRY_S)
+            continue
+        if not found:
+            return
+        consumer.settle({("accept", 0): found})
+
+
+def _read_dead_letters(context: Context) -> Iterator[str]:
+    connection = Connection(context, PATIENCE_S)
+    deadline_ns = now_ns() + int(READ_PATIENCE_S * 1e9)
+    for part in range(DEAD_PARTITIONS):
+        place = Place(DEAD_TOPIC, part)
+        while True:
+            try:
+                _read_dead_partition(context, connection.wire(place), part)
+                break
+            except OSError as error:
+                is_final = isinstance(error, Refused) and error.code not in RETRIABLE
+                connection.failed(error)
+                if is_final or now_ns() > deadline_ns:
+                    yield f"{DEAD_TOPIC}-{part} cannot be read: {error}"
+                    break
+                context.pause(RETRY_S)
+    connection.drop()
+
+
+def _read_dead_partition(context: Context, wire: KafkaWire, part: int) -> None:
+    """Note every copy with its origin. Raises OSError."""
+    position, end = note_ends(context, wire, DEAD_TOPIC, part)
+    while position < end:
+        data, end = wire.fetch(DEAD_TOPIC, part, position)
+        records = [one for one in iterate_records(data) if one.offset >= position]
+        for record in records:
+            known = {
+                name.removeprefix(DEAD_HEADERS): (text or b"").decode()
+                for name, text in record.headers
+                if name.startswith(DEAD_HEADERS)
+            }
+            context.history.write(
+                OK, DEAD, group=known["group"], topic=known["topic"], part=int(known["partition"]),
+                offset=int(known["offset"]), value=number_of(record.value),
+                at=[part, record.offset], reason=known.get("message", ""),
+                deliveries=int(known.get("delivery.count", 0)),
+            )  # fmt: skip
+        if not records:
+            return
+        position = records[-1].offset + 1
+
+
+PART = Part(
+    QUEUES,
+    ROLES,
+    WORKLOAD.topics | {DEAD_TOPIC: DEAD_PARTITIONS},
+    ("acquire ok", "settle ok", "drained ok", "dead ok"),
+    prepare,
+    settle,
+    read_back_queues,
+)
