@@ -1,16 +1,22 @@
-"""Who may commit and fetch offsets in a group whose members have epochs (KIP-848, KIP-1071).
+"""Epochs of members (KIP-848, KIP-932, KIP-1071), and who may commit and fetch offsets by them.
 
 Invariants: pure checks; what is wrong is returned, not raised.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import HeadraceError, InstanceIdFenced, MemberEpochStale, MemberUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
+
+# do not change: protocol.
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+LEAVE_STATIC_EPOCH: Final = -2
+"""A static member leaves for a moment: its partitions wait for it."""
 
 
 def check_member(

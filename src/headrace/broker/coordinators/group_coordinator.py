@@ -48,7 +48,6 @@ from headrace.coordination.groups.consumer_commands import (
     DescribeConsumerGroupsCommand,
     DescribeConsumerGroupsReply,
 )
-from headrace.coordination.groups.consumer_group import JOIN_EPOCH
 from headrace.coordination.groups.group import GroupRecord
 from headrace.coordination.groups.group_machine import GroupMachine
 from headrace.coordination.groups.host_commands import (
@@ -58,6 +57,7 @@ from headrace.coordination.groups.host_commands import (
     WriteMarkerCommand,
 )
 from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
+from headrace.coordination.member_epochs import JOIN_EPOCH
 from headrace.coordination.streams.commands import (
     DescribeStreamsGroupsCommand,
     DescribeStreamsGroupsReply,

@@ -25,7 +25,6 @@ from headrace.coordination.groups.commands import (
 )
 from headrace.coordination.groups.consumer_draft import ConsumerDraft
 from headrace.coordination.groups.consumer_group import (
-    LEAVE_STATIC_EPOCH,
     ConsumerGroup,
     ConsumerMember,
     ConsumerTouched,
@@ -38,8 +37,6 @@ from headrace.coordination.groups.consumer_protocol import (
     write_assignment,
 )
 from headrace.coordination.groups.consumer_records import (
-    UNRELEASED,
-    UNREVOKED,
     ClassicSide,
     ConsumerMemberStored,
     CurrentStored,
@@ -47,6 +44,8 @@ from headrace.coordination.groups.consumer_records import (
 from headrace.coordination.groups.downgrade import finish
 from headrace.coordination.groups.group import Group, GroupDecision, MemberSeen, refused
 from headrace.coordination.machine import Decision
+from headrace.coordination.member_epochs import LEAVE_STATIC_EPOCH
+from headrace.coordination.member_records import UNRELEASED, UNREVOKED
 from headrace.errors import (
     GroupFull,
     HeadraceError,

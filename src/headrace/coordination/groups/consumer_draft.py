@@ -19,9 +19,7 @@ from headrace.coordination.groups.consumer_group import (
 from headrace.coordination.groups.consumer_records import (
     CURRENT_KEY,
     MEMBER_KEY,
-    STABLE,
     TARGET_KEY,
-    UNREVOKED,
     ConsumerGroupStored,
     ConsumerMemberStored,
     ConsumerRecord,
@@ -31,6 +29,7 @@ from headrace.coordination.groups.consumer_records import (
     TargetStored,
 )
 from headrace.coordination.groups.reconciliation import reconcile
+from headrace.coordination.member_records import STABLE, UNREVOKED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,10 +14,8 @@ from headrace.coordination.groups.consumer_records import (
     CURRENT_KEY,
     GROUP_KEY,
     MEMBER_KEY,
-    STABLE,
     TARGET_EPOCH_KEY,
     TARGET_KEY,
-    UNREVOKED,
     ConsumerGroupStored,
     ConsumerMemberStored,
     ConsumerRecord,
@@ -26,6 +24,8 @@ from headrace.coordination.groups.consumer_records import (
     TargetEpochStored,
     TargetStored,
 )
+from headrace.coordination.member_epochs import LEAVE_STATIC_EPOCH
+from headrace.coordination.member_records import STABLE, UNREVOKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
     from headrace.coordination.groups.config import GroupConfig
 
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
-LEAVE_STATIC_EPOCH: Final = -2
 
 STATE_EMPTY: Final = "Empty"
 STATE_ASSIGNING: Final = "Assigning"

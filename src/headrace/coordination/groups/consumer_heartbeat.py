@@ -17,19 +17,11 @@ from headrace.coordination.groups.consumer_commands import (
 )
 from headrace.coordination.groups.consumer_draft import ConsumerDraft
 from headrace.coordination.groups.consumer_group import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
     ConsumerGroup,
     ConsumerMember,
     MemberDeadlines,
 )
-from headrace.coordination.groups.consumer_records import (
-    STABLE,
-    UNREVOKED,
-    ConsumerMemberStored,
-    CurrentStored,
-)
+from headrace.coordination.groups.consumer_records import ConsumerMemberStored, CurrentStored
 from headrace.coordination.groups.downgrade import finish
 from headrace.coordination.groups.group import (
     Group,
@@ -40,6 +32,8 @@ from headrace.coordination.groups.group import (
 )
 from headrace.coordination.groups.reconciliation import is_within, possibly_owned, still_has
 from headrace.coordination.machine import Decision
+from headrace.coordination.member_epochs import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
+from headrace.coordination.member_records import STABLE, UNREVOKED
 from headrace.coordination.stored_bytes import STRING_SIZE_MAX
 from headrace.errors import (
     AssignorUnsupported,

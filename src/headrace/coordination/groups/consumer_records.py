@@ -10,20 +10,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.coordination.member_records import (
+    NO_TAGS,
+    VALUE_VERSION,
+    VERSION,
+    read_epochs,
+    read_names,
+    read_numbers,
+    write_epochs,
+    write_key,
+    write_numbers,
+)
 from headrace.coordination.stored_bytes import (
     INT8,
-    INT16,
     INT32,
     INT64,
     StoredReader,
     compact_data,
     compact_nullable_string,
     compact_string,
-    stored_string,
     tagged_fields,
     uvarint,
 )
-from headrace.errors import RecordInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,20 +44,13 @@ TARGET_KEY: Final = 7
 CURRENT_KEY: Final = 8
 GROUP_KEYS: Final = frozenset({GROUP_KEY, TARGET_EPOCH_KEY})
 MEMBER_KEYS: Final = frozenset({MEMBER_KEY, TARGET_KEY, CURRENT_KEY})
-VALUE_VERSION: Final = 0
-
-STABLE: Final = 0
-UNREVOKED: Final = 1
-UNRELEASED: Final = 2
 
 _METADATA_HASH_TAG: Final = 0
 _EMPTIED_TAG: Final = 1_000
 """Ours: when the last member left. Readers skip what they do not know."""
 _CLASSIC_TAG: Final = 0
-_ASSIGNMENT_EPOCHS_TAG: Final = 0
 _UUID_SIZE: Final = 16
 _TOPIC_SIZE_MIN: Final = _UUID_SIZE + 2
-_PARTITION_SIZE: Final = 4
 _PROTOCOL_SIZE_MIN: Final = 3
 
 
@@ -138,50 +139,37 @@ def encode(record: ConsumerRecord) -> tuple[bytes, bytes | None]:
     """Key and value of `record`; a value of None is a tombstone."""
     match record:
         case ConsumerGroupStored():
-            return _key(GROUP_KEY, record.group_id), _group_value(record)
+            return write_key(GROUP_KEY, record.group_id), _group_value(record)
         case ConsumerMemberStored():
-            return _key(MEMBER_KEY, record.group_id, record.member_id), _member_value(record)
+            return write_key(MEMBER_KEY, record.group_id, record.member_id), _member_value(record)
         case TargetEpochStored(group_id, epoch):
-            value = _VERSION + INT32.pack(epoch) + _NO_TAGS
-            return _key(TARGET_EPOCH_KEY, group_id), value
+            value = VERSION + INT32.pack(epoch) + NO_TAGS
+            return write_key(TARGET_EPOCH_KEY, group_id), value
         case TargetStored(group_id, member_id, partitions):
-            parts = [_VERSION, uvarint(len(partitions) + 1)]
+            parts = [VERSION, uvarint(len(partitions) + 1)]
             for topic_id in sorted(partitions, key=_by_number):
-                parts += (topic_id.bytes, _numbers(partitions[topic_id]), _NO_TAGS)
-            return _key(TARGET_KEY, group_id, member_id), b"".join((*parts, _NO_TAGS))
+                parts += (topic_id.bytes, write_numbers(partitions[topic_id]), NO_TAGS)
+            return write_key(TARGET_KEY, group_id, member_id), b"".join((*parts, NO_TAGS))
         case CurrentStored():
-            return _key(CURRENT_KEY, record.group_id, record.member_id), _current_value(record)
+            return write_key(CURRENT_KEY, record.group_id, record.member_id), _current_value(record)
         case ConsumerRecordRemoved():
-            return _key(*record), None
-
-
-def _key(key_type: int, group_id: str, member_id: str | None = None) -> bytes:
-    key = INT16.pack(key_type) + stored_string(group_id)
-    return key if member_id is None else key + stored_string(member_id)
-
-
-_VERSION = INT16.pack(VALUE_VERSION)
-_NO_TAGS = b"\0"
+            return write_key(*record), None
 
 
 def _by_number(topic_id: UUID) -> int:
     return topic_id.int
 
 
-def _numbers(numbers: tuple[int, ...]) -> bytes:
-    return uvarint(len(numbers) + 1) + b"".join(map(INT32.pack, numbers))
-
-
 def _group_value(record: ConsumerGroupStored) -> bytes:
     tags = {_METADATA_HASH_TAG: INT64.pack(record.metadata_hash)} if record.metadata_hash else {}
     if record.emptied_ms >= 0:
         tags[_EMPTIED_TAG] = INT64.pack(record.emptied_ms)
-    return _VERSION + INT32.pack(record.epoch) + tagged_fields(tags)
+    return VERSION + INT32.pack(record.epoch) + tagged_fields(tags)
 
 
 def _member_value(record: ConsumerMemberStored) -> bytes:
     parts = [
-        _VERSION,
+        VERSION,
         compact_nullable_string(record.instance_id),
         compact_nullable_string(record.rack),
         compact_string(record.client_id),
@@ -198,14 +186,14 @@ def _member_value(record: ConsumerMemberStored) -> bytes:
         # A structure that may be null begins with a byte that says that it is there.
         inner = [INT8.pack(1), INT32.pack(timeout_ms), uvarint(len(protocols) + 1)]
         for name, metadata in protocols:
-            inner += (compact_string(name), compact_data(metadata), _NO_TAGS)
-        tags[_CLASSIC_TAG] = b"".join((*inner, _NO_TAGS))
+            inner += (compact_string(name), compact_data(metadata), NO_TAGS)
+        tags[_CLASSIC_TAG] = b"".join((*inner, NO_TAGS))
     return b"".join((*parts, tagged_fields(tags)))
 
 
 def _current_value(record: CurrentStored) -> bytes:
     parts = [
-        _VERSION,
+        VERSION,
         INT32.pack(record.epoch),
         INT32.pack(record.previous_epoch),
         INT8.pack(record.state),
@@ -213,11 +201,8 @@ def _current_value(record: CurrentStored) -> bytes:
     for owned in (record.assigned, record.revoking):
         parts.append(uvarint(len(owned) + 1))
         for topic_id in sorted(owned, key=_by_number):
-            epochs = owned[topic_id]
-            numbers = tuple(sorted(epochs))
-            tags = {_ASSIGNMENT_EPOCHS_TAG: _numbers(tuple(epochs[n] for n in numbers))}
-            parts += (topic_id.bytes, _numbers(numbers), tagged_fields(tags))
-    return b"".join((*parts, _NO_TAGS))
+            parts += (topic_id.bytes, write_epochs(owned[topic_id]))
+    return b"".join((*parts, NO_TAGS))
 
 
 def decode(key_type: int, key: StoredReader, value: bytes | None) -> ConsumerRecord | None:
@@ -227,9 +212,7 @@ def decode(key_type: int, key: StoredReader, value: bytes | None) -> ConsumerRec
     """
     if key_type not in GROUP_KEYS | MEMBER_KEYS:
         return None
-    group_id = key.string()
-    member_id = key.string() if key_type in MEMBER_KEYS else None
-    key.end()
+    group_id, member_id = read_names(key, has_member=key_type in MEMBER_KEYS)
     if value is None:
         return ConsumerRecordRemoved(key_type, group_id, member_id)
     reader = StoredReader(value)
@@ -301,15 +284,11 @@ def _decode_classic(reader: StoredReader) -> ClassicSide | None:
     return ClassicSide(timeout_ms, tuple(protocols))
 
 
-def _decode_numbers(reader: StoredReader) -> tuple[int, ...]:
-    return tuple(reader.int32() for _ in range(reader.compact_count(_PARTITION_SIZE)))
-
-
 def _decode_target(reader: StoredReader) -> dict[UUID, tuple[int, ...]]:
     found: dict[UUID, tuple[int, ...]] = {}
     for _ in range(reader.compact_count(_TOPIC_SIZE_MIN)):
         topic_id = reader.uuid()
-        found[topic_id] = _decode_numbers(reader)
+        found[topic_id] = read_numbers(reader)
         reader.tagged_fields()
     reader.tagged_fields()
     return found
@@ -319,12 +298,5 @@ def _decode_owned(reader: StoredReader, member_epoch: int) -> dict[UUID, dict[in
     found: dict[UUID, dict[int, int]] = {}
     for _ in range(reader.compact_count(_TOPIC_SIZE_MIN)):
         topic_id = reader.uuid()
-        numbers = _decode_numbers(reader)
-        stored = reader.tagged_fields().get(_ASSIGNMENT_EPOCHS_TAG)
-        epochs = () if stored is None else _decode_numbers(StoredReader(stored))
-        if not epochs:  # written before Kafka 4.3: fence by the member's epoch alone
-            epochs = (member_epoch,) * len(numbers)
-        if len(epochs) != len(numbers):
-            raise RecordInvalid("a stored record has other numbers of partitions and epochs")
-        found[topic_id] = dict(zip(numbers, epochs, strict=True))
+        found[topic_id] = read_epochs(reader, member_epoch)
     return found

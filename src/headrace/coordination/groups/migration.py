@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from headrace.coordination.groups import classic, classic_members, consumer_heartbeat
 from headrace.coordination.groups.consumer_group import (
-    JOIN_EPOCH,
     ConsumerGroup,
     ConsumerTouched,
     MemberDeadlines,
@@ -20,10 +19,6 @@ from headrace.coordination.groups.consumer_group import (
 )
 from headrace.coordination.groups.consumer_protocol import read_assignment, read_subscription
 from headrace.coordination.groups.consumer_records import (
-    STABLE as MEMBER_STABLE,
-)
-from headrace.coordination.groups.consumer_records import (
-    UNREVOKED,
     ClassicSide,
     ConsumerGroupStored,
     ConsumerMemberStored,
@@ -42,6 +37,9 @@ from headrace.coordination.groups.group import (
     refused,
 )
 from headrace.coordination.groups.state_records import GroupRemoved
+from headrace.coordination.member_epochs import JOIN_EPOCH
+from headrace.coordination.member_records import STABLE as MEMBER_STABLE
+from headrace.coordination.member_records import UNREVOKED
 from headrace.coordination.streams import heartbeat
 from headrace.errors import CoordinatorLoading, GroupUnknown, HeadraceError, InconsistentProtocol
 

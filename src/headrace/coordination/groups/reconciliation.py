@@ -12,16 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.coordination.groups.consumer_records import (
-    STABLE,
-    UNRELEASED,
-    UNREVOKED,
-    CurrentStored,
-)
+from headrace.coordination.member_records import STABLE, UNRELEASED, UNREVOKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
+
+    from headrace.coordination.groups.consumer_records import CurrentStored
 
 Owned = dict["UUID", dict[int, int]]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.coordination.member_epochs import JOIN_EPOCH, LEAVE_EPOCH
 from headrace.errors import GroupFull, MemberEpochFenced, MemberUnknown, RequestInvalid
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     from headrace.coordination.topic_view import TopicShape
 
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
 ASSIGNOR_NAME: Final = "simple"
 GROUP_SIZE_MAX: Final = 1_000
 """group.share.max.size, whose default in Kafka is 200."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.coordination.member_records import STABLE, UNREVOKED
 from headrace.coordination.streams import assignor
 from headrace.coordination.streams.internal_topics import Configured, configure
 from headrace.coordination.streams.reconciliation import ACTIVE, reconcile
@@ -15,9 +16,7 @@ from headrace.coordination.streams.records import (
     CURRENT_KEY,
     MEMBER_KEY,
     NO_TOPOLOGY_EPOCH,
-    STABLE,
     TARGET_KEY,
-    UNREVOKED,
     StreamsCurrentStored,
     StreamsGroupStored,
     StreamsMemberStored,

@@ -17,6 +17,8 @@ from headrace.coordination.groups.group import (
     refused,
 )
 from headrace.coordination.machine import Decision
+from headrace.coordination.member_epochs import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
+from headrace.coordination.member_records import STABLE, UNREVOKED
 from headrace.coordination.stored_bytes import STRING_SIZE_MAX
 from headrace.coordination.streams.commands import (
     UNCHANGED_MS,
@@ -31,12 +33,9 @@ from headrace.coordination.streams.internal_topics import (
     Status,
 )
 from headrace.coordination.streams.reconciliation import is_within
-from headrace.coordination.streams.records import STABLE, UNREVOKED, StreamsMemberStored
+from headrace.coordination.streams.records import StreamsMemberStored
 from headrace.coordination.streams.stored_topology import write_topology
 from headrace.coordination.streams.streams_group import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
     StreamsGroup,
     StreamsMember,
 )

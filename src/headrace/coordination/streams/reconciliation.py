@@ -12,12 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.coordination.streams.records import (
-    STABLE,
-    UNRELEASED,
-    UNREVOKED,
-    StreamsCurrentStored,
-)
+from headrace.coordination.member_records import STABLE, UNRELEASED, UNREVOKED
 from headrace.coordination.streams.tasks import (
     NOTHING_HELD,
     EpochSet,
@@ -30,6 +25,8 @@ from headrace.coordination.streams.tasks import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from headrace.coordination.streams.records import StreamsCurrentStored
 
 ACTIVE, STANDBY, WARMUP = range(3)
 

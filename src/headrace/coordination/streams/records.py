@@ -9,21 +9,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.coordination.member_records import (
+    NO_TAGS,
+    VALUE_VERSION,
+    VERSION,
+    read_epochs,
+    read_names,
+    read_numbers,
+    write_epochs,
+    write_key,
+    write_numbers,
+)
 from headrace.coordination.stored_bytes import (
     INT8,
-    INT16,
     INT32,
     INT64,
     StoredReader,
     compact_nullable_string,
     compact_string,
-    stored_string,
     tagged_fields,
     uvarint,
 )
 from headrace.coordination.streams.stored_topology import read_topology, write_topology
 from headrace.coordination.streams.tasks import EpochSet, HeldTasks, Tasks, TaskSet
-from headrace.errors import RecordInvalid
 
 if TYPE_CHECKING:
     from headrace.coordination.streams.topology import Topology
@@ -36,11 +44,6 @@ CURRENT_KEY: Final = 22
 TOPOLOGY_KEY: Final = 23
 GROUP_KEYS: Final = frozenset({GROUP_KEY, TARGET_EPOCH_KEY, TOPOLOGY_KEY})
 MEMBER_KEYS: Final = frozenset({MEMBER_KEY, TARGET_KEY, CURRENT_KEY})
-VALUE_VERSION: Final = 0
-
-STABLE: Final = 0
-UNREVOKED: Final = 1
-UNRELEASED: Final = 2
 
 NO_TOPOLOGY_EPOCH: Final = -1
 _VALIDATED_TAG: Final = 0
@@ -48,9 +51,7 @@ _CONFIGS_TAG: Final = 1
 _EMPTIED_TAG: Final = 1_000
 """Ours: when the last member left. Readers skip what they do not know."""
 _ASSIGNED_TAG: Final = 0
-_ASSIGNMENT_EPOCHS_TAG: Final = 0
 _TASKS_SIZE_MIN: Final = 3
-_PARTITION_SIZE: Final = 4
 _PAIR_SIZE_MIN: Final = 3
 _UINT16_MASK: Final = 0xFFFF
 
@@ -139,63 +140,48 @@ StreamsRecord = (
     | StreamsRecordRemoved
 )
 
-_VERSION: Final = INT16.pack(VALUE_VERSION)
-_NO_TAGS: Final = b"\0"
-
 
 def encode(record: StreamsRecord) -> tuple[bytes, bytes | None]:
     """Key and value of `record`; a value of None is a tombstone."""
     match record:
         case StreamsGroupStored():
-            return _key(GROUP_KEY, record.group_id), _group_value(record)
+            return write_key(GROUP_KEY, record.group_id), _group_value(record)
         case StreamsMemberStored():
-            return _key(MEMBER_KEY, record.group_id, record.member_id), _member_value(record)
+            return write_key(MEMBER_KEY, record.group_id, record.member_id), _member_value(record)
         case StreamsTopologyStored(group_id, topology):
-            return _key(TOPOLOGY_KEY, group_id), _VERSION + write_topology(topology)
+            return write_key(TOPOLOGY_KEY, group_id), VERSION + write_topology(topology)
         case StreamsTargetEpochStored(group_id, epoch, assigned_ms):
             tags = {_ASSIGNED_TAG: INT64.pack(assigned_ms)} if assigned_ms >= 0 else {}
-            return _key(TARGET_EPOCH_KEY, group_id), _VERSION + INT32.pack(epoch) + tagged_fields(
-                tags
-            )
+            return write_key(TARGET_EPOCH_KEY, group_id), VERSION + INT32.pack(
+                epoch
+            ) + tagged_fields(tags)
         case StreamsTargetStored(group_id, member_id, tasks):
-            value = b"".join((_VERSION, *map(_task_set, tasks.roles()), _NO_TAGS))
-            return _key(TARGET_KEY, group_id, member_id), value
+            value = b"".join((VERSION, *map(_task_set, tasks.roles()), NO_TAGS))
+            return write_key(TARGET_KEY, group_id, member_id), value
         case StreamsCurrentStored():
-            return _key(CURRENT_KEY, record.group_id, record.member_id), _current_value(record)
+            return write_key(CURRENT_KEY, record.group_id, record.member_id), _current_value(record)
         case StreamsRecordRemoved():
-            return _key(*record), None
-
-
-def _key(key_type: int, group_id: str, member_id: str | None = None) -> bytes:
-    key = INT16.pack(key_type) + stored_string(group_id)
-    return key if member_id is None else key + stored_string(member_id)
+            return write_key(*record), None
 
 
 def _pairs(pairs: tuple[tuple[str, str], ...]) -> bytes:
     parts = [uvarint(len(pairs) + 1)]
     for name, value in pairs:
-        parts += (compact_string(name), compact_string(value), _NO_TAGS)
+        parts += (compact_string(name), compact_string(value), NO_TAGS)
     return b"".join(parts)
-
-
-def _numbers(numbers: tuple[int, ...]) -> bytes:
-    return uvarint(len(numbers) + 1) + b"".join(map(INT32.pack, numbers))
 
 
 def _task_set(tasks: TaskSet) -> bytes:
     parts = [uvarint(len(tasks) + 1)]
     for subtopology_id in sorted(tasks):
-        parts += (compact_string(subtopology_id), _numbers(tasks[subtopology_id]), _NO_TAGS)
+        parts += (compact_string(subtopology_id), write_numbers(tasks[subtopology_id]), NO_TAGS)
     return b"".join(parts)
 
 
 def _epoch_set(tasks: EpochSet) -> bytes:
     parts = [uvarint(len(tasks) + 1)]
     for subtopology_id in sorted(tasks):
-        epochs = tasks[subtopology_id]
-        numbers = tuple(sorted(epochs))
-        tags = {_ASSIGNMENT_EPOCHS_TAG: _numbers(tuple(epochs[n] for n in numbers))}
-        parts += (compact_string(subtopology_id), _numbers(numbers), tagged_fields(tags))
+        parts += (compact_string(subtopology_id), write_epochs(tasks[subtopology_id]))
     return b"".join(parts)
 
 
@@ -207,7 +193,7 @@ def _group_value(record: StreamsGroupStored) -> bytes:
         tags[_CONFIGS_TAG] = _pairs(record.configs)
     if record.emptied_ms >= 0:
         tags[_EMPTIED_TAG] = INT64.pack(record.emptied_ms)
-    head = _VERSION + INT32.pack(record.epoch) + INT64.pack(record.metadata_hash)
+    head = VERSION + INT32.pack(record.epoch) + INT64.pack(record.metadata_hash)
     return head + tagged_fields(tags)
 
 
@@ -216,10 +202,10 @@ def _member_value(record: StreamsMemberStored) -> bytes:
     endpoint = b"\xff"
     if record.endpoint is not None:
         host, port = record.endpoint
-        endpoint = INT8.pack(1) + compact_string(host) + port.to_bytes(2, "big") + _NO_TAGS
+        endpoint = INT8.pack(1) + compact_string(host) + port.to_bytes(2, "big") + NO_TAGS
     return b"".join(
         (
-            _VERSION,
+            VERSION,
             compact_nullable_string(record.instance_id),
             compact_nullable_string(record.rack),
             compact_string(record.client_id),
@@ -229,21 +215,21 @@ def _member_value(record: StreamsMemberStored) -> bytes:
             compact_string(record.process_id),
             endpoint,
             _pairs(record.tags),
-            _NO_TAGS,
+            NO_TAGS,
         )
     )
 
 
 def _current_value(record: StreamsCurrentStored) -> bytes:
     parts = [
-        _VERSION,
+        VERSION,
         INT32.pack(record.epoch),
         INT32.pack(record.previous_epoch),
         INT8.pack(record.state),
     ]
     for held in (record.assigned, record.revoking):
         parts += (_epoch_set(held.active), _task_set(held.standby), _task_set(held.warmup))
-    return b"".join((*parts, _NO_TAGS))
+    return b"".join((*parts, NO_TAGS))
 
 
 def decode(key_type: int, key: StoredReader, value: bytes | None) -> StreamsRecord | None:
@@ -253,9 +239,7 @@ def decode(key_type: int, key: StoredReader, value: bytes | None) -> StreamsReco
     """
     if key_type not in GROUP_KEYS | MEMBER_KEYS:
         return None
-    group_id = key.string()
-    member_id = key.string() if key_type in MEMBER_KEYS else None
-    key.end()
+    group_id, member_id = read_names(key, has_member=key_type in MEMBER_KEYS)
     if value is None:
         return StreamsRecordRemoved(key_type, group_id, member_id)
     reader = StoredReader(value)
@@ -339,15 +323,11 @@ def _decode_pairs(reader: StoredReader) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def _decode_numbers(reader: StoredReader) -> tuple[int, ...]:
-    return tuple(reader.int32() for _ in range(reader.compact_count(_PARTITION_SIZE)))
-
-
 def _decode_set(reader: StoredReader) -> TaskSet:
     found: TaskSet = {}
     for _ in range(reader.compact_count(_TASKS_SIZE_MIN)):
         subtopology_id = reader.compact_string()
-        found[subtopology_id] = _decode_numbers(reader)
+        found[subtopology_id] = read_numbers(reader)
         reader.tagged_fields()
     return found
 
@@ -356,12 +336,5 @@ def _decode_held(reader: StoredReader, member_epoch: int) -> HeldTasks:
     active: EpochSet = {}
     for _ in range(reader.compact_count(_TASKS_SIZE_MIN)):
         subtopology_id = reader.compact_string()
-        numbers = _decode_numbers(reader)
-        stored = reader.tagged_fields().get(_ASSIGNMENT_EPOCHS_TAG)
-        epochs = () if stored is None else _decode_numbers(StoredReader(stored))
-        if not epochs:  # written before Kafka 4.3: fence by the member's epoch alone
-            epochs = (member_epoch,) * len(numbers)
-        if len(epochs) != len(numbers):
-            raise RecordInvalid("a stored record has other numbers of tasks and epochs")
-        active[subtopology_id] = dict(zip(numbers, epochs, strict=True))
+        active[subtopology_id] = read_epochs(reader, member_epoch)
     return HeldTasks(active, _decode_set(reader), _decode_set(reader))

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
+from headrace.coordination.member_epochs import LEAVE_STATIC_EPOCH
+from headrace.coordination.member_records import STABLE, UNREVOKED
 from headrace.coordination.streams.records import (
     CURRENT_KEY,
     GROUP_KEY,
     MEMBER_KEY,
     NO_TOPOLOGY_EPOCH,
-    STABLE,
     TARGET_EPOCH_KEY,
     TARGET_KEY,
     TOPOLOGY_KEY,
-    UNREVOKED,
     StreamsCurrentStored,
     StreamsGroupStored,
     StreamsMemberStored,
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from headrace.coordination.streams.tasks import Tasks
     from headrace.coordination.streams.topology import Topology
 
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
-LEAVE_STATIC_EPOCH: Final = -2
 
 STATE_EMPTY: Final = "Empty"
 STATE_NOT_READY: Final = "NotReady"
