@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.queue_owners import away
 from headrace.broker.shares.queue_peers import Delivery, SeenPause
@@ -83,7 +83,7 @@ class Receiving:
         except BaseException:
             self._give_back_later()
             raise
-        if is_gone or await request.is_disconnected():
+        if is_gone or _has_gone(request):
             self._give_back_later()
 
     async def _receive_until(self, wait_s: float, owners: Owners, request: Request) -> bool:
@@ -292,6 +292,18 @@ class Receiving:
             ]
             deliveries.append(Delivery(number, self._asked.member_id, settlements))
         await self._owners.settle(self._topic, self._asked.group_id, deliveries)
+
+
+def _has_gone(request: Request) -> bool:
+    """Whether the client's connection has ended; in a hundredth of the time of the request's own
+    `is_disconnected`, which starts a wait and cancels it."""
+    receiving: Any = request.receive()
+    try:
+        receiving.send(None)  # one step: it waits unless there is something to say
+    except StopIteration as ended:
+        return bool(ended.value["type"] == "http.disconnect")
+    receiving.close()
+    return False
 
 
 async def _client_gone(request: Request) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 
+import pytest
 from starlette.applications import Starlette
 from tests.unit.broker.test_dead_letters import broken_batch
 from tests.unit.http.http_rig import on_the_web
@@ -22,7 +24,7 @@ from headrace.kafka.handlers.groups import ensure_offsets_topic
 from headrace.metadata.facts import CompanionKind
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch, retain_records
-from headrace.records.compression import GZIP
+from headrace.records.compression import GZIP, NONE
 
 GROUP = "workers"
 
@@ -230,6 +232,45 @@ async def test_the_bytes_of_a_receive_are_those_of_all_partitions_together(monke
         assert 8 <= len(messages) <= 10
         again = await queue.receive(max=1_000)
         assert len(again) >= 8, "what did not fit is left to the next receive"
+
+
+@pytest.mark.parametrize("codec", [NONE, GZIP])
+def test_a_large_batch_is_read_once_for_all_its_receives(codec):
+    async def scenario():
+        async with broker() as rig:
+            queue = await Queue.make(rig)
+            records = [Record(n, 1, None, b"%d" % n + bytes(20), []) for n in range(1_000)]
+            incompressible = rig.node.randomness.uuid().bytes * 40
+            records.append(Record(1_000, 1, incompressible + os.urandom(10_000), b"last", []))
+            await queue.append(encode_batch(records, codec=codec), batch(b"next"))
+            log = queue.topic.partitions[0]
+            reads, read = [], log.reader.fetch
+
+            async def counted(offset, *limits):
+                reads.append(offset)
+                return await read(offset, *limits)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(type(log.reader), "fetch", lambda _self, *asked: counted(*asked))
+                seen = []
+                while messages := await queue.receive(max=100):
+                    await queue.acknowledge(messages)
+                    seen += [(one["offset"], one["deliveries"]) for one in messages]
+            assert seen == [(offset, 1) for offset in range(1_002)]
+            assert len(reads) < 6, reads
+
+    asyncio.run(scenario())
+
+
+@in_a_loop
+async def test_a_batch_that_is_kept_is_not_served_before_the_log_start():
+    async with broker() as rig:
+        queue = await Queue.make(rig)
+        await queue.append(batch(*[bytes(100)] * 200))
+        first = await queue.receive(max=10)
+        assert [one["offset"] for one in first] == list(range(10))
+        await queue.topic.partitions[0].trim(150)
+        assert (await queue.receive(max=1))[0]["offset"] == 150
 
 
 @in_a_loop

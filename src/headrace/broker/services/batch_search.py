@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.services.admission import INLINE_BYTES_MAX
+from headrace.broker.shares.held_batches import HeldBatch
 from headrace.errors import BatchCorrupt
 from headrace.records.batch import COMPRESSION_MASK, read_header
 from headrace.records.codec import checked_payload, iterate_payload
@@ -18,6 +19,7 @@ from headrace.records.codec import checked_payload, iterate_payload
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.records.batch import BatchHeader
     from headrace.records.codec import Record
 
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -46,6 +48,8 @@ async def wanted_records(batch: bytes, wanted: Wanted) -> list[Record]:
 
     Raises BatchCorrupt, UnsupportedForMessageFormat.
     """
+    if isinstance(batch, HeldBatch) and batch.opened is not None:
+        return _kept_of(*batch.opened, wanted)
     if len(batch) <= INLINE_BYTES_MAX:
         try:
             return _kept(batch, wanted, INLINE_BYTES_MAX)
@@ -66,6 +70,12 @@ def record_bytes(record: Record) -> int:
 
 def _kept(batch: bytes, wanted: Wanted, decompressed_bytes_max: int) -> list[Record]:
     payload, header = checked_payload(batch, 0, decompressed_bytes_max)
+    if isinstance(batch, HeldBatch):
+        batch.note_opened(payload, header)
+    return _kept_of(payload, header, wanted)
+
+
+def _kept_of(payload: bytes, header: BatchHeader, wanted: Wanted) -> list[Record]:
     kept: list[Record] = []
     if not all(needle in payload for needle in wanted.needles):
         return kept

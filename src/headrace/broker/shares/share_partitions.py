@@ -18,6 +18,7 @@ from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.group_config import duration_ms
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.shares.dead_letters import DeadLetters, Origin
+from headrace.broker.shares.held_batches import HeldBatches
 from headrace.broker.shares.hosted_shares import Hosted, Pause
 from headrace.broker.shares.share_reads import BatchesRead, row_reader, rows_of
 from headrace.broker.topics.companions import open_companion
@@ -130,6 +131,7 @@ class SharePartitions:
         self._is_standalone = is_standalone
         self._hosted: dict[tuple[UUID, int], Hosted] = {}
         self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
+        self._held_batches = HeldBatches()
 
     # --- what faces ask ----------------------------------------------------------------------
 
@@ -318,6 +320,7 @@ class SharePartitions:
 
     def close(self) -> None:
         """Refuse what waits, stop the timers."""
+        self._held_batches.drop()
         for hosted in self._hosted.values():
             hosted.shard.close(NotOwner("the broker is stopping"))
 
@@ -440,6 +443,11 @@ class SharePartitions:
         for first, last in ranges:
             offset = max(first, reached, hosted.data.log_start_offset)
             while offset <= last and (request.bytes_max > found.size or not found.batches):
+                held = self._held_batches.find(hosted, offset)
+                if held is not None:
+                    found.take(held, held.first_offset, held.last_offset)
+                    reached = offset = held.last_offset + 1
+                    continue
                 size = min(request.bytes_max - found.size, hosted.size_of(last - offset + 1))
                 fetched = await hosted.data.reader.fetch(offset, size, isolation)
                 data, aborted = bytes(fetched.data), fetched.aborted or ()
@@ -448,6 +456,8 @@ class SharePartitions:
                     break
                 offset = reached
         hosted.note_sizes(found)
+        if found.batches and ranges and found.within[-1][1] > ranges[-1][1]:  # more of it is left
+            found.batches[-1] = self._held_batches.keep(hosted, found.batches[-1])
         return found
 
 

@@ -76,6 +76,12 @@ class BatchesRead:
             reached = last_offset + 1
         return reached
 
+    def take(self, batch: bytes, first: int, last: int) -> None:
+        """Take one batch for consumers, of these offsets, as it is."""
+        self.batches.append(batch)
+        self.within.append((first, last))
+        self.size += len(batch)
+
     def holding(self, acquired: Sequence[Acquired]) -> list[bytes]:
         """The batches that hold any of these records; both ascend."""
         found: list[bytes] = []
