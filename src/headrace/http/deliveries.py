@@ -87,13 +87,31 @@ class Deliveries:
 
     def _add_records(self, held: list[Acquired], records: list[Record], upto: int) -> None:
         offsets = [record.offset for record in records]
+        append, partition, member = self.messages.append, self._partition, self._member
         for first, range_last, deliveries in held:
             reached, last = first, min(range_last, upto)
+            middle = f'.{member}","partition":{partition},"deliveries":{deliveries},"offset":'
             for record in records[bisect_left(offsets, first) : bisect_right(offsets, last)]:
-                if record.offset > reached:
-                    self.settlements.append(Settlement(reached, record.offset - 1, GAP))
-                self.messages.append(_message(record, self._partition, self._member, deliveries))
-                reached = record.offset + 1
+                offset = record.offset
+                if offset > reached:
+                    self.settlements.append(Settlement(reached, offset - 1, GAP))
+                reached = offset + 1
+                if not record.headers:
+                    # Without a call for each message, which took a fifth of the time.
+                    key, value = record.key, record.value
+                    try:
+                        shown_key = "null" if key is None else quoted(key.decode())
+                        shown_value = "null" if value is None else quoted(value.decode())
+                    except UnicodeDecodeError:
+                        pass
+                    else:
+                        append(
+                            f'{{"receipt":"{partition}.{offset}{middle}{offset},'
+                            f'"timestamp_ms":{record.timestamp_ms},"headers":[],'
+                            f'"key":{shown_key},"value":{shown_value}}}'
+                        )
+                        continue
+                append(_message(record, partition, member, deliveries))
             if reached <= last:
                 self.settlements.append(Settlement(reached, last, GAP))
 
@@ -133,23 +151,9 @@ def _by_batch(received: Received) -> Iterator[tuple[bytes, list[Acquired]]]:
 
 
 def _message(record: Record, partition: int, member: str, deliveries: int) -> str:
-    """The JSON text of a message."""
-    offset, key, value = record.offset, record.key, record.value
-    if not record.headers:
-        try:
-            shown_key = "null" if key is None else quoted(key.decode())
-            shown_value = "null" if value is None else quoted(value.decode())
-        except UnicodeDecodeError:
-            pass
-        else:
-            return (
-                f'{{"receipt":"{receipt_text(partition, offset, member)}","partition":{partition},'
-                f'"deliveries":{deliveries},"offset":{offset},'
-                f'"timestamp_ms":{record.timestamp_ms},"headers":[],"key":{shown_key},'
-                f'"value":{shown_value}}}'
-            )
+    """The JSON text of a message with headers, or with bytes that are no text."""
     message: Json = {
-        "receipt": receipt_text(partition, offset, member),
+        "receipt": receipt_text(partition, record.offset, member),
         "partition": partition,
         "deliveries": deliveries,
     }

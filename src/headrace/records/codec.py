@@ -140,25 +140,52 @@ def iterate_records(
             yield from decode_batch(data, start, decompressed_bytes_max=decompressed_bytes_max)
 
 
+class Place:
+    """How far the records of a batch without gaps were decoded, so that others go on from there."""
+
+    __slots__ = ("at", "index")
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.at = 0
+        """Where the record `index`, counted from 0, begins in the payload."""
+
+
 def iterate_payload(
-    payload: bytes, header: BatchHeader, first: int = 0, last: int = _INT64_MAX
+    payload: bytes,
+    header: BatchHeader,
+    first: int = 0,
+    last: int = _INT64_MAX,
+    place: Place | None = None,
 ) -> Iterator[list[Record]]:
     """The records of a decompressed batch in order, DECODED_AT_ONCE at a time.
 
     For batches that clients made: some kilobytes may hold millions of records. Those before offset
-    `first` and after `last` may be left out. Raises BatchCorrupt.
+    `first` and after `last` may be left out. `place`: of this payload; moves on.
+
+    Raises BatchCorrupt.
     """
     at, delta, left = 0, -1, header.record_count
     try:
         if left == header.last_offset_delta + 1:  # no gaps: an offset says which record it is
             skipped = min(max(first - header.base_offset, 0), left)
-            at, delta = record_position(payload, skipped), skipped - 1
+            if place is None or place.index > skipped:
+                at = record_position(payload, skipped)
+            else:
+                at = record_position(payload, skipped - place.index, place.at)
+            delta = skipped - 1
             left = max(min(last - header.base_offset + 1, left) - skipped, 0)
+            if place is not None:
+                place.index, place.at = skipped, at
+        else:
+            place = None
         while left > 0:
             count = min(left, DECODED_AT_ONCE)
             records, at = _decode_records(payload, header, at, delta, count)
             delta = records[-1].offset - header.base_offset
             left -= count
+            if place is not None:
+                place.index, place.at = place.index + count, at
             yield records
     except IndexError:
         base = header.base_offset
@@ -256,6 +283,8 @@ def _decode_records(
         if byte < 128:
             at += 1
             delta_ms = (byte >> 1) ^ -(byte & 1)
+        elif (high := data[at + 1]) < 128:
+            delta_ms, at = (byte & 0x7F | high << 7) >> 1 ^ -(byte & 1), at + 2
         else:
             delta_ms, at = read_varint(data, at, VARLONG_BITS_MAX)
         if not is_log_append:
@@ -263,6 +292,8 @@ def _decode_records(
         byte = data[at]
         if byte < 128:
             delta, at = (byte >> 1) ^ -(byte & 1), at + 1
+        elif (high := data[at + 1]) < 128:
+            delta, at = (byte & 0x7F | high << 7) >> 1 ^ -(byte & 1), at + 2
         else:
             delta, at = read_varint(data, at)
         byte = data[at]
@@ -292,6 +323,8 @@ def read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     if byte < 128:
         at += 1
         size = (byte >> 1) ^ -(byte & 1)
+    elif (high := data[at + 1]) < 128:
+        size, at = (byte & 0x7F | high << 7) >> 1 ^ -(byte & 1), at + 2
     else:
         size, at = read_varint(data, at)
     if size < 0:

@@ -19,12 +19,14 @@ ALONE: Final = 64
 """Records that are passed one by one after one that has no like, before others are compared."""
 
 
-def record_position(payload: bytes, count: int) -> int:
+def record_position(payload: bytes, count: int, at: int = 0) -> int:
     """Where the record after the first `count` begins; may lie past the end of the payload.
+
+    `at`: where the first of them begins.
 
     Raises BatchCorrupt; IndexError where the payload ends too early.
     """
-    at, left, alone = 0, count, 0
+    left, alone = count, 0
     while left > 0:
         begin = at
         length, at = read_varint(payload, at)

@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from headrace.errors import BatchCorrupt, UnsupportedForMessageFormat
 from headrace.records.batch import HEADER_SIZE, check_batch, iterate_headers, read_header
 from headrace.records.codec import (
+    Place,
     Record,
+    checked_payload,
     compress_batch,
     decode_batch,
     encode_batch,
+    iterate_payload,
     iterate_records,
     log_append_time,
     payload_of,
@@ -305,3 +308,20 @@ def test_compression_is_undone_within_the_bound_and_refused_one_below(codec, pla
     if plain:
         with pytest.raises(BatchCorrupt):
             decompress(codec, kind(stream), len(plain) - 1)
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=200), st.booleans(), st.data())
+def test_records_are_the_same_where_decoding_goes_on_from_an_earlier_place(sizes, is_dense, data):
+    records = [Record(n, 1, b"k", bytes(size)) for n, size in enumerate(sizes)]
+    batch = encode_batch(records)
+    if not is_dense:
+        records = records[::2]
+        batch = retain_records(read_header(batch), records)
+    payload, header = checked_payload(batch, 0)
+    place, end = Place(), records[-1].offset
+    for _ in range(4):
+        first = data.draw(st.integers(0, end))
+        last = data.draw(st.integers(first, end))
+        ranges = iterate_payload(payload, header, first, last, place)
+        found = [one for part in ranges for one in part if first <= one.offset <= last]
+        assert found == [one for one in records if first <= one.offset <= last]

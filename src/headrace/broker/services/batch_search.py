@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.records.batch import BatchHeader
-    from headrace.records.codec import Record
+    from headrace.records.codec import Place, Record
 
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 OFFSET_LAST: Final = 2**63 - 1
@@ -49,7 +49,8 @@ async def wanted_records(batch: bytes, wanted: Wanted) -> list[Record]:
     Raises BatchCorrupt, UnsupportedForMessageFormat.
     """
     if isinstance(batch, HeldBatch) and batch.opened is not None:
-        return _kept_of(*batch.opened, wanted)
+        payload, header, place = batch.opened
+        return _kept_of(payload, header, wanted, place)
     if len(batch) <= INLINE_BYTES_MAX:
         try:
             return _kept(batch, wanted, INLINE_BYTES_MAX)
@@ -75,13 +76,15 @@ def _kept(batch: bytes, wanted: Wanted, decompressed_bytes_max: int) -> list[Rec
     return _kept_of(payload, header, wanted)
 
 
-def _kept_of(payload: bytes, header: BatchHeader, wanted: Wanted) -> list[Record]:
+def _kept_of(
+    payload: bytes, header: BatchHeader, wanted: Wanted, place: Place | None = None
+) -> list[Record]:
     kept: list[Record] = []
     if not all(needle in payload for needle in wanted.needles):
         return kept
     first, last, count_max, bytes_left, matches, _needles = wanted
     is_small = len(payload) + OVERHEAD_BYTES * header.record_count <= bytes_left
-    for records in iterate_payload(payload, header, first, last):
+    for records in iterate_payload(payload, header, first, last, place):
         if (
             matches is None
             and is_small

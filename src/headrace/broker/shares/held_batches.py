@@ -13,6 +13,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from headrace.records.batch import CONTROL, TRANSACTIONAL, read_header
+from headrace.records.codec import Place
 
 if TYPE_CHECKING:
     from headrace.broker.shares.hosted_shares import Hosted
@@ -33,14 +34,15 @@ KEPT_S: Final = 1.0
 class HeldBatch(bytes):
     """A batch, and its records' bytes once its CRC was checked."""
 
-    opened: tuple[bytes, BatchHeader] | None = None
+    opened: tuple[bytes, BatchHeader, Place] | None = None
+    """Its records' bytes, and how far they were decoded."""
     first_offset: int
     last_offset: int
 
     def note_opened(self, payload: bytes, header: BatchHeader) -> None:
         """Keep what was found in it, unless that is large."""
         if len(payload) <= OPENED_BYTES_MAX and header.record_count <= OPENED_RECORDS_MAX:
-            self.opened = payload, header
+            self.opened = payload, header, Place()
 
 
 class HeldBatches:
