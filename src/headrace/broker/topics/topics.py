@@ -18,6 +18,7 @@ from headrace.broker.topics.deletion import Deletions, clear
 from headrace.broker.topics.overrides import shared_log_config
 from headrace.broker.topics.topic import ForeignPartition, Topic
 from headrace.broker.topics.topic_checks import TopicChecks
+from headrace.broker.topics.topic_writes import first_chains, put_topic
 from headrace.errors import (
     FactMissing,
     HeadraceError,
@@ -42,7 +43,7 @@ from headrace.metadata.facts import (
     topic_key,
     topic_of_key,
 )
-from headrace.metadata.store import ABSENT, Operation
+from headrace.metadata.store import Operation
 from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHARED_LEDGER_BYTES_MAX = 256 * 1024 * 1024
-PARTS_AT_ONCE = 1_000
-"""Owners and chains in one step of the metadata store, whose steps are bounded."""
 _INTERNAL_CONFIGS = {
     "cleanup.policy": "compact",
     "max.message.bytes": str(64 * 1024 * 1024),
@@ -316,7 +315,7 @@ class Topics:
                 return fact
             parts = [
                 *self.ownership.first_owners(fact),
-                *_first_chains(fact, range(partition_count)),
+                *first_chains(fact, range(partition_count)),
             ]
             version = await self._put_new(fact, parts)
             self.deletions.ended(name)
@@ -330,7 +329,8 @@ class Topics:
         name = fact.name
         expected = self.deletions.version_of_free(name)
         try:
-            return await self._put_with(Operation(topic_key(name), fact.encode(), expected), parts)
+            step = Operation(topic_key(name), fact.encode(), expected)
+            return await put_topic(self._environment.metadata, step, parts)
         except VersionConflict as error:
             await self.refresh(name)
             if name in self.by_name or name in self.deletions:  # a rival was faster
@@ -438,7 +438,7 @@ class Topics:
         metadata = self._environment.metadata
         # Some are there where an attempt was cut short.
         known = {entry.key for entry in await metadata.list(partitions_prefix(fact.id))}
-        added = _first_chains(fact, range(topic.fact.partition_count, count))
+        added = first_chains(fact, range(topic.fact.partition_count, count))
         await self._put(topic, fact, [step for step in added if step.key not in known])
 
     async def change_configs(
@@ -465,16 +465,6 @@ class Topics:
         if self.by_id.get(topic.id) is not topic:
             raise TopicUnknown(f"topic {topic.name!r} was deleted in the meantime")
 
-    async def _put_with(self, step: Operation, parts: Sequence[Operation]) -> int:
-        """Write a topic's fact after, or together with, the facts of its partitions; its version.
-
-        Raises VersionConflict, MetadataUnavailable.
-        """
-        metadata = self._environment.metadata
-        for first in range(PARTS_AT_ONCE, len(parts), PARTS_AT_ONCE):
-            await metadata.multi(parts[first : first + PARTS_AT_ONCE])
-        return (await metadata.multi([step, *parts[:PARTS_AT_ONCE]]))[0]
-
     async def _put(
         self, topic: Topic, fact: TopicFact | None, parts: Sequence[Operation] = ()
     ) -> None:
@@ -482,16 +472,10 @@ class Topics:
         value = None if fact is None else fact.encode()
         try:
             step = Operation(topic_key(topic.name), value, topic.version)
-            version = await self._put_with(step, parts)
+            version = await put_topic(self._environment.metadata, step, parts)
         except VersionConflict as error:  # another broker was faster
             await self.refresh(topic.name)
             self._check_current(topic)
             raise MetadataUnavailable(f"topic {topic.name!r} was changed: try again") from error
         if fact is not None:
             topic.version, topic.fact = version, fact
-
-
-def _first_chains(fact: TopicFact, numbers: range) -> list[Operation]:
-    """What to write with new partitions, so that a chain which is missing later was lost."""
-    value = PartitionFact().encode()
-    return [Operation(partition_key(fact.id, number), value, ABSENT) for number in numbers]
