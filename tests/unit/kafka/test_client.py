@@ -87,6 +87,12 @@ def test_a_size_that_no_answer_has_is_refused_before_its_bytes_arrive(size):
         exchange.next_answer()
 
 
+def test_another_protocol_is_known_by_its_first_bytes():
+    for greeting in (b"HTTP/1.1 400 Bad Request", b"SSH-2.0", b"RFB 003.008"):
+        with pytest.raises(AnswerInvalid):
+            answer_size(greeting)
+
+
 def test_the_bounds_themselves_are_allowed():
     assert [answer_size(struct.pack(">i", size), 100) for size in (4, 100)] == [4, 100]
 

@@ -1,7 +1,7 @@
 """How the facts of a topic and of its partitions are written.
 
 Invariants: in steps of the metadata store that are bounded, the topic's own fact in the last one: a
-topic that is seen has all its partitions, and a write that was cut short is written again.
+topic that is seen has all its partitions. What a write that was cut short leaves is not seen.
 """
 
 from __future__ import annotations
