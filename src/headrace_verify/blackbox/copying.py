@@ -20,12 +20,20 @@ if TYPE_CHECKING:
     from headrace_verify.blackbox.context import Context
     from headrace_verify.blackbox.transactional import Instance, Offsets
 
-COMMITS, ABORTS, DROPS, EXPIRES, TAKEOVER = "commits", "aborts", "drops", "expires", "takeover"
-"""How a transaction ends: left open until the next instance, or until its time is over; or another
-instance takes over in the middle of it, and it is asked to commit all the same."""
-_FIRST = (COMMITS, ABORTS, TAKEOVER)
+COMMITS, ABORTS, DROPS, EXPIRES = "commits", "aborts", "drops", "expires"
+"""How a transaction ends; dropped: left open until the next instance; expired: until it is late."""
+TAKEOVER, REPLACED = "takeover", "replaced"
+"""Another instance begins in the middle of it, or just before; it asks to commit all the same."""
+_FIRST = (COMMITS, ABORTS, TAKEOVER, REPLACED)
 """Of a client's first transactions, so that short runs have all of it."""
-_FATES = {COMMITS: 0.84, ABORTS: 0.12, DROPS: 0.015, EXPIRES: 0.003, TAKEOVER: 0.022}
+_FATES = {
+    COMMITS: 0.84,
+    ABORTS: 0.12,
+    DROPS: 0.015,
+    EXPIRES: 0.003,
+    TAKEOVER: 0.012,
+    REPLACED: 0.01,
+}
 EXPIRY_GRACE_S = 1.5
 """A coordinator looks for transactions to abort once a second."""
 SLOW_SHARE, SLOW_S = 0.06, 0.6
@@ -140,14 +148,18 @@ class Driver:
         self._count += 1
         name = f"{self._context.spec.name}.{self._count}"
         transaction: Transaction | None = None
+        fate, whose = self._draw(), self._whose
+        if fate == REPLACED:
+            self._succeed()
         try:
-            transaction = Transaction(self._context, instance, name, self._whose)
+            transaction = Transaction(self._context, instance, name, whose)
             instance.begin()
             self._send(transaction, records)
-            self._end(instance, transaction, self._draw())
+            self._end(instance, transaction, fate)
         except Failed as error:
             self._context.note("transaction failed", txn=name, error=str(error))
-            self._go_on(instance, transaction, may_abort=error.may_abort)
+            may_abort = error.may_abort and fate != REPLACED
+            self._go_on(instance, transaction, may_abort=may_abort)
 
     def _go_on(
         self, instance: Instance, transaction: Transaction | None, *, may_abort: bool
@@ -210,23 +222,30 @@ class Driver:
                 instance.flush()
                 self._context.pause(instance.timeout_s + EXPIRY_GRACE_S)
                 self._commit(transaction)
-            case _:
+            case "takeover":
                 instance.flush()
-                self._take_over(instance, transaction)
+                successor = self._succeed()
+                if successor is not None and self._context.rng.random() < WORKS_SHARE:
+                    self._work(successor)
+                self._commit_fenced(instance, transaction)
+            case _:
+                self._commit_fenced(instance, transaction)
 
     def _commit(self, transaction: Transaction) -> None:
         transaction.commit()
         if self._source is not None:
             self._source.done()
 
-    def _take_over(self, former: Instance, transaction: Transaction) -> None:
-        """Another instance begins and works; then the former one commits what it had begun."""
+    def _succeed(self) -> Instance | None:
+        """Another instance of the same id begins; None at the end of the run."""
         self._instance = None
         successor = self._begin_life()
         while successor is None and not self._context.over.is_set():
             successor = self._begin_life()
-        if successor is not None and self._context.rng.random() < WORKS_SHARE:
-            self._work(successor)
+        return successor
+
+    def _commit_fenced(self, former: Instance, transaction: Transaction) -> None:
+        """An instance that another one has fenced asks to commit."""
         try:
             transaction.commit()
             self._context.note("zombie committed", txn=transaction.name)
@@ -234,3 +253,5 @@ class Driver:
             self._context.note("fenced", txn=transaction.name, error=str(error))
             transaction.leave()
         former.close()
+        if self._source is not None:
+            self._source.restart()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace_verify.blackbox.context import Context
     from headrace_verify.blackbox.transactional import Offsets
 
-TRY_S = 5.0
+TRY_S, POLL_S = 5.0, 0.05
 PATIENCE_S = 30.0
 """For a call that may be tried again: longer than any fault."""
 TIMEOUTS_MS = (5_000, 8_000)
@@ -47,6 +47,8 @@ class LibrdkafkaInstance:
         timeout_ms = context.rng.choice(TIMEOUTS_MS)
         self.timeout_s = timeout_ms / 1000
         self._is_stuck = False
+        self._flying = 0
+        """Records that are sent and not answered."""
         self._producer = Producer(
             {
                 "bootstrap.servers": context.spec.bootstrap,
@@ -79,6 +81,8 @@ class LibrdkafkaInstance:
                 error = failure.args[0]
                 if not error.retriable() or now_ns() > deadline_ns:
                     raise Failed(error, may_abort=error.txn_requires_abort()) from failure
+            except Exception as error:
+                raise Failed(error, may_abort=False) from error
             else:
                 return
 
@@ -95,28 +99,36 @@ class LibrdkafkaInstance:
         from confluent_kafka import KafkaException
 
         def delivered(error: Any, message: Any) -> None:
+            self._flying -= 1
             if error is not None:
                 ended(error=str(error))
                 return
             offset = message.offset()  # None: a retry was answered as a duplicate
             ended(-1 if offset is None else offset)
 
+        self._flying += 1
         try:
             self._producer.produce(topic, data, partition=part, on_delivery=delivered)
         except (BufferError, KafkaException) as error:
+            self._flying -= 1
             ended(error=str(error))
             raise Failed(error, may_abort=True) from error
 
     def flush(self) -> None:
-        """See Instance."""
-        from confluent_kafka import KafkaException
+        """See Instance.
 
-        try:
-            left = self._producer.flush(PATIENCE_S)
-        except KafkaException as error:
-            raise Failed(error, may_abort=not error.args[0].fatal()) from error
-        if left:
-            raise Failed(f"{left} records were not answered", may_abort=True)
+        The library raises a fatal error in whatever call serves the callbacks: as a KafkaException,
+        as a KafkaError or, if a callback runs meanwhile, as a SystemError. Its own `flush` may hang
+        then.
+        """
+        deadline_ns = now_ns() + int(PATIENCE_S * 1e9)
+        while self._flying and now_ns() < deadline_ns:
+            try:
+                self._producer.poll(POLL_S)
+            except Exception as error:
+                raise Failed(error, may_abort=False) from error
+        if self._flying:
+            raise Failed(f"{self._flying} records were not answered", may_abort=True)
 
     def send_offsets(self, group: str, offsets: Offsets, metadata: Any) -> None:
         """See Instance."""
@@ -153,15 +165,13 @@ class LibrdkafkaInstance:
 
     def close(self) -> None:
         """See Instance."""
-        from confluent_kafka import KafkaException
-
         if self._is_stuck:
             _STUCK.append(self._producer)
             return
         try:
             self._producer.purge()
             self._producer.poll(0)  # reports what was purged
-        except KafkaException:
+        except Exception:  # noqa: BLE001, S110 - see `flush`
             pass  # a fatal error is told again by every call
         del self._producer
 
@@ -188,13 +198,14 @@ class AiokafkaInstance:
 
     def _run(self, work: Coroutine[Any, Any, Any], timeout_s: float = PATIENCE_S) -> Any:
         """Raises Failed."""
-        from aiokafka.errors import KafkaError, ProducerFenced
+        from aiokafka.errors import IllegalOperation, KafkaError, ProducerFenced
 
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout_s), self._loop)
         try:
             return future.result()
-        except (KafkaError, TimeoutError, OSError) as error:
-            is_dead = isinstance(error, ProducerFenced | TimeoutError)
+        except (KafkaError, IllegalOperation, TimeoutError, OSError) as error:
+            # An operation is illegal in an instance that has been fenced in the background.
+            is_dead = isinstance(error, ProducerFenced | IllegalOperation | TimeoutError)
             raise Failed(repr(error), may_abort=not is_dead) from error
 
     def init(self) -> None:
