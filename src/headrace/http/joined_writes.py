@@ -1,4 +1,4 @@
-"""A transport that sends what is written in one turn of the loop at once.
+"""A transport that sends each write together with the next one, or at the end of the turn.
 
 Invariants: the order of bytes is that of the writes; closing sends what was written before. Knows
 no protocol. The head and the body of a response are two writes, each of which was a system call
@@ -32,12 +32,12 @@ class JoinedWrites(asyncio.Transport):
         if not data:
             return
         parts = self._parts
-        if not parts:
-            self._loop.call_soon(self._flush)
         parts.append(data)
         self._size += len(data)
-        if self._size > JOIN_BYTES_MAX:
-            self._flush()
+        if len(parts) == 1:
+            self._loop.call_soon(self._flush)
+        else:
+            self._flush()  # at once: the loop may turn to the next request first
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """See asyncio.WriteTransport."""
