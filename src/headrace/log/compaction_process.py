@@ -10,16 +10,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import IO, Final
 
-from headrace.log.compaction_service import Served
-from headrace.log.compaction_workers import BODY_BYTES_MAX, HEAD
+from headrace.runtime import compiled
 
 NICE: Final = 5
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until there are no more."""
+    # Not before `main` has chosen between compiled modules and plain ones.
+    from headrace.log.compaction_service import Served
+    from headrace.log.compaction_workers import BODY_BYTES_MAX, HEAD
+
     served = Served()
     while len(head := requests.read(HEAD.size)) == HEAD.size:
         operation, first, second, size = HEAD.unpack(head)
@@ -38,6 +42,8 @@ def main() -> None:
     """The broker decides when to end, not a person's Ctrl-C in its terminal."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICE)
+    with suppress(compiled.CoreUnusableError):  # the broker has said so when it started
+        compiled.use()
     try:
         serve(sys.stdin.buffer, sys.stdout.buffer)
     except BrokenPipeError:

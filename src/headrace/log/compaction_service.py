@@ -71,7 +71,8 @@ class Served:
     def answer(self, operation: int, first: int, second: int, body: bytes) -> Answer:
         """Do what is asked. Damaged batches are an answer; what else goes wrong is raised."""
         if operation == JOB:
-            self._round = RoundState(Job(*json.loads(body)))
+            aborted, *rest = json.loads(body)
+            self._round = RoundState(Job([(one, first, end) for one, first, end in aborted], *rest))
             return Answer(DONE, 0, 0, [])
         assert self._round is not None
         try:
