@@ -42,6 +42,7 @@ def start(tmp_path, broker):
 
     def begin(kind, command=()):
         options = {"command": command, "strategy": "cooperative-sticky", "compressed": True}
+        options["isolation"] = "read_uncommitted"
         number = len(clients) + 1
         spec = Spec(kind, kind, number, 1, bootstrap, TOPICS, 40, GROUP, options)
         clients.append(Client(spec, tmp_path))
