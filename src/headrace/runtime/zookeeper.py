@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -242,37 +243,27 @@ class ZooKeeper:
         self._check_size(path, value)
         flags = wire.EPHEMERAL * ephemeral | wire.SEQUENTIAL * sequence
         made: str = await self._create_below(
-            path, wire.create(full, bytes(value), self._rights, flags)
+            path, full, wire.create(full, bytes(value), self._rights, flags)
         )
         return made[len(self._root) :]
 
-    async def _create_below(self, path: str, request: Request) -> str:
-        """Create a node; where those above it are missing, these first."""
+    async def _create_below(self, what: str, full: str, request: Request) -> str:
+        """Create the node `full`; where those above it are missing, these first."""
         for _ in range(_CREATE_TRIES):
             try:
-                return str(await self._link.ask(path, request))
+                return str(await self._link.ask(what, request))
             except NodeConflict as error:
                 if not error.fields["is_missing"]:
                     raise
-            parent = self._full(path).rpartition("/")[0]
-            if parent:
-                await self._make_way(parent)
-        raise MetadataUnavailable(f"{path} cannot be made in ZooKeeper: what it lies in goes away")
-
-    async def _make_way(self, full: str) -> None:
-        """Make a node without a value and those above it, where they are not there."""
-        for _ in range(_CREATE_TRIES):
-            try:
-                await self._link.ask(full, wire.create(full, b"", self._rights))
-            except NodeConflict as error:
-                if not error.fields["is_missing"]:
-                    return
-            else:
-                return
             parent = full.rpartition("/")[0]
             if parent:
                 await self._make_way(parent)
-        raise MetadataUnavailable(f"{full} cannot be made in ZooKeeper: what it lies in goes away")
+        raise MetadataUnavailable(f"{what} cannot be made in ZooKeeper: what it lies in goes away")
+
+    async def _make_way(self, full: str) -> None:
+        """Make a node without a value and those above it, where they are not there."""
+        with suppress(NodeConflict):
+            await self._create_below(full, full, wire.create(full, b"", self._rights))
 
     async def create_container(self, path: str) -> None:
         """Make a node that goes by itself after its last child, and those above it likewise.
