@@ -121,7 +121,7 @@ class Node:
         )
         """None where this broker alone sees its ledgers."""
         parts = store, metadata, clock, self.tasks, is_storage_shared, tier
-        environment = Environment(*parts, LoadedIndexes(), self.evidence, set())
+        environment = Environment(*parts, LoadedIndexes(), self.evidence, {})
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership

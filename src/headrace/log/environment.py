@@ -31,6 +31,6 @@ class Environment(NamedTuple):
     """Bounds what the indexes of closed ledgers take; without it they stay."""
     evidence: ChainEvidence | None = None
     """What the ledgers' labels say of chains, where brokers share a store."""
-    companioned: set[PartitionLog] | None = None
-    """The loaded logs that had companions when they were loaded, for those who host companions
-    without being asked."""
+    companioned: dict[PartitionLog, None] | None = None
+    """The loaded logs that had companions when they were loaded, in that order, for those who host
+    companions without being asked."""

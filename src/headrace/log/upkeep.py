@@ -158,9 +158,9 @@ class Upkeep:
         if companioned is None:
             return
         if is_loaded and self._chain.fact.companions:
-            companioned.add(self._log)
+            companioned[self._log] = None
         else:
-            companioned.discard(self._log)
+            companioned.pop(self._log, None)
 
     # --- loading -----------------------------------------------------------------------------
 

@@ -143,8 +143,9 @@ class TimerPartitions:
     def _look(self) -> None:
         """Host what was loaded since, and open again what was fenced."""
         loaded = self._environment.companioned
-        logs = set() if loaded is None else loaded | {one.data for one in self._hosted.values()}
-        for data in logs:
+        if loaded is None:
+            return
+        for data in dict.fromkeys([*loaded, *(one.data for one in self._hosted.values())]):
             topic = self._topics.by_id.get(data.topic_id)
             number = number_of(data)
             if (
