@@ -44,7 +44,7 @@ class Session:
 
     @property
     def proven_ns(self) -> int | None:
-        """When a request was sent that the service has answered: it knew the session later still.
+        """When a sign of life was given that the service has heard for certain.
 
         None while there is no session.
         """
@@ -83,12 +83,12 @@ class Session:
         self.ends_ns = self._proven_ns + timeout_ms * 1_000_000
         self._enter(SessionState.CONNECTED, now_ns)
 
-    def confirm(self, sent_ns: int) -> None:
-        """A request that was sent at `sent_ns` was answered."""
-        if self._proven_ns is None or sent_ns > self._proven_ns:
-            self._proven_ns = sent_ns
+    def confirm(self, at_ns: int) -> None:
+        """The service has heard the sign of life that was given at `at_ns`."""
+        if self._proven_ns is None or at_ns > self._proven_ns:
+            self._proven_ns = at_ns
             if self.state is not SessionState.LOST:
-                self.ends_ns = sent_ns + self.timeout_ms * 1_000_000
+                self.ends_ns = at_ns + self.timeout_ms * 1_000_000
 
     def suspend(self, now_ns: int) -> None:
         """The connection broke."""

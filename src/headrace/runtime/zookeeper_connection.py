@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 _XID_MAX: Final = (1 << 31) - 1
 _PEEK_BYTES: Final = 64 * 1024
-_PONG: Final = struct.Struct("!iiqi")
-_PONG_BYTES: Final = 16
+_ANSWER: Final = struct.Struct("!iiqi")
+"""Size, xid, zxid and code of an answer."""
 _FIRES: Final = {
     wire.CREATED: ("node",),
     wire.CHANGED: ("node",),
@@ -58,17 +58,16 @@ class Watch(NamedTuple):
 
 class _Waiting(NamedTuple):
     xid: int
-    sent_ns: int
     request: Request
     watch: Watch | None
-    done: Callable[[Any, int], None]
+    done: Callable[[Any], None]
 
 
 class Listener(Protocol):
     """Whoever uses a connection: what it is told, in the loop's thread."""
 
-    def confirm(self, sent_ns: int) -> None:
-        """A request that was sent then was answered: the session lived later still."""
+    def confirm(self, at_ns: int) -> None:
+        """The leader has heard a sign of life that was given then, or a later one."""
         ...
 
     def tell(self, event: Event) -> None:
@@ -102,8 +101,10 @@ class Connection(asyncio.Protocol):
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._xid = 0
         self._waiting: deque[_Waiting] = deque()
-        self._pings: deque[int] = deque()
-        """When those were sent that are not answered yet."""
+        self._beats: deque[int] = deque()
+        """What the answers prove that are still to come: the times of the beats before."""
+        self._beat_ns = clock.now_ns()
+        """When the newest sign of life was given."""
         self._shots: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._writing = Lock()
         """Between the loop and `speak_for_loop`."""
@@ -114,6 +115,7 @@ class Connection(asyncio.Protocol):
         self, zxid: int, timeout_ms: int, session_id: int, password: bytes, credential: str | None
     ) -> Opened:
         """Open or resume a session, then authenticate. Raises ConnectionBroken, Refused."""
+        self._beat_ns = self._clock.now_ns()
         self._write(wire.connect(zxid, timeout_ms, session_id, password))
         opened = await self._opened
         if opened.timeout_ms > 0 and credential is not None:
@@ -153,7 +155,7 @@ class Connection(asyncio.Protocol):
                 future.exception()  # nobody may be waiting
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
-            one.done(broken, one.sent_ns)
+            one.done(broken)
         shots, self._shots = self._shots, {}
         for calls in shots.values():
             for call in calls:
@@ -162,22 +164,31 @@ class Connection(asyncio.Protocol):
     # --- requests ----------------------------------------------------------------------------
 
     def send(
-        self, request: Request, done: Callable[[Any, int], None], watch: Watch | None = None
+        self, request: Request, done: Callable[[Any], None], watch: Watch | None = None
     ) -> None:
-        """Send; `done(answer, sent_ns)` is called once, with an exception where there is none."""
+        """Send; `done(answer)` is called once, with an exception where there is none."""
         self._xid = xid = self._xid + 1 if self._xid < _XID_MAX else 1
-        self._waiting.append(_Waiting(xid, self._clock.now_ns(), request, watch, done))
+        self._waiting.append(_Waiting(xid, request, watch, done))
         self._write(request.frame(xid))
 
-    def ping(self) -> None:
-        """Ask for a sign of life."""
+    def beat(self) -> None:
+        """Give a sign of life, and ask for one of the leader's.
+
+        A server tells its leader twice a tick of whom it has heard. An answer that has passed the
+        leader proves that it has been told of the beat before, or will be within half a tick; a
+        server that is cut off from its leader goes on answering pings and reads for many ticks.
+        """
         with self._writing:
-            self._pings.append(self._clock.now_ns())
-            self._write_locked(wire.ping())
+            self._write_locked(wire.beat())
+            self._note_beat(self._clock.now_ns())
+
+    def _note_beat(self, sent_ns: int) -> None:
+        self._beats.append(self._beat_ns)
+        self._beat_ns = sent_ns
 
     def speak_for_loop(self) -> int | None:
-        """Ping from another thread while the loop is held up; when the last ping was sent that
-        has been answered, if that can be seen.
+        """Beat from another thread while the loop is held up; what the last answer to a beat
+        proves, if one can be seen.
 
         The loop's own reading is left alone: the thread only peeks. It may see fewer answers than
         there are, never more, as it counts from what was unanswered before it looked. Nothing is
@@ -186,17 +197,17 @@ class Connection(asyncio.Protocol):
         transport, raw = self._transport, self._raw
         if transport is None or raw is None or self._received or transport.is_closing():
             return None
-        pings = list(self._pings)
+        beats = list(self._beats)
         answered = 0
         with suppress(OSError):  # nothing is there to be read
-            answered = _count_pongs(raw.recv(_PEEK_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+            answered = _count_answers(raw.recv(_PEEK_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         with self._writing, suppress(OSError):
             if not transport.get_write_buffer_size():
-                sent_ns, frame = self._clock.now_ns(), wire.ping()
+                sent_ns, frame = self._clock.now_ns(), wire.beat()
                 if raw.send(frame, socket.MSG_DONTWAIT) == len(frame):
-                    self._pings.append(sent_ns)
-        answered = min(answered, len(pings))
-        return pings[answered - 1] if answered else None
+                    self._note_beat(sent_ns)
+        answered = min(answered, len(beats))
+        return beats[answered - 1] if answered else None
 
     def _write(self, frame: bytes) -> None:
         with self._writing:
@@ -245,9 +256,11 @@ class Connection(asyncio.Protocol):
             self._opened.set_result(answer.opened())
             return
         xid, zxid, code = answer.take(wire.HEADER)
-        if xid == wire.PING_XID:
-            if self._pings:
-                self._listener.confirm(self._pings.popleft())
+        if xid == wire.BEAT_XID:
+            if self._beats:
+                proven_ns = self._beats.popleft()
+                if not code:
+                    self._listener.confirm(proven_ns)
         elif xid == wire.EVENT_XID:
             self._fire(answer.event())
         elif xid == wire.AUTH_XID:
@@ -273,12 +286,12 @@ class Connection(asyncio.Protocol):
         try:
             result = Refused(code) if code else waiting.request.read(answer)
         except BrokenAnswer as error:
-            waiting.done(ConnectionBroken(str(error)), waiting.sent_ns)
+            waiting.done(ConnectionBroken(str(error)))
             raise
         watch = waiting.watch
         if watch is not None and (not code or (watch.is_for_absent and code == wire.NO_NODE)):
             self._shots.setdefault((watch.kind, watch.path), []).append(watch.changed)
-        waiting.done(result, waiting.sent_ns)
+        waiting.done(result)
 
     def _fire(self, event: Event) -> None:
         _call(lambda: self._listener.tell(event))
@@ -287,13 +300,13 @@ class Connection(asyncio.Protocol):
                 _call(call)
 
 
-def _count_pongs(seen: bytes) -> int:
-    """How many answers to pings are among the whole frames at the front of what was received."""
+def _count_answers(seen: bytes) -> int:
+    """How many answers to beats are among the whole frames at the front of what was received."""
     count = at = 0
-    while at + _PONG.size <= len(seen):
-        size, xid, _, code = _PONG.unpack_from(seen, at)
-        count += size == _PONG_BYTES and xid == wire.PING_XID and code == 0
+    while at + _ANSWER.size <= len(seen):
+        size, xid, _, code = _ANSWER.unpack_from(seen, at)
         at += wire.INT.size + max(size, 0)
+        count += at <= len(seen) and xid == wire.BEAT_XID and code == 0
     return count
 
 

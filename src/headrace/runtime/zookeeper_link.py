@@ -7,8 +7,9 @@ How it works. One task keeps a connection: it tries the servers in turn, each fo
 session's time, and resumes the session or begins another. A call waits until the session is
 connected and a place is free, is sent, and ends with an answer or, at its deadline, with
 MetadataUnavailable. A read whose connection broke is sent again; a change is not: it may have been
-done, and only its author can tell what that means. Pings prove the session's life
-(`session.is_safe`) and find servers that are silent.
+done, and only its author can tell what that means. Beats, which pass ZooKeeper's leader, are all
+that proves the session's life (`session.is_safe`), and find servers that are silent: what a server
+answers by itself proves nothing, since it may be cut off from the leader that ends sessions.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ BACKOFF_MAX_MS: Final = 1_000
 """Between two rounds over all servers."""
 _ROUND_PARTS: Final = 3
 """A server has a third of the session's time to answer: two more can be tried within it."""
-_BEATS_PER_SESSION: Final = 6
+_BEATS_PER_SESSION: Final = 12
+"""An answer proves the beat before: twice as many as otherwise would do."""
 _CLOSE_PATIENCE_S: Final = 2.0
 
 _CONFLICTS: Final = {
@@ -83,7 +85,7 @@ class ZooKeeperOptions:
     tls: ssl.SSLContext | None = None
     """How to speak to the secure port of the servers; None: in the clear."""
     has_watchman: bool = True
-    """Whether a thread pings while the loop is held up. A simulation has no threads."""
+    """Whether a thread beats while the loop is held up. A simulation has no threads."""
 
 
 def parse_hosts(hosts: str) -> list[tuple[str, int]]:
@@ -152,7 +154,7 @@ class ZooKeeperLink:
         connection, self._connection = self._connection, None
         if connection is not None:
             told: asyncio.Future[None] = self._loop.create_future()
-            connection.send(wire.close_session(), lambda _answer, _at: _set(told))
+            connection.send(wire.close_session(), lambda _answer: _set(told))
             await asyncio.wait([told], timeout=_CLOSE_PATIENCE_S)
             connection.end("the ZooKeeper client was closed")
         self.session_id = 0
@@ -244,7 +246,7 @@ class ZooKeeperLink:
             self._connection.end(cause)
 
     async def _beat(self) -> None:
-        """Ping again and again; break a connection that stays silent."""
+        """Beat again and again; break a connection that stays silent."""
         is_suspect = False
         while True:
             self._watchman.beats += 1
@@ -262,14 +264,14 @@ class ZooKeeperLink:
                 is_suspect = not is_suspect
                 continue
             is_suspect = False
-            connection.ping()
+            connection.beat()
 
     # --- what a connection tells: Listener -----------------------------------------------------
 
-    def confirm(self, sent_ns: int) -> None:
+    def confirm(self, at_ns: int) -> None:
         """See Listener."""
         if self.session.state is SessionState.CONNECTED:
-            self.session.confirm(sent_ns)
+            self.session.confirm(at_ns)
 
     def tell(self, event: Event) -> None:
         """See Listener."""
@@ -311,10 +313,8 @@ class ZooKeeperLink:
         connection = self._connection
         assert connection is not None, "a place is given while there is a connection"
 
-        def finish(answer: Any, sent_ns: int) -> None:
+        def finish(answer: Any) -> None:
             self._release_place()
-            if not _is_broken(answer):
-                self.confirm(sent_ns)
             if future.done():
                 return  # the caller has gone
             if isinstance(answer, Exception):

@@ -1,7 +1,7 @@
 """A thread that gives ZooKeeper signs of life while the event loop is held up.
 
 Invariants: a loop that gets its turns does all itself: the thread then only looks at a counter,
-twice a second with the usual session. Where the loop has missed its heartbeats, the thread pings
+twice a second with the usual session. Where the loop has missed its heartbeats, the thread beats
 in its stead and looks for the answers, so that an owner whose processor was taken from it for some
 seconds need not give up what nobody could have taken. Whatever goes wrong here, the session seems
 older than it is, never younger.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LOOKS_PER_SESSION: Final = 12
 _MISSED_LOOKS: Final = 3
-"""So many looks without a heartbeat of the loop's, which has two in that time: it is held up."""
+"""So many looks without a heartbeat of the loop's, which has three in that time: it is held up."""
 
 
 class Watchman:
@@ -26,7 +26,7 @@ class Watchman:
 
     def __init__(self, session: Session) -> None:
         self.connection: Connection | None = None
-        """What to ping over; None while there is none."""
+        """What to beat over; None while there is none."""
         self.beats = 0
         """Counts the loop's heartbeats."""
         self._session = session
@@ -51,6 +51,6 @@ class Watchman:
             connection = self.connection
             if connection is None or missed < _MISSED_LOOKS:
                 continue
-            sent_ns = connection.speak_for_loop()
-            if sent_ns is not None:
-                self._session.confirm(sent_ns)
+            proven_ns = connection.speak_for_loop()
+            if proven_ns is not None:
+                self._session.confirm(proven_ns)

@@ -34,7 +34,7 @@ FRAME_BYTES_MAX: Final = 64 << 20
 """Of an answer. Names below a node have no bound of their own; a broken length must not take all
 memory."""
 
-EVENT_XID, PING_XID, AUTH_XID = -1, -2, -4
+EVENT_XID, AUTH_XID, BEAT_XID = -1, -4, -16
 CREATED, DELETED, CHANGED, CHILDREN_CHANGED = 1, 2, 3, 4
 """Kinds of events."""
 
@@ -44,7 +44,7 @@ _ALL_RIGHTS: Final = 31
 _PERSISTENT_RECURSIVE: Final = 1
 
 CREATE, DELETE, EXISTS, GET, SET = 1, 2, 3, 4, 5
-CHILDREN, SYNC, PING, MULTI, CREATE_CONTAINER, READ_MANY = 8, 9, 11, 14, 19, 22
+CHILDREN, SYNC, MULTI, CREATE_CONTAINER, READ_MANY = 8, 9, 14, 19, 22
 AUTH, ADD_WATCH, CLOSE = 100, 106, -11
 """Operations."""
 
@@ -251,9 +251,9 @@ def _nothing(_answer: Reader) -> None:
     """The answer has no body that matters."""
 
 
-def ping() -> bytes:
-    """A sign of life; it has an id of its own, and answers come in order."""
-    return Request(PING, b"", _nothing).frame(PING_XID)
+def beat() -> bytes:
+    """A sign of life that passes the leader; it has an id of its own, and answers come in order."""
+    return sync("/").frame(BEAT_XID)
 
 
 def authenticate(credential: str) -> bytes:

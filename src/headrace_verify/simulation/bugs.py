@@ -28,6 +28,7 @@ from headrace.log.ledger_chain import LedgerChain
 from headrace.log.producer_state import ProducerState
 from headrace.metadata.facts import PartitionFact, allocate_producer_ids
 from headrace.metadata.store import ABSENT
+from headrace.runtime import zookeeper_wire as wire
 from headrace.runtime.completion import Completion, completed
 from headrace.runtime.session import Session
 from headrace.storage.bookkeeper import bookie_connection
@@ -44,6 +45,7 @@ from headrace_verify.self_proof import choose
 from headrace_verify.simulation import delivery_bugs
 from headrace_verify.simulation.run import draw_scenario, simulate
 from headrace_verify.simulation.schedule import draw_schedule
+from headrace_verify.simulation.zookeeper import PING
 from headrace_verify.task import patched
 from headrace_verify.workloads import LOG, QUEUES, TRANSACTIONS
 
@@ -93,6 +95,12 @@ def keep_a_session_safe_while_its_connection_is_broken(patch: Patch) -> None:
         self.ends_ns = now_ns + 10 * self.timeout_ms * 1_000_000
 
     patch(Session, "suspend", suspend)
+
+
+def take_what_one_server_answers_for_the_leaders_word(patch: Patch) -> None:
+    """Signs of life are pings, as most clients of ZooKeeper send them."""
+    ping = wire.Request(PING, b"", lambda _answer: None).frame(wire.BEAT_XID)
+    patch(wire, "beat", lambda: ping)
 
 
 def take_over_without_a_fence(patch: Patch) -> None:
@@ -302,6 +310,7 @@ BUGS = (
     Bug(45, give_a_slot_to_other_bookies_alone, ("bookie-crash", "bookie-power", "reset")),
     Bug(40, ignore_that_the_session_is_lost, ("cut-session", "cut-session-half"), ("observer",)),
     Bug(40, keep_a_session_safe_while_its_connection_is_broken, ("cut-session", "expire")),
+    Bug(70, take_what_one_server_answers_for_the_leaders_word, ("zookeeper-alone",)),
     Bug(41, answer_before_the_session_is_looked_at, ("freeze",), ("prober", "member") * 2),
     Bug(18, call_every_append_durable_at_once, ("bookie-power", "power", "bookie-pause")),
     Bug(21, planted.forget_the_producers_on_restart, ("crash", "expire", "reset", "pause")),

@@ -1,12 +1,14 @@
 """The simulated ZooKeeper servers' tree: nodes, sessions that expire, watches.
 
-Invariants: one tree that all servers share, which never lies and never lags: ZooKeeper's own
-consensus is not what is tried here. How requests and events travel is `zookeeper`'s. Sources:
+Invariants: one tree that all servers share, which never lies and never lags, but for a server that
+is cut off from the others: it has a copy. ZooKeeper's own consensus is not what is tried here. How
+requests and events travel is `zookeeper`'s. Sources:
 ZooKeeper 3.9, `DataTree`, `WatchManager`, `ZooKeeperServer.processConnectRequest`.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.runtime import zookeeper_wire as wire
@@ -51,6 +53,8 @@ class Watcher(Protocol):
 
 
 class _Stored:
+    """A node."""
+
     __slots__ = ("changed_zxid", "created_count", "owner", "value", "version")
 
     def __init__(self, value: bytes, owner: int, zxid: int) -> None:
@@ -70,14 +74,63 @@ class Conflict(Exception):
         self.path, self.code, self.index = path, code, index
 
 
-class Ensemble:
-    """A tree of nodes, sessions, watches."""
+class Tree:
+    """Nodes, as they can be read."""
 
-    def __init__(self, loop: SimulatedLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self.nodes: dict[str, _Stored] = {"": _Stored(b"", 0, 0)}
         self.children: dict[str, dict[str, None]] = {"": {}}
         self.zxid = 0
+
+    def copied(self) -> Tree:
+        """As it is now, for good."""
+        tree = Tree()
+        tree.nodes = {path: copy(node) for path, node in self.nodes.items()}
+        tree.children = {path: dict(names) for path, names in self.children.items()}
+        tree.zxid = self.zxid
+        return tree
+
+    def read(self, path: str) -> NodeState | None:
+        """One node."""
+        node = self.nodes.get(path)
+        if node is None:
+            return None
+        return NodeState(node.value, node.version, node.owner, node.changed_zxid)
+
+    def stat(self, path: str) -> Stat | None:
+        """A node's figures; times are of no interest."""
+        node = self.nodes.get(path)
+        if node is None:
+            return None
+        count = len(self.children[path])
+        return Stat(
+            0,
+            node.changed_zxid,
+            0,
+            0,
+            node.version,
+            2 * node.created_count - count,
+            0,
+            node.owner,
+            len(node.value),
+            count,
+            0,
+        )
+
+    def names(self, path: str) -> list[str] | None:
+        """The names right below."""
+        found = self.children.get(path)
+        return None if found is None else list(found)
+
+
+class Ensemble(Tree):
+    """A tree that changes, sessions, watches."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self.timed_out: set[int] = set()
+        """Sessions that were ended because nothing was heard of them."""
         self.heard_s: dict[int, float] = {}
         """Session -> when it last gave a sign of life."""
         self._timeout_s: dict[int, float] = {}
@@ -127,9 +180,17 @@ class Ensemble:
             return
         end_s = heard_s + self._timeout_s[session]
         if self._loop.now_s >= end_s:
+            self.timed_out.add(session)
             self.expire(session)
         else:
             self._loop.call_at(end_s + 0.001, self._look, session, context=OUTSIDE)
+
+    def forget_since(self, sessions: Sequence[int], since_s: float) -> None:
+        """What was heard of them since then was lost on its way to the leader."""
+        for session in sessions:
+            if self.heard_s.get(session, 0.0) > since_s:
+                self.heard_s[session] = since_s
+                self._look(session)
 
     def expire(self, session: int) -> None:
         """Whatever belonged to the session goes."""
@@ -150,38 +211,6 @@ class Ensemble:
             told.pop(connection, None)
 
     # --- the tree ----------------------------------------------------------------------------
-
-    def read(self, path: str) -> NodeState | None:
-        """One node."""
-        node = self.nodes.get(path)
-        if node is None:
-            return None
-        return NodeState(node.value, node.version, node.owner, node.changed_zxid)
-
-    def stat(self, path: str) -> Stat | None:
-        """A node's figures; times are of no interest."""
-        node = self.nodes.get(path)
-        if node is None:
-            return None
-        count = len(self.children[path])
-        return Stat(
-            0,
-            node.changed_zxid,
-            0,
-            0,
-            node.version,
-            2 * node.created_count - count,
-            0,
-            node.owner,
-            len(node.value),
-            count,
-            0,
-        )
-
-    def names(self, path: str) -> list[str] | None:
-        """The names right below."""
-        found = self.children.get(path)
-        return None if found is None else list(found)
 
     def create(self, path: str, value: bytes, session: int, *, is_made_up: bool = False) -> None:
         """A new node; with `is_made_up` those above it, too. Raises Conflict."""

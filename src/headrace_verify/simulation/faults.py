@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headrace_verify.simulation.machines import LoneMachine
 from headrace_verify.simulation.operator import Operator
 from headrace_verify.simulation.schedule import DAY_MS, Fault
-from headrace_verify.simulation.zookeeper import PLACES
+from headrace_verify.simulation.zookeeper import HALF_TICK_S, PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -127,8 +127,12 @@ class Faults:
     def _harm_server(self, fault: Fault, how: str) -> Callable[[], None] | None:
         """Of ZooKeeper, and never more than one at a time: it needs a majority."""
         server = self._cluster.servers[fault.target % len(self._cluster.servers)]
-        if any(one.host is None or one.host.is_paused for one in self._cluster.servers):
+        servers = self._cluster.servers
+        if any(one.host is None or one.host.is_paused or one.copy for one in servers):
             return None
+        if how == "alone":
+            server.leave(HALF_TICK_S * fault.strength)
+            return server.come_back
         if how == "pause":
             return self._pause(server.host)
         server.end(is_told=how == "crash")

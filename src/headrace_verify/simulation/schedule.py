@@ -25,8 +25,15 @@ BROKER_FAULTS = ("crash", "power", "stop", "pause")
 FREEZE_FAULTS = ("freeze",)
 """As `pause`, in the middle of the broker's work."""
 SESSION_FAULTS = ("expire", "drop-session", "cut-session", "cut-session-half")
-SERVER_FAULTS = ("zookeeper-crash", "zookeeper-power", "zookeeper-pause", "cut-server")
-"""Of one of ZooKeeper's servers, or of a broker's way there."""
+SERVER_FAULTS = (
+    "zookeeper-crash",
+    "zookeeper-power",
+    "zookeeper-pause",
+    "cut-server",
+    "zookeeper-alone",
+)
+"""Of one of ZooKeeper's servers (`alone`: it is cut off from the others), or of a broker's way
+there."""
 LINK_FAULTS = ("cut-broker", "cut-bookie", "cut-bookie-half", "cut-client", "slow", "reset")
 BOOKIE_FAULTS = ("bookie-crash", "bookie-power", "bookie-pause", "bookie-slow")
 OTHER_FAULTS = ("clock", "pause-client")
@@ -59,6 +66,7 @@ _LASTS_MAX_S = {
     "zookeeper-power": 20.0,
     "zookeeper-pause": 15.0,
     "cut-server": 20.0,
+    "zookeeper-alone": 6.0,
     "cut-broker": 15.0,
     "cut-bookie": 15.0,
     "cut-bookie-half": 15.0,
@@ -76,7 +84,7 @@ _LASTS_MAX_S = {
     "pause-client": 20.0,
 }
 
-_LASTS_MIN_S = {"expire": 6.5, "freeze": 4.0}
+_LASTS_MIN_S = {"expire": 6.5, "freeze": 4.0, "zookeeper-alone": 5.0}
 """About as long as a session lives without a sign of life, or longer."""
 
 

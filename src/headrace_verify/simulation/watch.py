@@ -2,15 +2,17 @@
 
 Invariants: reads, and changes nothing. One tenure of a partition (topic, number, leader
 epoch) belongs to one life of one broker; in a tenure the high watermark does not go back, and does
-not pass the end of the log.
+not pass the end of the log. A broker never thinks a session safe that has ended for its silence.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.session_guard import MARGIN
+
 if TYPE_CHECKING:
-    from headrace_verify.simulation.cluster import Cluster
+    from headrace_verify.simulation.cluster import Cluster, SimulatedBroker
     from headrace_verify.simulation.journal import Journal
 
 EVERY_S = 0.1
@@ -37,6 +39,7 @@ class Watch:
             node = broker.node
             if node is None:
                 continue
+            self._check_session(broker)
             for topic in node.topics.by_id.values():
                 for number, log in topic.logs:
                     if node.ownership.is_mine(topic, number) and log.is_loaded:
@@ -44,6 +47,14 @@ class Watch:
                         epoch = broker.life if self._cluster.is_lone else log.leader_epoch
                         key = topic.id, number, epoch
                         self._check(key, (broker.name, broker.life), log)
+
+    def _check_session(self, broker: SimulatedBroker) -> None:
+        zookeeper = broker.zookeeper
+        if zookeeper is None or zookeeper.session_id not in self._cluster.ensemble.timed_out:
+            return
+        session = zookeeper.session
+        if session.is_safe(broker.clock.now_ns(), session.timeout_ms // MARGIN):
+            self._journal.problem(f"{broker.name} thinks a session safe that is over")
 
     def _check(self, key: tuple[Any, int, int], life: tuple[str, int], log: Any) -> None:
         owner = self._tenures.setdefault(key, life)

@@ -1,9 +1,10 @@
 """Simulated ZooKeeper servers: they speak its protocol to the client that ships.
 
 Invariants: each server is a host with lives, which may be stopped, killed or cut off; what they
-serve is one `Ensemble`. Of the protocol what `runtime/zookeeper_wire` sends is understood; another
-request breaks the connection. A session belongs to one connection at a time. Events go out before
-the answers to what was asked behind them. A former connection's requests are not carried out.
+serve is one `Ensemble`, or a copy where one is cut off from the others. Of the protocol what
+`runtime/zookeeper_wire` sends is understood; another request breaks the connection. A session
+belongs to one connection at a time. Events go out before the answers to what was asked behind them.
+A former connection's requests are not carried out.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ from headrace_verify.simulation.loop import Host, context_of
 if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
     from headrace_verify.simulation.cluster import Cluster
-    from headrace_verify.simulation.ensemble import Ensemble
+    from headrace_verify.simulation.ensemble import Ensemble, Tree
     from headrace_verify.simulation.network import Transport
 
 PORT: Final = 2181
 SERVERS: Final = 3
 PLACES: Final = tuple(f"z{number}" for number in range(1, SERVERS + 1))
+HALF_TICK_S: Final = 1.0
+"""So often a server tells its leader of whom it has heard."""
+PING: Final = 11
+"""A request that our client does not send, since it passes no leader."""
+_READS: Final = (wire.GET, wire.EXISTS, wire.CHILDREN, wire.READ_MANY)
 _PASSWORD: Final = b"simulated".ljust(16)
 
 
@@ -50,6 +56,9 @@ class SimulatedServer:
         self.name = name
         self.life = 0
         self.host: Host | None = None
+        self.copy: Tree | None = None
+        """What it serves while it is cut off from the other servers."""
+        self.clients: dict[_Client, None] = {}
         self._cluster = cluster
 
     def start(self) -> None:
@@ -69,7 +78,7 @@ class SimulatedServer:
 
     async def _listen(self, host: Host) -> None:
         cluster = self._cluster
-        await cluster.loop.create_server(lambda: _Client(cluster, host), self.name, PORT)
+        await cluster.loop.create_server(lambda: _Client(cluster, self, host), self.name, PORT)
 
     def end(self, *, is_told: bool) -> None:
         """Dead; the others serve what it served."""
@@ -81,17 +90,34 @@ class SimulatedServer:
         if not is_told:
             self._cluster.network.power_off(self.name)
 
+    def leave(self, unheard_s: float) -> None:
+        """Be cut off from the others, but not from clients; what was heard of them in the last
+        `unheard_s` has not reached the leader."""
+        ensemble = self._cluster.ensemble
+        self.copy = ensemble.copied()
+        sessions = [client.session for client in self.clients]
+        ensemble.forget_since(sessions, self._cluster.loop.now_s - unheard_s)
+
+    def come_back(self) -> None:
+        """Part from all clients, and serve what the others serve."""
+        self.copy = None
+        for client in list(self.clients):
+            client.cut()
+
 
 class _Client(asyncio.Protocol):
     """A server's side of one connection."""
 
-    def __init__(self, cluster: Cluster, host: Host) -> None:
+    def __init__(self, cluster: Cluster, server: SimulatedServer, host: Host) -> None:
         self._loop = cluster.loop
         self._ensemble: Ensemble = cluster.ensemble
+        self._server = server
         self._host = host
         self._transport: Transport | None = None
         self._received = b""
-        self._session = 0
+        self.session = 0
+        self._is_held_up = False
+        """Whether a request waits for the leader, and those behind it as well."""
         self._events: list[Event] = []
         """To be told, before anything else is said."""
 
@@ -100,11 +126,12 @@ class _Client(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """See asyncio."""
         self._transport = transport
+        self._server.clients[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
         self._transport = None
-        self._ensemble.forget(self)
+        self._forget()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
@@ -128,12 +155,16 @@ class _Client(asyncio.Protocol):
 
     def tell(self, event: Event) -> None:
         """See Watcher."""
+        if self._server.copy is not None:
+            return  # its server has not heard of it
         self._events.append(event)
         # A server that is stopped tells of it when it goes on.
         self._loop.call_soon(self._flush, context=context_of(self._host))
 
     def cut(self) -> None:
         """See Watcher."""
+        if self._server.copy is not None:
+            return
         self._loop.call_soon(self._end, context=context_of(self._host))
 
     def _flush(self) -> None:
@@ -152,16 +183,24 @@ class _Client(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
-            self._ensemble.forget(self)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._server.clients.pop(self, None)
+        self._ensemble.forget(self)
 
     # --- requests ----------------------------------------------------------------------------
 
     def _take(self, request: Reader) -> None:
-        if not self._session:
+        copy = self._server.copy
+        if copy is not None:
+            self._take_alone(copy, request)
+            return
+        if not self.session:
             self._open(request)
             return
         xid, kind = request.number(), request.number()
-        if not self._ensemble.speaks_for(self._session, self):
+        if not self._ensemble.speaks_for(self.session, self):
             self._end()
             return
         code, body = 0, b""
@@ -169,15 +208,33 @@ class _Client(asyncio.Protocol):
             body = self._answer(kind, request)
         except Conflict as conflict:
             code = conflict.code
-        if kind not in {wire.PING, wire.CLOSE} and self._loop.fault_points.does(
-            "answer of metadata lost"
+        if (
+            xid != wire.BEAT_XID
+            and kind != wire.CLOSE
+            and self._loop.fault_points.does("answer of metadata lost")
         ):
             self._end()
             return
         self._flush()
         self._write(wire.HEADER.pack(xid, self._ensemble.zxid, code) + body)
         if kind == wire.CLOSE:
-            self._ensemble.expire(self._session)
+            self._ensemble.expire(self.session)
+
+    def _take_alone(self, copy: Tree, request: Reader) -> None:
+        """Reads are answered; the rest waits for a leader, and what comes behind it."""
+        if not self.session or self._is_held_up:
+            return
+        xid, kind = request.number(), request.number()
+        code, body = 0, b""
+        try:
+            if kind in _READS:
+                body = self._read_request(copy, kind, request)
+            elif kind not in {PING, wire.ADD_WATCH}:
+                self._is_held_up = True
+                return
+        except Conflict as conflict:
+            code = conflict.code
+        self._write(wire.HEADER.pack(xid, copy.zxid, code) + body)
 
     def _open(self, request: Reader) -> None:
         request.number()
@@ -193,9 +250,9 @@ class _Client(asyncio.Protocol):
             self._write(wire.INT.pack(0) * 2 + wire.LONG.pack(0) + wire.data(bytes(16)))
             self._end_soon()
             return
-        self._session = session or ensemble.begin(timeout_ms)
-        ensemble.attach(self._session, self)
-        head = wire.INT.pack(0) + wire.INT.pack(timeout_ms) + wire.LONG.pack(self._session)
+        self.session = session or ensemble.begin(timeout_ms)
+        ensemble.attach(self.session, self)
+        head = wire.INT.pack(0) + wire.INT.pack(timeout_ms) + wire.LONG.pack(self.session)
         self._write(head + wire.data(_PASSWORD) + b"\0")
 
     def _end_soon(self) -> None:
@@ -207,47 +264,50 @@ class _Client(asyncio.Protocol):
     def _answer(self, kind: int, request: Reader) -> bytes:
         """Carry out one request; the body of its answer. Raises Conflict, BrokenAnswer."""
         ensemble = self._ensemble
-        if kind in {wire.PING, wire.CLOSE}:
+        if kind in {PING, wire.CLOSE}:
             return b""
-        if kind in {wire.GET, wire.EXISTS, wire.CHILDREN}:
-            path, is_watched = _node(request.text()), request.flag()
-            return self._read(kind, path, is_watched=is_watched)
+        if kind in _READS:
+            return self._read_request(ensemble, kind, request)
         if kind in {wire.CREATE, wire.CREATE_CONTAINER, wire.SET, wire.DELETE}:
-            return _packed(ensemble.change(_change(kind, request), self._session))
+            return _packed(ensemble.change(_change(kind, request), self.session))
         if kind == wire.SYNC:
             return wire.text(request.text())
         if kind == wire.ADD_WATCH:
             ensemble.watch_tree(_node(request.text()), self)
             return b""
-        if kind == wire.READ_MANY:
-            return self._read_many(request)
         if kind == wire.MULTI:
             return self._multi(request)
         raise BrokenAnswer(f"operation {kind} is not simulated")
 
-    def _read(self, kind: int, path: str, *, is_watched: bool = False) -> bytes:
-        ensemble = self._ensemble
+    def _read_request(self, tree: Tree, kind: int, request: Reader) -> bytes:
+        if kind == wire.READ_MANY:
+            return self._read_many(tree, request)
+        path, is_watched = _node(request.text()), request.flag()
+        return self._read(tree, kind, path, is_watched=is_watched)
+
+    def _read(self, tree: Tree, kind: int, path: str, *, is_watched: bool = False) -> bytes:
         found: Any = {
-            wire.GET: ensemble.read,
-            wire.EXISTS: ensemble.stat,
-            wire.CHILDREN: ensemble.names,
+            wire.GET: tree.read,
+            wire.EXISTS: tree.stat,
+            wire.CHILDREN: tree.names,
         }[kind](path)
         if is_watched and (found is not None or kind == wire.EXISTS):
-            ensemble.watch_once("children" if kind == wire.CHILDREN else "node", path, self)
+            kept = "children" if kind == wire.CHILDREN else "node"
+            self._ensemble.watch_once(kept, path, self)
         if found is None:
             raise Conflict(path, wire.NO_NODE)
         if isinstance(found, list):
             return wire.INT.pack(len(found)) + b"".join(map(wire.text, found))
-        stat = ensemble.stat(path)
+        stat = tree.stat(path)
         assert stat is not None
         return (wire.data(found.value) if isinstance(found, NodeState) else b"") + wire.stat(stat)
 
-    def _read_many(self, request: Reader) -> bytes:
+    def _read_many(self, tree: Tree, request: Reader) -> bytes:
         parts = []
         for kind in request.multi():
             path, _is_watched = _node(request.text()), request.flag()
             try:
-                parts.append(wire.part(kind) + self._read(kind, path))
+                parts.append(wire.part(kind) + self._read(tree, kind, path))
             except Conflict as conflict:
                 parts.append(wire.part(-1) + wire.INT.pack(conflict.code))
         return b"".join(parts) + wire.END_OF_MULTI
@@ -255,7 +315,7 @@ class _Client(asyncio.Protocol):
     def _multi(self, request: Reader) -> bytes:
         changes = [_change(kind, request) for kind in request.multi()]
         try:
-            answers = self._ensemble.multi(changes, self._session)
+            answers = self._ensemble.multi(changes, self.session)
         except Conflict as conflict:
             self._ensemble.zxid += 1
             before, behind = 0, -2

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from headrace.errors import RequestInvalid
 from headrace.runtime import zookeeper_wire as wire
 from headrace.runtime.clock import SystemClock
+from headrace.runtime.session import SessionState
 from headrace.runtime.zookeeper_connection import Connection, ConnectionBroken, Watch
-from headrace.runtime.zookeeper_link import parse_hosts
+from headrace.runtime.zookeeper_link import ZooKeeperLink, ZooKeeperOptions, parse_hosts
 from headrace.runtime.zookeeper_wire import Event, NodeState, Refused, Stat
 
 SESSION, TIMEOUT_MS = 7, 6_000
@@ -30,8 +31,8 @@ class Told:
         self.ends: list[str] = []
         self.zxid = 0
 
-    def confirm(self, sent_ns: int) -> None:
-        self.proofs.append(sent_ns)
+    def confirm(self, at_ns: int) -> None:
+        self.proofs.append(at_ns)
 
     def tell(self, event: Event) -> None:
         self.events.append(event)
@@ -98,15 +99,15 @@ def test_answers_are_the_same_in_whatever_pieces_they_come(cuts):
         watch = Watch("node", "/a", lambda: shot.append("/a"))
         for request in (wire.get("/a"), wire.children("/"), wire.delete("/gone", 3)):
             watched = watch if request.kind == wire.GET else None
-            connection.send(request, lambda result, _at: found.append(result), watched)
-        connection.ping()
+            connection.send(request, lambda result: found.append(result), watched)
+        connection.beat()
         data = b"".join(
             (
                 answer(1, wire.data(b"half") + wire.stat(STAT)),
                 event(wire.CHANGED, "/a"),
                 answer(2, wire.INT.pack(2) + wire.text("x") + wire.text("\u00fc")),
                 answer(3, code=wire.BAD_VERSION, zxid=12),
-                answer(wire.PING_XID),
+                answer(wire.BEAT_XID, wire.text("/")),
             )
         )
         places = sorted({min(cut, len(data)) for cut in cuts})
@@ -133,7 +134,7 @@ def test_hostile_bytes_end_the_connection_at_most_and_nobody_waits_for_ever(data
         ]
         done: list[object] = []
         for request in requests:
-            connection.send(request, lambda result, _at: done.append(result))
+            connection.send(request, lambda result: done.append(result))
         connection.data_received(answer(xid, data) if is_framed else data)
         assert connection.is_over == sent.is_aborted
         connection.connection_lost(None)
@@ -157,7 +158,7 @@ def test_what_is_no_answer_ends_the_connection_with_its_cause(data, cause):
         connection, told, sent = opened()
         done: list[object] = []
         for _ in range(2):
-            connection.send(wire.get("/a"), lambda result, _at: done.append(result))
+            connection.send(wire.get("/a"), lambda result: done.append(result))
         connection.data_received(data)
         assert sent.is_aborted
         assert [cause in text for text in told.ends] == [True]
@@ -173,7 +174,7 @@ def test_a_watch_is_called_once_and_where_the_connection_ends():
 
         def ask(request: wire.Request, kind: str, name: str, *, is_for_absent: bool = False):
             watch = Watch(kind, "/a", lambda: called.append(name), is_for_absent)
-            connection.send(request, lambda _result, _at: None, watch)
+            connection.send(request, lambda _result: None, watch)
 
         ask(wire.get("/a"), "node", "absent")
         ask(wire.exists("/a"), "node", "comes", is_for_absent=True)
@@ -197,7 +198,7 @@ def test_a_callback_that_fails_does_not_keep_the_others_from_being_called(caplog
         called: list[int] = []
         for call in (lambda: 1 / 0, lambda: called.append(1)):
             watch = Watch("node", "/a", call)
-            connection.send(wire.exists("/a"), lambda _result, _at: None, watch)
+            connection.send(wire.exists("/a"), lambda _result: None, watch)
         connection.data_received(answer(1, wire.stat(STAT)) + answer(2, wire.stat(STAT)))
         connection.data_received(event(wire.DELETED, "/a"))
         assert called == [1]
@@ -207,23 +208,51 @@ def test_a_callback_that_fails_does_not_keep_the_others_from_being_called(caplog
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_pings_of_a_held_up_loop_are_proven_only_by_what_has_come():
+def test_only_what_has_passed_the_leader_proves_a_sign_of_life_and_the_one_before_it():
+    """A server that is cut off from its leader answers reads and pings all the same, and tells the
+    leader of its clients twice a tick: an answer to a beat proves the beat before."""
+
+    async def run() -> None:
+        connection, told, sent = opened()
+        begun_ns = connection._beat_ns
+        connection.send(wire.get("/a"), lambda _result: None)
+        connection.beat()
+        first_ns = connection._beat_ns
+        connection.beat()
+        second_ns = connection._beat_ns
+        connection.beat()
+        assert sent.data.endswith(wire.beat() * 3)
+        connection.data_received(answer(1, wire.data(b"a") + wire.stat(STAT)))
+        assert told.proofs == []
+        beaten = answer(wire.BEAT_XID, wire.text("/"))
+        connection.data_received(beaten * 2)
+        assert told.proofs == [begun_ns, first_ns]
+        assert begun_ns < first_ns < second_ns
+        connection.data_received(answer(wire.BEAT_XID, code=wire.SESSION_EXPIRED))
+        assert told.proofs == [begun_ns, first_ns]
+        connection.data_received(beaten)  # nobody asked
+        assert told.proofs == [begun_ns, first_ns]
+
+    asyncio.run(run())
+
+
+def test_beats_of_a_held_up_loop_are_proven_only_by_what_has_come():
     """`speak_for_loop`, called from the watchman's thread, peeks and reads nothing."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    pong = answer(wire.PING_XID)
+    reply = answer(wire.BEAT_XID, wire.text("/"))
 
     async def run() -> None:
         connection, told, _ = opened(ours)
-        assert connection.speak_for_loop() is None  # a first ping; nothing has come
-        assert theirs.recv(100) == wire.ping()
-        theirs.sendall(event(wire.CHANGED, "/a") + pong[:5])
+        assert connection.speak_for_loop() is None  # a first beat; nothing has come
+        assert theirs.recv(100) == wire.beat()
+        theirs.sendall(event(wire.CHANGED, "/a") + reply[:5])
         assert connection.speak_for_loop() is None, "half an answer proves nothing"
-        theirs.sendall(pong[5:])
-        first_ns, second_ns = list(connection._pings)
+        theirs.sendall(reply[5:])
+        first_ns, second_ns = list(connection._beats)
         assert connection.speak_for_loop() == first_ns
         assert connection.speak_for_loop() == first_ns, "seen again"
-        theirs.sendall(pong * 9)
+        theirs.sendall(reply * 9)
         assert (connection.speak_for_loop() or 0) > second_ns
         connection.data_received(ours.recv(1_000))  # the loop goes on, with what was peeked at
         assert told.proofs[:2] == [first_ns, second_ns]
@@ -249,3 +278,55 @@ def test_names_of_servers():
     for wrong in ("", "a:", "a:0", "a:70000", "a:x", ":1", "a:1,", "a:1/root"):
         with pytest.raises(RequestInvalid, match="names no ZooKeeper"):
             parse_hosts(wrong)
+
+
+def test_a_name_whose_server_has_moved_is_resolved_anew(monkeypatch):
+    """Two servers, of which a name means the one and later the other: the session goes on there."""
+    asked: list[tuple[str, int]] = []
+
+    class Server(asyncio.Protocol):
+        def __init__(self, place: str) -> None:
+            self.place = place
+
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def data_received(self, data):
+            request = wire.Reader(data[4:])
+            request.number(), request.take(wire.LONG), request.number()
+            (session,) = request.take(wire.LONG)
+            asked.append((self.place, session))
+            self.transport.write(OPENED)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        servers = {}
+        port = 0
+        for place in ("127.0.0.2", "127.0.0.3"):
+            server = await loop.create_server(lambda place=place: Server(place), place, port)
+            servers[place] = server
+            port = server.sockets[0].getsockname()[1]
+        means = ["127.0.0.2"]
+        resolve = loop.getaddrinfo
+
+        async def getaddrinfo(host, *arguments, **options):
+            place = means[0] if host == "zookeeper.test" else host
+            return await resolve(place, *arguments, **options)
+
+        monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+        options = ZooKeeperOptions(f"zookeeper.test:{port}", has_watchman=False)
+        link = ZooKeeperLink(options, SystemClock())
+        await link.open()
+        number = link.session.number
+        means[0] = "127.0.0.3"
+        servers["127.0.0.2"].close()
+        link.drop_connection("its server has moved")
+        while len(asked) < 2 or link.session.state is not SessionState.CONNECTED:
+            await asyncio.sleep(0.01)
+        assert asked == [("127.0.0.2", 0), ("127.0.0.3", SESSION)]
+        assert link.session.number == number, "the same session"
+        link.drop_connection("the test is over")
+        await link.close()
+        servers["127.0.0.3"].close()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
