@@ -2,7 +2,8 @@
 
 Invariants: never the ledger that is written to, unless all it holds has expired; then it is
 closed first. Time is compared with the records' own largest timestamp, as Kafka does, and with
-the time of the first append where records carry none.
+the time of the first append where records carry none; where nobody knows that one, a ledger goes
+with the next one whose time is known.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ def start_after_retention(log: PartitionLog, now_ms: int) -> int:
     start = log.log_start_offset
     excess = log.size_bytes - config.retention_bytes
     for segment in log.closed:
-        is_old = config.retention_ms >= 0 and segment.newest_ms < now_ms - config.retention_ms
+        newest_ms = segment.newest_ms
+        is_old = config.retention_ms >= 0 and newest_ms < now_ms - config.retention_ms
         is_excess = config.retention_bytes >= 0 and excess >= segment.end_position
         if not (is_old or is_excess):
             break
         excess -= segment.end_position
-        start = max(start, segment.end_offset)
+        if is_excess or newest_ms >= 0:
+            start = max(start, segment.end_offset)
     return min(start, log.high_watermark)
 
 
@@ -44,7 +47,8 @@ async def enforce(log: PartitionLog, now_ms: int, now_ns: int) -> int:
         return 0
     if log.config.retention_ms >= 0:
         active = log.active
-        is_old = active is not None and active.newest_ms < now_ms - log.config.retention_ms
+        newest_ms = active.newest_ms if active is not None else -1
+        is_old = 0 <= newest_ms < now_ms - log.config.retention_ms
         if is_old and log.ready is None and not log.has_pending:
             await log.upkeep.roll_now()
     before = log.log_start_offset

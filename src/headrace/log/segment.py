@@ -178,7 +178,7 @@ class Segment:
 
         `producers` are those before this ledger; those behind it are returned. What a note in the
         ledger tells is not read again. `seen_ms` counts as the time at which the producers were
-        last seen. Raises DataCorrupt.
+        last seen, and records stored that tell none; 0: not known. Raises DataCorrupt.
         """
         self.index, self.aborted = OffsetIndex(), None
         self.end_offset, self.end_position = self.base_offset, 0
@@ -245,7 +245,9 @@ class Segment:
                     named = named_sequences_in(data, at, header)
                     producers.named.apply(named, header.base_offset, header.base_offset)
                 if self.first_append_ms < 0:
-                    self.first_append_ms = header.first_timestamp_ms
+                    # Without a time of theirs, records are taken to be as old as the scan.
+                    told_ms = header.first_timestamp_ms
+                    self.first_append_ms = told_ms if told_ms >= 0 else seen_ms or -1
                 consumed = at + header.length + LOG_OVERHEAD
                 self.end_offset = header.last_offset + 1
                 self.end_position = position + consumed
@@ -361,7 +363,8 @@ class Segment:
             self.first_open_offset = scanned.first_open_offset
             self.end_offset, self.end_position = scanned.end_offset, scanned.end_position
             self.max_timestamp_ms = scanned.max_timestamp_ms
-            self.first_append_ms = scanned.first_append_ms
+            if self.first_append_ms < 0:
+                self.first_append_ms = scanned.first_append_ms
             self.proved_from, self.proved_to = scanned.proved_from, scanned.proved_to
         if (self.end_offset, self.end_position) != known_end:
             found_end = self.end_position

@@ -1,0 +1,82 @@
+"""Retention of records that carry no time, which only when they were stored can tell the age of."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from log_rig import Rig, rig, settle
+
+from headrace.log.log_config import LogConfig
+from headrace.log.retention import enforce
+from headrace.records.batch import check_batch
+from headrace.records.codec import Record, encode_batch
+
+HOUR_MS = 3_600_000
+CONFIG = LogConfig(retention_ms=HOUR_MS)
+
+
+async def append_timeless(bench: Rig) -> None:
+    """A record as clients send it that set no time."""
+    batch = encode_batch([Record(0, -1, None, b"timeless", [])])
+    appended = bench.log.append(batch, check_batch(batch))
+    while appended is None:
+        assert bench.log.ready is not None
+        await bench.log.ready.wait()
+        appended = bench.log.append(batch, check_batch(batch))
+    await appended.completion.wait()
+
+
+async def look(bench: Rig) -> int:
+    await enforce(bench.log, bench.clock.ms, bench.clock.now_ns())
+    await settle()
+    return bench.log.log_start_offset
+
+
+async def taken_over(bench: Rig, epoch: int) -> Rig:
+    rival = bench.rival(epoch)
+    rival.clock.ms = bench.clock.ms
+    await rival.ready()
+    return rival
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_records_without_a_time_stay_for_as_long_after_a_crash(is_shared: bool) -> None:
+    async def scenario() -> None:
+        async with rig(CONFIG, leader_epoch=0 if is_shared else None) as bench:
+            await append_timeless(bench)
+            bench.clock.ms += HOUR_MS // 2
+            if is_shared:
+                bench = await taken_over(bench, 1)
+            else:
+                await bench.reload()
+            assert await look(bench) == 0
+            # Nobody knows any more when they were stored: they count from when they were found.
+            bench.clock.ms += HOUR_MS // 2 + 1
+            assert await look(bench) == 0
+            bench.clock.ms += HOUR_MS
+            assert await look(bench) == 1
+            await bench.tasks.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_of_unknown_age_goes_with_the_one_behind_it() -> None:
+    """As chains of former versions have it."""
+
+    async def scenario() -> None:
+        async with rig(CONFIG, leader_epoch=0) as bench:
+            await append_timeless(bench)
+            second = await taken_over(bench, 1)
+            second.log.segments[0].first_append_ms = -1
+            assert await look(second) == 0
+            await second.append(b"later")
+            third = await taken_over(second, 2)
+            third.log.segments[0].first_append_ms = -1
+            assert await look(third) == 0
+            third.clock.ms += HOUR_MS + 1
+            assert await look(third) == 2
+            await second.tasks.close()
+            await third.tasks.close()
+
+    asyncio.run(scenario())
