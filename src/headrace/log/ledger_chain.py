@@ -109,6 +109,11 @@ class LedgerChain:
         }
         return {**labels, "ahead": b"1"} if is_ahead else labels
 
+    @property
+    def version(self) -> int:
+        """The version of the stored fact that was read or written last."""
+        return self._version
+
     async def load(self) -> PartitionFact:
         """Read the fact; an empty one where an earlier version never wrote it.
 

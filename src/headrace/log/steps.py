@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError, NotOwner, StorageUnavailable
+from headrace.errors import ChainMissing, HeadraceError, NotOwner, StorageUnavailable
 from headrace.log.lifecycle import Event
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Steps:
                 await step
             except HeadraceError as error:
                 failed.append(error)
-                if isinstance(error, NotOwner):
+                if isinstance(error, ChainMissing | NotOwner):
                     raise  # the log has ended, for everybody
 
         task = self.begin(run(), what)

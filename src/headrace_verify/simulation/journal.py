@@ -35,6 +35,8 @@ class Journal:
         """Transaction -> how it has certainly ended."""
         self.halves: dict[str, tuple[str, int, str]] = {}
         """Half message -> topic, partition, and how it has certainly ended."""
+        self.is_calendar_set = False
+        """Whether brokers' calendars differ at times: what they do by them is not judged then."""
         self.tables: list[Table] = []
         """What the clients of compacted topics know of them."""
         self._ops: dict[str, int] = {}

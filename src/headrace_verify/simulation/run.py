@@ -179,6 +179,7 @@ class Run:
         self.work = WORKLOADS[scenario.workload]
         self.loop = SimulatedLoop()
         self.journal = Journal(self.loop)
+        self.journal.is_calendar_set = any(fault.kind == "clock" for fault in scenario.schedule)
         seed = f"simulation {scenario.seed}"
         self.cluster = Cluster(seed, self.loop, scenario.brokers, scenario.bookies, scenario.quorum)
         self.hosts = [Host(f"c{number}-{role}") for number, role in enumerate(scenario.roles, 1)]
@@ -211,7 +212,7 @@ class Run:
             await make_topic(maker, routes, name, partitions, configs)
         if scenario.workload == QUEUES:
             await set_groups_up(maker, routes)
-        if self._is_calendar_set:
+        if self.journal.is_calendar_set:
             self.journal.write(maker.name, OK, "note", what="calendars are set")
         routes.drop()
         tasks = [
@@ -255,11 +256,7 @@ class Run:
         """Have all that is delayed come, and all that came be acknowledged; look at the audit."""
         await asyncio.sleep(DELAY_MS_MAX / 1000)
         await drain(maker._replace(name="drain", over=asyncio.Event()))
-        await check_audit(maker, is_calendar_set=self._is_calendar_set)
-
-    @property
-    def _is_calendar_set(self) -> bool:
-        return any(fault.kind == "clock" for fault in self.scenario.schedule)
+        await check_audit(maker, is_calendar_set=self.journal.is_calendar_set)
 
     def _break_for_good(self) -> None:
         """Liveness: a core is healed, the rest stays as it is for ever."""

@@ -2,8 +2,8 @@
 
 Invariants: as in `workload`. The client is the topic's only writer, and each batch is acknowledged
 before the next, so at each look it knows what must be there: of every key the latest record, at
-its offset; a tombstone for as long as `delete.retention.ms` at least; and nothing that it has not
-written. What was left of older records is compaction's to say.
+its offset; a tombstone for as long as `delete.retention.ms` at least, if brokers' calendars agree;
+and nothing that it has not written. What was left of older records is compaction's to say.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ class Written(NamedTuple):
 class Table:
     """What its only client knows of the topic."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, *, is_calendar_set: bool = False) -> None:
+        """`is_calendar_set`: brokers whose calendars differ may remove tombstones at any time."""
         self.topic = topic
+        self._tombstones_stay_s = 0.0 if is_calendar_set else RETENTION_S
         self.written: dict[int, Written] = {}
         """By offset."""
         self.latest: dict[bytes, int] = {}
@@ -89,7 +91,7 @@ class Table:
             if seen.get(key) == offset or key in doubtful:
                 continue
             newest = self.written[offset]
-            is_removable = newest.value is None and now_s - newest.at_s >= RETENTION_S
+            is_removable = newest.value is None and now_s - newest.at_s >= self._tombstones_stay_s
             if key in seen:
                 problems.append(f"an older value: of {key!r} {seen[key]} is read, not {offset}")
             elif not is_removable:
@@ -100,7 +102,7 @@ class Table:
 async def run_table(context: Context) -> None:
     """Write and look."""
     routes = context.routes()
-    table = Table(f"{context.name}-table")
+    table = Table(f"{context.name}-table", is_calendar_set=context.journal.is_calendar_set)
     context.journal.tables.append(table)
     producer = await until_answered(context, routes, None, new_producer)
     if producer is not None and await make_topic(context, routes, table.topic, 1, CONFIGS) is None:

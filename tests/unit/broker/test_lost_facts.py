@@ -186,6 +186,30 @@ def test_a_chain_that_is_lost_while_its_owner_serves_is_rebuilt_with_all_it_ackn
     run(scenario)
 
 
+def test_an_owner_that_meets_a_chain_that_was_lost_and_rebuilt_serves_it_again(monkeypatch) -> None:
+    """It heard of both before it had lost anything: nothing more comes to tell it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        node = await cluster.start(1)
+        values = await filled(cluster)
+        log = owner_log(cluster)
+        with monkeypatch.context() as deaf:
+            deaf.setattr(node.ownership._chains, "_look", lambda _key: asyncio.sleep(0))
+            await lose(cluster, chain_key(cluster))
+            await repair(cluster)
+            # What else a rebuilt chain may say.
+            entry = await node.metadata.get(chain_key(cluster))
+            fact = replace(PartitionFact.decode(entry.value), cleaned_offset=0)
+            await node.metadata.put(entry.key, fact.encode(), entry.version)
+            await asyncio.sleep(0.1)
+        with pytest.raises(ChainMissing, match="was changed"):
+            await log.upkeep.trim(2)
+        await until(lambda: owner_log(cluster) is not log and owner_log(cluster).is_loaded)
+        assert await cluster.values("t", 0) == values
+
+    run(scenario)
+
+
 def test_the_sweep_keeps_the_ledgers_of_a_living_topic_whose_chain_is_missing() -> None:
     async def scenario(cluster: Cluster) -> None:
         node = await cluster.start(1)

@@ -64,6 +64,16 @@ class ChainWatch:
                 log.warning("the chains of ledgers cannot be watched (%s): trying again", error)
                 await asyncio.sleep(RETRY_S)
 
+    async def look(self, key: PartitionKey) -> None:
+        """The partition has failed over its chain, which may be another one since."""
+        while True:
+            try:
+                await self._look(key)
+                return
+            except HeadraceError as error:
+                log.warning("a chain of ledgers cannot be read (%s): trying again", error)
+                await asyncio.sleep(RETRY_S)
+
     async def _look(self, key: PartitionKey) -> None:
         served = self._served.get(key)
         if served is None:
@@ -74,6 +84,10 @@ class ChainWatch:
         if entry is None and served.is_loaded:
             served.upkeep.chain_missing()
             log.error("%s is no longer served: %s", served.name, served.failure)
-        elif entry is not None and isinstance(served.failure, ChainMissing):
+        elif (
+            entry is not None
+            and isinstance(served.failure, ChainMissing)
+            and entry.version != served.upkeep.chain.version
+        ):
             self._back.add(key)
             self._changed(key)

@@ -164,6 +164,11 @@ class SharedOwnership:
         self.view.dirty.add(key)
         self._wake.set()
 
+    def _lost(self, key: PartitionKey, served: PartitionLog) -> None:
+        self._look_at(key)
+        if isinstance(served.failure, ChainMissing):
+            self._tasks.spawn(self._chains.look(key), f"chain of {served.name}")
+
     def first_owners(self, fact: TopicFact) -> Sequence[Operation]:
         """See Ownership."""
         return self.placement.first_owners(fact)
@@ -424,7 +429,7 @@ class SharedOwnership:
         self._mine[key] = topic.partitions[number] = served
         self._chains.begun(key)
         self._topics.version += 1
-        served.on_lost = partial(self._look_at, key)
+        served.on_lost = partial(self._lost, key, served)
         if waiting is not None:
             served.upkeep.begin_turn()
         loading = self._warm(topic, number, served, is_in_use=waiting is not None)
