@@ -21,9 +21,11 @@ from headrace.metadata.facts import (
     CLUSTER_ID,
     PARTITIONS,
     PRODUCER_IDS_NEXT,
+    TOPICS,
     CompanionKind,
     PartitionFact,
     PinFact,
+    TopicFact,
     companion_number,
     copy_cluster_id,
     draining_key,
@@ -496,24 +498,40 @@ def test_a_ledger_that_a_next_owner_created_ahead_proves_no_loss() -> None:
     run(scenario)
 
 
-def test_a_topic_that_is_made_while_facts_are_read_has_lost_nothing(monkeypatch) -> None:
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_topic_that_comes_or_goes_while_facts_are_read_has_lost_nothing(
+    monkeypatch, is_made
+) -> None:
     async def scenario(cluster: Cluster) -> None:
         node = await cluster.start(1)
+        await filled(cluster, "goes")
+        ledgers = await records(node)
         store = MemoryMetadataStore(cluster.metadata)
         listed = store.list
 
         async def slowly(prefix: str) -> object:
             found = await listed(prefix)
-            if prefix == PARTITIONS:
+            if prefix == PARTITIONS and is_made:
                 await node.topics.create("t", 3)
+            elif prefix == PARTITIONS:
+                await node.topics.delete(node.topics.get("goes"))
+                await until(lambda: is_deletion_over(cluster))
             return found
 
         monkeypatch.setattr(store, "list", slowly)
-        assert audit(await read_facts(store), ()).missing == {}
-        assert "t" in node.topics.by_name
+        found = audit(await read_facts(store), ledgers)
+        assert (found.missing, found.lost_topics) == ({}, {})
+        assert ("t" in node.topics.by_name) is is_made
         await store.close()
 
     run(scenario)
+
+
+def is_deletion_over(cluster: Cluster) -> bool:
+    """Whether no topic is left but those whose deletion has ended."""
+    entries = cluster.metadata.entries.items()
+    facts = [TopicFact.decode(entry.value) for key, entry in entries if key.startswith(TOPICS)]
+    return all(fact.is_ended for fact in facts)
 
 
 @pytest.mark.parametrize("is_lost", [False, True])

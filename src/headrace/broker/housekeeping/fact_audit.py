@@ -63,6 +63,8 @@ class Facts(NamedTuple):
     owners: Mapping[PartitionKey, OwnerFact]
     partition_counts: Mapping[UUID, int]
     """Of the topics that were there before the chains were read: these must have theirs."""
+    deleted: Collection[UUID] = ()
+    """Topics that were deleted while the facts were read."""
 
     @property
     def living(self) -> Mapping[PartitionKey, PartitionFact]:
@@ -101,6 +103,7 @@ def audit(
     """
     found = Audit()
     deleted = {key[0] for key, chain in facts.chains.items() if _is_closed(chain)}
+    deleted.update(facts.deleted)
     for record in sorted(unnamed, key=lambda one: one.ledger):
         label = read_label(record.custom)
         if label is None or (label.covers is not None and not record.is_closed):

@@ -97,10 +97,10 @@ async def read_facts(metadata: MetadataStore) -> Facts:
         for entry in await metadata.list(OWNERS)
     }
     # Before and after: a topic that is made meanwhile may have chains that were not read, and one
-    # whose chains were read is not deleted.
-    topics = await _read_topics(metadata)
+    # whose chains were read may be deleted since.
+    topics = {topic.id: topic for topic in await _read_topics(metadata)}
     counts = {topic.id: topic.partition_count for topic in before}
-    return Facts({topic.id: topic for topic in topics}, chains, owners, counts)
+    return Facts(topics, chains, owners, counts, counts.keys() - topics.keys())
 
 
 async def unnamed_in(
