@@ -107,3 +107,18 @@ def test_results_are_bounded() -> None:
         assert not task.is_full
         task.add({}, 1)
     assert task.is_full
+
+
+def test_a_task_that_has_just_ended_is_forgotten_and_not_kept_as_cancelled() -> None:
+    """Its state is seen before the callback that notes its end has run."""
+
+    async def scenario(tasks: BackgroundTasks) -> None:
+        task = tasks.start("search", {}, _nothing)
+        while task.state != DONE:
+            await asyncio.sleep(0)
+        assert task.ended_ms < 0
+        assert (await tasks.cancel("search", task.id)).state == DONE
+        with pytest.raises(TaskUnknown):
+            tasks.get("search", task.id)
+
+    _run(scenario)

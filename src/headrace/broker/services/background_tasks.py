@@ -146,12 +146,12 @@ class BackgroundTasks:
     async def cancel(self, kind: str, task_id: str) -> BackgroundTask:
         """End a task that runs; one that has ended is forgotten. Raises TaskUnknown."""
         task = self.get(kind, task_id)
-        running = self._running.get(task_id)
-        if running is None:
-            del self._known[task_id]
-            return task
-        running.cancel()
-        while task_id in self._running:
-            await asyncio.wait([running])
-            await asyncio.sleep(0)  # its end is noted by a callback
+        is_over, running = task.state != RUNNING, self._running.get(task_id)
+        if running is not None:
+            running.cancel()  # nothing happens if it is over
+            while task_id in self._running:
+                await asyncio.wait([running])
+                await asyncio.sleep(0)  # its end is noted by a callback
+        if is_over:
+            self._known.pop(task_id, None)
         return task
