@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Buffer = bytes | bytearray | memoryview
+Fields = tuple[int, ...]
+"""Those of a `BatchHeader`, in its order. On the way of each batch a plain tuple does: making the
+named one takes 0.1 us, and taking it apart twice as long."""
 
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12
@@ -112,6 +115,16 @@ batch counts them one by one."""
 
 
 def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch at `position`, checked as by `check_fields`."""
+    return tuple.__new__(BatchHeader, check_fields(data, position))  # `_make`: 0.1 us longer
+
+
+def header_of(fields: Fields) -> BatchHeader:
+    """The header that has these fields."""
+    return fields if isinstance(fields, BatchHeader) else tuple.__new__(BatchHeader, fields)
+
+
+def check_fields(data: Buffer, position: int = 0) -> Fields:
     """The header of the batch at `position`, once all that a broker must know of it holds.
 
     What a compressed batch claims is bounded by its size alone; where it `is_doubtful`, that is not
@@ -123,7 +136,7 @@ def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
         if left > 16 and data[position + 16] < MAGIC:
             raise UnsupportedForMessageFormat("record formats 0 and 1 are no longer accepted")
         raise BatchCorrupt(f"a batch header needs {HEADER_SIZE} bytes, {left} are left")
-    header = _unpack(data, position)
+    header: Fields = _unpack(data, position)
     if header[3] != MAGIC:
         if 0 <= header[3] < MAGIC:
             raise UnsupportedForMessageFormat("record formats 0 and 1 are no longer accepted")
@@ -142,7 +155,7 @@ def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
     # memoryview: a slice of bytes would copy the batch
     if crc32c(memoryview(data)[position + 21 : end]) != header[4]:
         raise BatchCorrupt("the batch's CRC-32C does not match its bytes")
-    return tuple.__new__(BatchHeader, header)  # `_make` takes 0.1 us longer
+    return header
 
 
 def iterate_headers(data: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:

@@ -36,7 +36,8 @@ from headrace.records.batch import (
     NO_TIMESTAMP,
     TRANSACTIONAL,
     BatchHeader,
-    check_batch,
+    Fields,
+    check_fields,
     read_header,
 )
 from headrace.records.compression import CODEC_NAMES
@@ -118,14 +119,14 @@ class _Write:
         """Whether its delayed records are durable."""
 
 
-def check_single(records: memoryview | None) -> BatchHeader:
-    """The header of a client's batch, once it is found whole and nothing follows it.
+def check_single(records: memoryview | None) -> Fields:
+    """The header's fields of a client's batch, once it is found whole and nothing follows it.
 
     Raises BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat.
     """
     if records is None or not len(records):
         raise BatchCorrupt("a Produce request without records")
-    header = check_batch(records)
+    header = check_fields(records)
     if header[1] + LOG_OVERHEAD != len(records):
         raise RecordInvalid("Produce v3 and later take exactly one batch a partition (KIP-98)")
     if header[5] & (COMPRESSION_MASK | NAMED) >= len(CODEC_NAMES):
@@ -159,7 +160,7 @@ class Appends:
         self._warned: dict[str, None] = {}
 
     def append_now(
-        self, partition: PartitionLog, records: memoryview, header: BatchHeader
+        self, partition: PartitionLog, records: memoryview, header: Fields
     ) -> Appended | None:
         """Append a checked batch that is stored as it came; None where `append` has to be used.
 
@@ -174,7 +175,7 @@ class Appends:
             return None
         appended = partition.append(records, header)
         if appended is not None:
-            self.records_total += header[12]  # by name, a field takes 25 ns longer
+            self.records_total += header[12]
             self.bytes_total += header[1]
             self.batches_total += 1
         return appended

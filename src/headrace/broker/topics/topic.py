@@ -78,7 +78,8 @@ class Topic:
 
     def require_log(self, number: int) -> PartitionLog:
         """The log of one partition. Raises TopicUnknown; NotOwner where it has none here."""
-        self.check_partition(number)
+        if not 0 <= number < len(self.partitions):
+            self.check_partition(number)  # says so
         partition = self.partitions[number]
         if isinstance(partition, ForeignPartition):
             raise partition.failure

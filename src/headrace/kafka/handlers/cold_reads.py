@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
+from headrace.log.reading import segment_of
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
@@ -45,7 +46,7 @@ class ColdReads:
     @staticmethod
     def is_cold(partition: PartitionLog, offset: int) -> bool:
         """Whether `offset` has no copy here."""
-        segment = partition.segment_of(offset)
+        segment = segment_of(partition, offset)
         return segment is not None and not segment.is_local
 
     async def fetch(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -37,7 +38,6 @@ from headrace.kafka.wire.fetch import (
     read_fetch,
     write_fetch,
 )
-from headrace.kafka.wire.primitives import INT32
 from headrace.log.partition_log import PartitionLog
 from headrace.log.reading import Fetched, Miss, aborted_now, check_offset
 from headrace.runtime.file_bytes import FileBytes, in_memory
@@ -45,6 +45,7 @@ from headrace.runtime.sparse_warnings import SparseWarnings
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
+    from headrace.broker.topics.topic import Topic
     from headrace.kafka.connection import Connection, Gate, Reply
     from headrace.runtime.file_bytes import Sendable
     from headrace.runtime.tasks import Tasks
@@ -55,6 +56,8 @@ WAIT_MS_MAX: Final = 10 * 60 * 1000
 BATCH_BYTES: Final = 1024 * 1024
 """An answer may be this large whatever is asked for: its first batch comes whole."""
 EMPTY: Final = b""
+_HEAD: Final = Struct(">ii")
+_FLEXIBLE_HEAD: Final = Struct(">iib")
 NOTHING: Final = Fetched(EMPTY)
 
 
@@ -117,6 +120,9 @@ class FetchHandler:
         self.bytes_total = 0
         self.waiting = 0
         self._waiting: dict[Connection, dict[_Fetch, None]] = {}
+        self._found: tuple[dict[bytes, Topic], dict[bytes, Topic]] = ({}, {})
+        """Topics by name and by id as requests have them, as of `_found_version` of the topics."""
+        self._found_version = -1
 
     def handle(
         self,
@@ -167,18 +173,29 @@ class FetchHandler:
 
     def _find(self, wanted: FetchPartition, version: int) -> PartitionLog | HeadraceError:
         try:
-            if version >= TOPIC_IDS:
-                topic = self._topics.get_by_id(UUID(bytes=wanted.topic))
-            else:
-                topic = self._topics.get(wanted.topic.decode(errors="replace"))
+            topic = self._found[version >= TOPIC_IDS].get(wanted.topic)
+            if topic is None or self._found_version != self._topics.version:
+                topic = self._find_anew(wanted.topic, version)
             partition = topic.require_log(wanted.partition)
-            if partition.is_loaded:
-                partition.check_leader_epoch(wanted.leader_epoch)
-            else:
+            if not partition.is_loaded:
                 partition.load()
+            elif wanted.leader_epoch >= 0:
+                partition.check_leader_epoch(wanted.leader_epoch)
         except HeadraceError as error:
             return error
         return partition
+
+    def _find_anew(self, key: bytes, version: int) -> Topic:
+        if self._found_version != self._topics.version:
+            self._found_version = self._topics.version
+            for found in self._found:
+                found.clear()
+        if version >= TOPIC_IDS:
+            topic = self._topics.get_by_id(UUID(bytes=key))
+        else:
+            topic = self._topics.get(key.decode(errors="replace"))
+        self._found[version >= TOPIC_IDS][key] = topic
+        return topic
 
     # --- looking for records -----------------------------------------------------------------
 
@@ -205,7 +222,8 @@ class FetchHandler:
 
     def _look(self, fetch: _Fetch, *, is_first: bool) -> None:
         """Read what is there; answer if that is enough, else wait."""
-        self._begin_reading(fetch)
+        if self._gate is not None:
+            self._begin_reading(fetch)
         results: list[FetchResult] = []
         size, has_error = 0, False
         left, isolation = fetch.bytes_max, fetch.request.isolation
@@ -361,7 +379,8 @@ class FetchHandler:
                     del self._waiting[fetch.reply.connection]
 
     def _answer(self, fetch: _Fetch, results: list[FetchResult]) -> None:
-        self._leave(fetch)
+        if fetch.poll is not None:
+            self._leave(fetch)
         fetch.is_done = True
         gate = self._gate
         if gate is not None and gate.term_now() != fetch.reply.term:
@@ -385,12 +404,14 @@ class FetchHandler:
         )
 
     def _send(self, fetch: _Fetch, body: list[Sendable]) -> None:
-        tags = b"\x00" if fetch.version >= FLEXIBLE else b""
         if not fetch.reply.is_next:
             body = [*in_memory(body)]  # what lies in files may be elsewhere when it is sent
         size = sum(map(len, body))
         self.bytes_total += size
-        head = INT32.pack(size + 4 + len(tags)) + INT32.pack(fetch.correlation_id) + tags
+        if fetch.version >= FLEXIBLE:
+            head = _FLEXIBLE_HEAD.pack(size + 5, fetch.correlation_id, 0)
+        else:
+            head = _HEAD.pack(size + 4, fetch.correlation_id)
         first = body[0]
         assert not isinstance(first, FileBytes), "an answer begins with its head"
         fetch.reply.send((head + first, *body[1:]))

@@ -35,7 +35,7 @@ from headrace.kafka.wire.produce import (
     write_one,
     write_produce,
 )
-from headrace.records.batch import NO_TIMESTAMP
+from headrace.records.batch import NO_TIMESTAMP, header_of
 from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class ProduceHandler:
             return False
         base_offset, completion = appended
         self._requests += 1
-        time_ms = header.max_timestamp_ms if partition.config.is_log_append_time else NO_TIMESTAMP
+        time_ms = header[8] if partition.config.is_log_append_time else NO_TIMESTAMP
         answer = write_one(around, correlation_id, base_offset, time_ms, partition.log_start_offset)
         one_pending = (connection.expect(), answer, version, correlation_id, topic, number)
         completion.then(self._one_stored, one_pending)
@@ -261,7 +261,7 @@ class ProduceHandler:
     ) -> None:
         """Append a batch, now or once it can be. Raises HeadraceError."""
         records = part.records
-        header = check_single(records)
+        header = header_of(check_single(records))
         assert records is not None
         appended = self._appends.append_now(partition, records, header)
         if appended is not None:

@@ -48,6 +48,8 @@ _PARTITION_12: Final = Struct(">iiqiqi")
 _ABORTED: Final = Struct(">qq")
 _RESULT_4: Final = Struct(">ihqq")
 _RESULT_5: Final = Struct(">ihqqq")
+_RESULT_11: Final = Struct(">ihqqqiii")
+_HEAD_7: Final = Struct(">ihi")
 
 
 class FetchPartition(NamedTuple):
@@ -208,38 +210,46 @@ def write_fetch(
     throttle_ms: int = 0,
 ) -> list[Sendable]:
     """The body of the answer, as buffers to be sent one after the other."""
-    topics: list[tuple[bytes, list[FetchResult]]] = []
-    for result in results:
-        if topics and topics[-1][0] == result.topic:
-            topics[-1][1].append(result)
-        else:
-            topics.append((result.topic, [result]))
-    head = INT32.pack(throttle_ms)
+    topics = [(results[0].topic, results)] if len(results) == 1 else _by_topic(results)
     if version >= SESSIONS:
-        head += error_code.to_bytes(2, "big", signed=True) + INT32.pack(session_id)
+        head = _HEAD_7.pack(throttle_ms, error_code, session_id)
+    else:
+        head = INT32.pack(throttle_ms)
     if version >= FLEXIBLE:
         return _write_flexible(version, head, topics)
     out: list[Sendable] = []
     text = head + INT32.pack(len(topics))
     for name, of_topic in topics:
         text += string(name) + INT32.pack(len(of_topic))
-        for result in of_topic:
-            mark, stable = result.high_watermark, result.last_stable_offset
-            if version >= 5:
-                text += _RESULT_5.pack(
-                    result.partition, result.error_code, mark, stable, result.log_start_offset
-                )
+        for _, number, code, mark, stable, start, records, aborted, _ in of_topic:
+            if version >= RACKS and not aborted:
+                # -1: no preferred read replica
+                text += _RESULT_11.pack(number, code, mark, stable, start, 0, -1, len(records))
             else:
-                text += _RESULT_4.pack(result.partition, result.error_code, mark, stable)
-            text += _aborted(result.aborted) if result.aborted else b"\x00\x00\x00\x00"
-            if version >= 11:
-                text += b"\xff\xff\xff\xff"  # no preferred read replica
-            out.append(text + INT32.pack(len(result.records)))
-            out.append(result.records)
+                if version >= 5:
+                    text += _RESULT_5.pack(number, code, mark, stable, start)
+                else:
+                    text += _RESULT_4.pack(number, code, mark, stable)
+                text += _aborted(aborted) if aborted else b"\x00\x00\x00\x00"
+                if version >= RACKS:
+                    text += b"\xff\xff\xff\xff"
+                text += INT32.pack(len(records))
+            out.append(text)
+            out.append(records)
             text = b""
     if text:
         out.append(text)
     return out
+
+
+def _by_topic(results: list[FetchResult]) -> list[tuple[bytes, list[FetchResult]]]:
+    topics: list[tuple[bytes, list[FetchResult]]] = []
+    for result in results:
+        if topics and topics[-1][0] == result.topic:
+            topics[-1][1].append(result)
+        else:
+            topics.append((result.topic, [result]))
+    return topics
 
 
 def _aborted(aborted: list[tuple[int, int]]) -> bytes:
@@ -261,23 +271,17 @@ def _write_flexible(
     for topic, of_topic in topics:
         text += topic if version >= TOPIC_IDS else compact_string(topic)
         text += write_uvarint(len(of_topic) + 1)
-        for result in of_topic:
-            text += _RESULT_5.pack(
-                result.partition,
-                result.error_code,
-                result.high_watermark,
-                result.last_stable_offset,
-                result.log_start_offset,
-            )
-            text += _aborted_flexible(result.aborted) if result.aborted else b"\x01"
+        for _, number, code, mark, stable, start, records, aborted, hint in of_topic:
+            text += _RESULT_5.pack(number, code, mark, stable, start)
+            text += _aborted_flexible(aborted) if aborted else b"\x01"
             # no preferred read replica
-            text += b"\xff\xff\xff\xff" + write_uvarint(len(result.records) + 1)
+            text += b"\xff\xff\xff\xff" + write_uvarint(len(records) + 1)
             out.append(text)
-            out.append(result.records)
+            out.append(records)
             text = b"\x00"  # no tags
-            if result.hint is not None and version >= HINTS:
-                text = leader_field(LEADER_TAG, result.hint)
-                hints.append(result.hint)
+            if hint is not None and version >= HINTS:
+                text = leader_field(LEADER_TAG, hint)
+                hints.append(hint)
         text += b"\x00"
     out.append(text + endpoints_field(hints))
     return out
