@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
+import sys
 import threading
 import time
 
@@ -14,6 +16,11 @@ from tests.integration.test_workers import PARTITIONS, kill_worker, leaders, pro
 
 TOPIC, GROUP = "jobs", "workers"
 QUEUE = f"/v1/queues/{TOPIC}/{GROUP}"
+
+
+def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headrace", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 class Worker:
@@ -116,3 +123,36 @@ def test_each_worker_lists_all_groups_from_the_first_call_on(queue):
         status, answer = worker.ask("GET", "/v1/groups")
         assert status == 200, answer
         assert [one["group"] for one in answer["groups"]] == [GROUP]
+
+
+def test_each_worker_administers_the_queue_of_the_whole_topic(workers, queue):
+    every = list(range(PARTITIONS))
+    config = {"set": {"headrace.share.key.order": "true"}}
+    assert queue[0].ask("PATCH", f"/v1/groups/{GROUP}/config", config)[0] == 200
+    produce(workers.kafka, TOPIC, [b"%d" % number for number in range(60)])
+    held = queue[0].receive(max=1)
+    status, answer = queue[1].ask("POST", f"{QUEUE}/park", {"keys": ["hot"]})
+    assert (status, answer.get("failed")) == (200, None), answer
+    for worker in queue:
+        _, answer = worker.ask("GET", f"{QUEUE}/parked")
+        assert [one["partition"] for one in answer["parked"]] == every
+        _, answer = worker.ask("GET", QUEUE)
+        assert [one["partition"] for one in answer["partitions"]] == every
+        assert sum(one["lag"] for one in answer["partitions"]) == 60
+        assert sum(one["in_flight"] for one in answer["partitions"]) == len(held) == 1
+    watched = [
+        cli("queue", "watch", TOPIC, GROUP, "-n", "1", "--json", "--http", worker.address)
+        for worker in queue
+    ]
+    for done in watched:
+        assert [one["partition"] for one in json.loads(done.stdout)["partitions"]] == every
+    address = "--http", queue[0].address
+    done = cli("backlog", "unpark", GROUP, TOPIC, "hot", *address)
+    assert "1 of 1 keys were released" in done.stdout + done.stderr
+    done = cli("backlog", "parked", GROUP, TOPIC, "--json", "--http", queue[1].address)
+    assert json.loads(done.stdout) == []
+    kill_worker(workers, 1)
+    wait_until(lambda: cli("backlog", "park", GROUP, TOPIC, "hot", *address).returncode == 0)
+    status, answer = queue[0].ask("GET", f"{QUEUE}/parked")
+    assert (status, answer.get("failed")) == (200, None), answer
+    assert [one["partition"] for one in answer["parked"]] == every, "success means everywhere"

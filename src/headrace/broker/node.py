@@ -40,6 +40,7 @@ from headrace.broker.services.client_quotas import ClientQuotas
 from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.deleted_topics import DeletedTopics
 from headrace.broker.services.group_administration import GroupAdministration
+from headrace.broker.services.queue_administration import QueueAdministration
 from headrace.broker.services.queue_owners import QueueOwners
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
 from headrace.broker.services.topic_administration import TopicAdministration
@@ -207,6 +208,7 @@ class Node:
         self.queue_owners = QueueOwners(
             self.ownership, self.shares, self.group_configs, self.brokers, self.tasks
         )
+        self.queue_administration = QueueAdministration(self.queue_owners, self.shares)
 
     def _make_ownership(self, incarnation: str) -> Ownership:
         if self._is_standalone:

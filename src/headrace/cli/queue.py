@@ -179,6 +179,9 @@ def watch(session: Session, /, topic: str, group: str, **options: Any) -> None:
             click.echo(json.dumps(answer, separators=(",", ":")))
         else:
             _show(answer["partitions"])
+            if failed := answer.get("failed"):
+                numbers = ", ".join(str(one["partition"]) for one in failed)
+                say(f"Partitions {numbers} are missing: {failed[0]['error']['detail']}")
         sys.stdout.flush()
         looks += 1
         if looks == options["count"]:

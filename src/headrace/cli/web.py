@@ -89,6 +89,19 @@ def require_all(answers: list[dict[str, Any]], effect: str) -> None:
         )
 
 
+def require_none_failed(answer: dict[str, Any], effect: str) -> None:
+    """For answers about a whole topic: raises CommandFailed where they lack some partition."""
+    failed = answer.get("failed", [])
+    if failed:
+        numbers = ", ".join(str(one["partition"]) for one in failed)
+        error = failed[0]["error"]
+        raise CommandFailed(
+            f"partitions {numbers} failed: {effect} ({error['detail']})",
+            str(error["next_step"]).capitalize(),
+            FAILED,
+        )
+
+
 def place_of(topic: str, other: dict[str, Any]) -> tuple[str, int]:
     """(topic, partition) of an item of `elsewhere`. What each broker that was asked has there was
     served by none of them: no broker serves it, or it moved meanwhile."""

@@ -1,21 +1,15 @@
 """Parked keys over HTTP: set the messages of a key aside, list what is set aside, release it.
 
-Invariants: parses and encodes; the rules are in `coordination/shares`. A key is parked on every
-partition that this broker serves, since a producer may choose its partition in a way of its own.
+Invariants: parses and encodes; the rules are in `coordination/shares`. Any broker serves the whole
+topic.
 """
 
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Final, cast
-from zlib import crc32
+from typing import TYPE_CHECKING
 
-from headrace.coordination.shares.commands import (
-    ListParkedCommand,
-    ParkKeyCommand,
-    ReleaseKeyCommand,
-)
-from headrace.errors import GroupUnknown, NotOwner, RecordStateInvalid
+from headrace.broker.services.queue_administration import KEYS_MAX
 from headrace.http.operations import (
     GROUP,
     TOPIC,
@@ -26,17 +20,14 @@ from headrace.http.operations import (
     listing,
     text,
 )
+from headrace.http.partitions import of_partitions
 from headrace.http.problems import Contradiction
 from headrace.http.records import as_text
-from headrace.http.search import partitions_elsewhere
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
-    from headrace.broker.topics.topic import Topic
-    from headrace.coordination.shares.commands import ParkedReply
+    from headrace.coordination.shares.commands import ParkedKey
     from headrace.http.schemas import Schema
-
-KEYS_MAX: Final = 100
 
 
 class ParkedOperations:
@@ -64,60 +55,42 @@ class ParkedOperations:
 
     async def _list(self, call: Call) -> Json:
         topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
-        found: list[Json] = []
-        for number in self._served(topic):
-            try:
-                asked = ListParkedCommand(group_id)
-                reply = await self._node.shares.ask_of_keys(topic, number, asked)
-            except GroupUnknown:
-                continue
-            for one in cast("ParkedReply", reply).keys:
-                key, is_text = as_text(one.key)
-                shown: Json = {"partition": number, "key": key}
-                if not is_text:
-                    shown["key_encoding"] = "base64"
-                found.append(shown | {"parked_ms": one.at_ms, "records": one.records})
-        return self._answer(topic, group_id) | {"parked": found}
+        answer = await self._node.queue_administration.list_parked(topic, group_id)
+        found, failed = of_partitions(answer)
+        shown = [_shown(number, one) for number, keys in found.items() for one in keys]
+        return {"topic": topic.name, "group": group_id, "parked": shown, **failed}
 
     async def _park(self, call: Call) -> Json:
         topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
         keys = _keys(call.body)
-        self._node.shares.check_parks(group_id)  # before the group begins on the topic
-        for number in self._served(topic):
-            await self._node.shares.begin(topic, number, group_id)
-            for key in keys:
-                command = ParkKeyCommand(group_id, key, crc32(key))
-                await self._node.shares.ask_of_keys(topic, number, command)
-        return self._answer(topic, group_id) | {"parked": len(keys)}
+        answer = await self._node.queue_administration.park(topic, group_id, keys)
+        _found, failed = of_partitions(answer)
+        return {"topic": topic.name, "group": group_id, "parked": len(keys), **failed}
 
     async def _unpark(self, call: Call) -> Json:
         topic, group_id = self._node.topics.get(call.path["topic"]), call.path["group"]
-        released: dict[str, None] = {}
-        keys = list(zip(call.body["keys"], _keys(call.body), strict=True))
-        for number in self._served(topic):
-            for name, key in keys:
-                try:
-                    command = ReleaseKeyCommand(group_id, key)
-                    await self._node.shares.ask_of_keys(topic, number, command)
-                except (GroupUnknown, RecordStateInvalid):
-                    continue  # it is not parked on this partition
-                released[name] = None
-        return self._answer(topic, group_id) | {"released": len(released), "keys": [*released]}
-
-    def _served(self, topic: Topic) -> list[int]:
-        count = range(len(topic.partitions))
-        served = [number for number in count if self._node.ownership.is_mine(topic, number)]
-        if not served:
-            raise NotOwner(f"this broker serves no partition of {topic.name}: ask another one")
-        return served
-
-    def _answer(self, topic: Topic, group_id: str) -> Json:
+        keys = _keys(call.body)
+        answer = await self._node.queue_administration.unpark(topic, group_id, keys)
+        found, failed = of_partitions(answer)
+        released = {key for part in found.values() for key in part}
+        names = {
+            name: None for name, key in zip(call.body["keys"], keys, strict=True) if key in released
+        }
         return {
             "topic": topic.name,
             "group": group_id,
-            "broker": self._node.config.broker_id,
-            "elsewhere": partitions_elsewhere(self._node, topic),
+            "released": len(names),
+            "keys": [*names],
+            **failed,
         }
+
+
+def _shown(partition: int, one: ParkedKey) -> Json:
+    key, is_text = as_text(one.key)
+    shown: Json = {"partition": partition, "key": key}
+    if not is_text:
+        shown["key_encoding"] = "base64"
+    return shown | {"parked_ms": one.at_ms, "records": one.records}
 
 
 def _keys(body: Json) -> list[bytes]:

@@ -15,12 +15,7 @@ from starlette.responses import Response
 from headrace.broker.shares.queue_peers import Delivery
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.quotas.entities import CONSUMER
-from headrace.errors import (
-    GroupUnknown,
-    NotCoordinator,
-    NotOwner,
-    Rejected,
-)
+from headrace.errors import GroupUnknown, NotCoordinator, Rejected
 from headrace.http import receipts
 from headrace.http.operations import (
     GROUP,
@@ -35,14 +30,14 @@ from headrace.http.operations import (
     listing,
 )
 from headrace.http.operations import text as words
-from headrace.http.problems import Contradiction, details
+from headrace.http.partitions import failed_partitions, of_partitions
+from headrace.http.problems import Contradiction
 from headrace.http.receiving import Receiving
 from headrace.http.search import partitions_elsewhere
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.broker.topics.topic import Topic
-    from headrace.coordination.shares.commands import ShareDescription
     from headrace.errors import HeadraceError
     from headrace.http.receipts import Asked, Item
     from headrace.http.schemas import Schema
@@ -80,7 +75,7 @@ class Queues:
         named: dict[str, Schema] = {"topic": TOPIC, "group": GROUP}
         self.operations = [
             Operation("GET", path, "queue",
-                      "Where a group stands on the topic's partitions that are served here.",
+                      "Where a group stands on the topic's partitions.",
                       self._describe, named),
             Operation("POST", f"{path}/receive", "receive",
                       "Messages for this consumer alone, with receipts.",
@@ -108,11 +103,7 @@ class Queues:
         await receiving.receive(wait_ms / 1000, call.request)
         answer: Json = {"topic": topic.name, "group": group_id}
         failed = receiving.failed
-        if failed:
-            answer["failed"] = [
-                {"partition": number, "error": details(error)}
-                for number, error in sorted(failed.items())
-            ]
+        answer |= failed_partitions(failed)
         if ends is not None:  # all up to there is wanted, so the caller may ask for the rest itself
             answer["broker"] = self._node.config.broker_id
             elsewhere = partitions_elsewhere(self._node, topic) if failed else []
@@ -192,35 +183,22 @@ class Queues:
 
     async def _describe(self, call: Call) -> Json:
         topic, group_id = self._names(call)
-        partitions: list[Json] = []
-        for number in self._served(topic):
-            log = topic.require_log(number)
-            described = await self._node.shares.describe(topic, number, [group_id])
-            partitions += [_described(number, found, log.high_watermark) for found in described]
-        return {"topic": topic.name, "group": group_id, "partitions": partitions}
-
-    def _served(self, topic: Topic) -> list[int]:
-        """The partitions that this broker serves. Raises NotOwner."""
-        numbers = range(len(topic.partitions))
-        served = [n for n in numbers if self._node.ownership.is_mine(topic, n)]
-        if not served:
-            raise NotOwner(f"this broker serves no partition of {topic.name}: ask another one")
-        return served
+        answer = await self._node.queue_administration.describe(topic, group_id)
+        found, failed = of_partitions(answer)
+        partitions = [
+            {
+                "partition": number,
+                "start_offset": one.start_offset,
+                "end_offset": one.end_offset,
+                "in_flight": one.in_flight,
+                "waiting_for_dead_letter_copy": one.archiving,
+                "lag": one.lag,
+            }
+            for number, one in found.items()
+            if one is not None
+        ]
+        return {"topic": topic.name, "group": group_id, "partitions": partitions, **failed}
 
     def _names(self, call: Call) -> tuple[Topic, str]:
         """Raises TopicUnknown."""
         return self._node.topics.get(call.path["topic"]), call.path["group"]
-
-
-# --- answers ---------------------------------------------------------------------------------
-
-
-def _described(number: int, found: ShareDescription, high_watermark: int) -> Json:
-    return {
-        "partition": number,
-        "start_offset": found.start,
-        "end_offset": found.end,
-        "in_flight": found.acquired_records,
-        "waiting_for_dead_letter_copy": found.archiving_records,
-        "lag": high_watermark - found.start - found.finished_records,
-    }

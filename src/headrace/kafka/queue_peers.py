@@ -1,4 +1,4 @@
-"""Receives and settles at other brokers, for those whose HTTP clients ask for a whole topic.
+"""Queues at other brokers, for those whose HTTP clients ask for a whole topic.
 
 Invariants: over APIs of this broker's own (`own_messages.jsonl`). Kafka's ShareFetch does not fit:
 its deliveries belong to a session that ends with its connection, and it knows no lock times,
@@ -9,19 +9,19 @@ coordinators, whose calls must not wait behind a receive.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace import errors
 from headrace.broker.shares.hosted_shares import Pause
-from headrace.broker.shares.queue_peers import SeenPause
+from headrace.broker.shares.queue_peers import QueuePosition, SeenPause
 from headrace.broker.shares.share_partitions import Received
-from headrace.coordination.shares.commands import Acquired
+from headrace.coordination.shares.commands import Acquired, ParkedKey
 from headrace.errors import BrokerUnreachable, HeadraceError
 from headrace.kafka import apis
 from headrace.kafka.peer_client import TIMEOUT_S, PeerConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from headrace.broker.shares.queue_peers import Answered, Delivery
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import BrokerFact
 
+_T = TypeVar("_T")
 VERSION: Final = 0
 CONNECTIONS_MAX: Final = 32
 """To one broker, for calls; as many again for waits."""
@@ -199,6 +200,89 @@ class KafkaQueuePeers:
             "partitions": list(partitions),
         }
         await self._call(broker, apis.QUEUE_RELEASE, body)
+
+    async def describe(
+        self, broker: BrokerFact, topic_id: UUID, group_id: str, partitions: Sequence[int]
+    ) -> Mapping[int, QueuePosition | HeadraceError | None]:
+        """See QueuePeerCalls."""
+        body = {"group_id": group_id, "topic_id": topic_id, "partitions": list(partitions)}
+        answer = await self._call(broker, apis.QUEUE_DESCRIBE, body)
+        return _by_partition(answer, _position)
+
+    async def list_parked(
+        self, broker: BrokerFact, topic_id: UUID, group_id: str, partitions: Sequence[int]
+    ) -> Mapping[int, Sequence[ParkedKey] | HeadraceError]:
+        """See QueuePeerCalls. Asks again for partitions whose keys did not fit one answer."""
+        found: dict[int, Sequence[ParkedKey] | HeadraceError] = {}
+        left = list(partitions)
+        while left:
+            body = {"group_id": group_id, "topic_id": topic_id, "partitions": left}
+            answer = await self._call(broker, apis.QUEUE_LIST_PARKED, body)
+            found.update(_by_partition(answer, _parked))
+            asked, left = left, [number for number in left if number not in found]
+            if len(left) == len(asked):
+                raise BrokerUnreachable("the answer is about other partitions than were asked for")
+        return found
+
+    async def park(
+        self,
+        broker: BrokerFact,
+        topic_id: UUID,
+        group_id: str,
+        keys: Sequence[bytes],
+        partitions: Sequence[int],
+    ) -> Mapping[int, HeadraceError | None]:
+        """See QueuePeerCalls."""
+        body = _of_keys(topic_id, group_id, keys, partitions)
+        answer = await self._call(broker, apis.QUEUE_PARK, body)
+        return _by_partition(answer, lambda _part: None)
+
+    async def unpark(
+        self,
+        broker: BrokerFact,
+        topic_id: UUID,
+        group_id: str,
+        keys: Sequence[bytes],
+        partitions: Sequence[int],
+    ) -> Mapping[int, Sequence[bytes] | HeadraceError]:
+        """See QueuePeerCalls."""
+        body = _of_keys(topic_id, group_id, keys, partitions)
+        answer = await self._call(broker, apis.QUEUE_UNPARK, body)
+        return _by_partition(
+            answer,
+            lambda part: [keys[place] for place in part.released if 0 <= place < len(keys)],
+        )
+
+
+def _of_keys(
+    topic_id: UUID, group_id: str, keys: Sequence[bytes], partitions: Sequence[int]
+) -> Answer:
+    return {
+        "group_id": group_id,
+        "topic_id": topic_id,
+        "keys": list(keys),
+        "partitions": list(partitions),
+    }
+
+
+def _by_partition(answer: Any, read: Callable[[Any], _T]) -> dict[int, _T | HeadraceError]:
+    """What is said of each partition, or its error."""
+    found: dict[int, _T | HeadraceError] = {}
+    for part in answer.partitions:
+        error = _error(part)
+        found[part.partition_index] = read(part) if error is None else error
+    return found
+
+
+def _position(part: Any) -> QueuePosition | None:
+    one = part.position
+    if one is None:
+        return None
+    return QueuePosition(one.start_offset, one.end_offset, one.in_flight, one.archiving, one.lag)
+
+
+def _parked(part: Any) -> Sequence[ParkedKey]:
+    return [ParkedKey(bytes(one.key), one.parked_ms, one.records) for one in part.keys]
 
 
 def _received(part: Any) -> Received | SeenPause | HeadraceError:

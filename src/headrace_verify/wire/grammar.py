@@ -1,8 +1,8 @@
 """Abuse of requests, made from the grammar: each field of each request of each API lies in turn.
 
-Invariants: kio's schemas write a whole request, one element in each array, and the place of
-each primitive is noted as it is written. A length or count is such a place; so is every other
-field, and it is no dearer to let them all lie.
+Invariants: kio's schemas write a whole request (`own_requests` those that brokers ask each other),
+one element in each array, and the place of each primitive is noted as it is written. A length or
+count is such a place; so is every other field, and it is no dearer to let them all lie.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from kio.index import load_request_schema
 from kio.serial import entity_writer
 
 from headrace.kafka.client.exchange import API_VERSIONS, framed, request_frame, request_header
+from headrace.kafka.wire.definitions import OWN_KEYS_FROM
 from headrace.kafka.wire.primitives import write_uvarint
+from headrace_verify.kafka_wire import METADATA, KafkaWire
 from headrace_verify.wire.abuse import Case
+from headrace_verify.wire.own_requests import INTS, TEXTS, VERSIONS, OwnRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,10 +51,12 @@ _INT_FORMATS = {2: ">h", 4: ">i", 8: ">q"}
 
 
 class Served(NamedTuple):
-    """A version of an API that the broker has told of."""
+    """A version of an API that the broker has told of, or that brokers have for each other."""
 
     api: int
     version: int
+    topic_id: uuid.UUID = uuid.UUID(int=77)
+    """What requests between brokers name."""
 
 
 class Written(NamedTuple):
@@ -63,8 +68,7 @@ class Written(NamedTuple):
     is_flexible: bool
 
 
-_INTS = (0, 0, 0, 1, 1, 2, 3, 7, 100, -1, -2, 2**15 - 1, 2**31 - 1, 2**63 - 1, -(2**63))
-_TEXTS = ("", TEXT, TEXT, "é", "x" * 300, "range", "consumer", "a,b", "0", "\x00", "../x")
+_TEXTS = (TEXT, TEXT, "range", *TEXTS)
 
 
 class _Drawn:
@@ -107,7 +111,7 @@ class _Drawn:
         is_unsigned = (kafka_type or "").startswith("u")
         least = 0 if is_unsigned else -(1 << bits - 1)
         most = (1 << bits - (not is_unsigned)) - 1
-        return min(max(self._rng.choice(_INTS), least), most)
+        return min(max(self._rng.choice(INTS), least), most)
 
     def entity(self, cls: Any) -> Any:
         """An entity, also of a whole request."""
@@ -165,13 +169,21 @@ def _entity(cls: Any) -> Any:
 
 def write(served: Served, rng: Chance | None = None) -> Written:
     """A request in which every array has an element, or one as chance draws it."""
+    if served.api >= OWN_KEYS_FROM:
+        body = _Noted()
+        OwnRequest(body, TEXT, served.topic_id, rng).write(served.api, served.version)
+        return _written(served, body, is_flexible=True)
     cls: Any = load_request_schema(served.api, served.version)
     body = _Noted()
     entity_writer(cls)(body, _entity(cls) if rng is None else _Drawn(rng).entity(cls))
-    header = request_header(b"evil", served.api, served.version, 1, is_flexible=cls.__flexible__)
+    return _written(served, body, is_flexible=bool(cls.__flexible__))
+
+
+def _written(served: Served, body: _Noted, *, is_flexible: bool) -> Written:
+    header = request_header(b"evil", served.api, served.version, 1, is_flexible=is_flexible)
     at = len(header)
     places = [(at + position, size) for position, size in body.places]
-    return Written(header + body.getvalue(), at, places, bool(cls.__flexible__))
+    return Written(header + body.getvalue(), at, places, is_flexible)
 
 
 def advertised(abuse: Abuse, *, is_every: bool = False) -> list[Served]:
@@ -187,6 +199,16 @@ def advertised(abuse: Abuse, *, is_every: bool = False) -> list[Served]:
         versions = range(least, most + 1) if abuse.is_long or is_every else sorted({least, most})
         found += [Served(api, version) for version in versions]
     return found
+
+
+def every_api(abuse: Abuse, *, is_every: bool = False) -> list[Served]:
+    """What is advertised, and what brokers ask each other."""
+    with KafkaWire(abuse.kafka) as wire:
+        (topic,) = wire.call(METADATA, 12, topics=[{"name": TEXT}]).topics
+    return [
+        *advertised(abuse, is_every=is_every),
+        *(Served(api, version, topic.topic_id) for api, version in VERSIONS),
+    ]
 
 
 def lies(written: Written) -> Iterator[bytes]:
@@ -212,17 +234,25 @@ def _in_turn(abuse: Abuse, all_of_them: list[bytes]) -> None:
 
 
 def every_whole_request_is_taken(abuse: Abuse) -> None:
-    for served in advertised(abuse):
+    for served in every_api(abuse):
         abuse.each([framed(write(served).data)], wait_s=0.1)
 
 
+def what_brokers_ask_each_other_is_answered(abuse: Abuse) -> None:
+    for served in every_api(abuse):
+        if served.api >= OWN_KEYS_FROM:
+            with abuse.open() as peer:
+                peer.send(framed(write(served).data))
+                abuse.expect(peer.answer() is not None, f"no answer to API {served.api}")
+
+
 def every_field_of_every_request_may_lie(abuse: Abuse) -> None:
-    _in_turn(abuse, [lie for served in advertised(abuse) for lie in lies(write(served))])
+    _in_turn(abuse, [lie for served in every_api(abuse) for lie in lies(write(served))])
 
 
 def requests_cut_anywhere_harm_nobody(abuse: Abuse) -> None:
     cuts = []
-    for served in advertised(abuse):
+    for served in every_api(abuse):
         data = write(served).data
         for end in range(TRUNCATED_EVERY, len(data), TRUNCATED_EVERY):
             cuts += [framed(data[:end]), framed(data)[:end]]
@@ -231,7 +261,7 @@ def requests_cut_anywhere_harm_nobody(abuse: Abuse) -> None:
 
 def bytes_behind_a_request_harm_nobody(abuse: Abuse) -> None:
     longer = []
-    for served in advertised(abuse):
+    for served in every_api(abuse):
         data = write(served).data
         longer += [framed(data + tail) for tail in (b"\x00", b"\xff" * 7, bytes(100_000))]
     _in_turn(abuse, longer)
@@ -254,7 +284,7 @@ def a_million_elements_keep_nobody_waiting(abuse: Abuse) -> None:
 
 def varints_that_never_end_harm_nobody(abuse: Abuse) -> None:
     requests = []
-    for served in advertised(abuse):
+    for served in every_api(abuse):
         written = write(served)
         if written.is_flexible:
             start = written.data[: written.body_at]
@@ -264,7 +294,7 @@ def varints_that_never_end_harm_nobody(abuse: Abuse) -> None:
 
 
 def every_version_of_every_request_may_say_anything(abuse: Abuse) -> None:
-    every = advertised(abuse, is_every=True)
+    every = every_api(abuse, is_every=True)
 
     def drawn() -> Iterator[bytes]:
         for number in itertools.count():
@@ -281,7 +311,7 @@ def every_version_of_every_request_may_say_anything(abuse: Abuse) -> None:
 
 
 def _of_all(abuse: Abuse) -> list[Written]:
-    return [write(served) for served in advertised(abuse)]
+    return [write(served) for served in every_api(abuse)]
 
 
 def random_changes_of_good_requests_harm_nobody(abuse: Abuse) -> None:
@@ -299,6 +329,7 @@ def random_changes_of_good_requests_harm_nobody(abuse: Abuse) -> None:
 
 CASES = (
     Case("kafka", every_whole_request_is_taken, 1),
+    Case("kafka", what_brokers_ask_each_other_is_answered),
     Case("kafka", every_field_of_every_request_may_lie, 8),
     Case("kafka", requests_cut_anywhere_harm_nobody, 3),
     Case("kafka", bytes_behind_a_request_harm_nobody, 2),

@@ -1,4 +1,4 @@
-"""Parked keys on the command line: what brokers answer about their parts of a topic, together."""
+"""Parked keys on the command line: one broker answers for the whole topic."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli.backlog_park import park, parked, unpark
+from headrace.cli.queue import watch
 from headrace.cli.session import Session
+
+FAILED = [
+    {"partition": 2, "error": {"detail": "no broker serves it", "next_step": "try again"}},
+    {"partition": 5, "error": {"detail": "no broker serves it", "next_step": "try again"}},
+]
 
 
 @pytest.fixture
-def brokers():
-    """The addresses of two servers, and what each answers."""
-    answers: dict[int, dict] = {}
+def broker():
+    """The address of a server, and what it answers."""
+    answer: dict = {}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            body = json.dumps(answers[self.server.server_port]).encode()
+            body = json.dumps(answer).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -32,47 +38,48 @@ def brokers():
         def log_message(self, *_: object) -> None:
             pass
 
-    servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
-    threads = [Thread(target=one.serve_forever, args=(0.01,)) for one in servers]
-    for thread in threads:
-        thread.start()
-    yield [f"127.0.0.1:{one.server_port}" for one in servers], answers
-    for server, thread in zip(servers, threads, strict=True):
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}", answer
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
-def answered(brokers, *shown: dict, unserved: tuple[int, ...] = ()):
-    """Broker 0 serves partition 0 and broker 1 partition 1; no broker serves `unserved`."""
-    addresses, answers = brokers
-    for number, fields in enumerate(shown):
-        other = {"id": 1 - number, "http": addresses[1 - number]}
-        elsewhere = [{"partition": 1 - number, "broker": other}]
-        elsewhere += [{"partition": lost} for lost in unserved]
-        port = int(addresses[number].rpartition(":")[2])
-        answers[port] = {"broker": number, "elsewhere": elsewhere, **fields}
-    return addresses[0]
+def typed(command, address: str, *arguments: str):
+    return CliRunner().invoke(command, [*arguments, "--http", address], obj=Session("nowhere:1"))
 
 
-def typed(command, address: str, *keys: str):
-    arguments = ["workers", "orders", *keys, "--http", address]
-    return CliRunner().invoke(command, arguments, obj=Session("nowhere:1"))
-
-
-def test_a_key_counts_as_released_on_whichever_broker_it_was_parked(brokers):
-    address = answered(brokers, {"keys": ["a"]}, {"keys": ["a", "b"]})
-    done = typed(unpark, address, "a", "b", "c")
+def test_the_keys_that_were_released_are_counted(broker):
+    address, answer = broker
+    answer.update({"released": 2, "keys": ["a", "b"]})
+    done = typed(unpark, address, "workers", "orders", "a", "b", "c")
     assert (done.exit_code, "2 of 3 keys were released" in done.output) == (0, True), done.output
+    answer.update({"released": 0, "keys": []})
+    done = typed(unpark, address, "workers", "orders", "a")
+    assert done.exit_code != 0
+    assert "none of these keys is parked" in done.output
 
 
-def test_no_command_on_parked_keys_succeeds_where_a_partition_has_no_broker(brokers):
-    shown = {"keys": ["a"], "parked": []}
-    address = answered(brokers, shown, shown)
+def test_no_command_on_parked_keys_succeeds_where_a_partition_could_not_be_asked(broker):
+    address, answer = broker
+    answer.update({"released": 1, "keys": ["a"], "parked": []})
     for command, keys in ((park, ["a"]), (parked, []), (unpark, ["a"])):
-        assert typed(command, address, *keys).exit_code == 0
-    address = answered(brokers, shown, shown, unserved=(2, 5))
+        assert typed(command, address, "workers", "orders", *keys).exit_code == 0
+    answer["failed"] = FAILED
     for command, keys in ((park, ["a"]), (parked, []), (unpark, ["a"])):
-        done = typed(command, address, *keys)
+        done = typed(command, address, "workers", "orders", *keys)
         assert done.exit_code == 1
-        assert "partitions 2, 5 have no broker that could be asked" in done.output
+        assert "partitions 2, 5 failed" in done.output
+        assert "no broker serves it" in done.output
+
+
+def test_a_watch_names_the_partitions_that_are_missing(broker):
+    address, answer = broker
+    shown = {"partition": 0, "start_offset": 3, "end_offset": 5, "in_flight": 2, "lag": 4}
+    answer.update({"partitions": [shown], "failed": FAILED})
+    done = typed(watch, address, "orders", "workers", "-n", "1")
+    assert done.exit_code == 0, done.output
+    assert "4 messages behind" in done.output
+    assert "Partitions 2, 5 are missing: no broker serves it" in done.output

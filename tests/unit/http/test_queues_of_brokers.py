@@ -7,6 +7,7 @@ import functools
 import json
 from collections import Counter
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from starlette.applications import Starlette
@@ -15,12 +16,22 @@ from tests.unit.http.http_rig import Web, scope
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.broker.services import queue_owners
-from headrace.errors import BrokerUnreachable
+from headrace.errors import (
+    BrokerUnreachable,
+    GroupIdInvalid,
+    NotOwner,
+    RequestInvalid,
+    StorageUnavailable,
+    TopicIdUnknown,
+    TopicUnknown,
+)
 from headrace.http import receiving
 from headrace.http.groups import GroupOperations
 from headrace.http.operations import routes
+from headrace.http.parked import ParkedOperations
 from headrace.http.queues import Queues
 from headrace.kafka.dispatch import KafkaFace
+from headrace.kafka.handlers import queues
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch
@@ -44,7 +55,8 @@ class Broker:
 
     def __init__(self, node: Node, face: KafkaFace) -> None:
         self.node, self.face = node, face
-        operations = [*Queues(node).operations, *GroupOperations(node).operations]
+        parts = Queues(node), ParkedOperations(node), GroupOperations(node)
+        operations = [one for part in parts for one in part.operations]
         self.app = Starlette(routes=routes(node, operations, is_local=True))
         self.rig = SimpleNamespace(node=node)
 
@@ -408,6 +420,158 @@ async def test_a_second_consumer_is_refused_by_the_owner_at_another_broker(clust
     )
     assert status == 409, problem
     assert "another consumer has this partition" in problem["detail"]
+
+
+# --- administration -------------------------------------------------------------------------
+
+
+@with_brokers(3)
+async def test_any_broker_says_where_a_group_stands_on_the_whole_topic(cluster):
+    await cluster.make_queue()
+    for broker in cluster.brokers.values():
+        _, answer = await broker.ask("GET", QUEUE)
+        assert answer["partitions"] == [], "it has not begun"
+    for number in range(PARTITIONS):
+        await cluster.append(number, b"a", b"b", b"c")
+    first = await cluster.brokers[1].receive(max=100)
+    acked = [one["receipt"] for one in first if one["value"] == "a"]
+    assert all(one["ok"] for one in await cluster.brokers[2].settle(ack=acked))
+    for broker in cluster.brokers.values():
+        _, answer = await broker.ask("GET", QUEUE)
+        assert answer["partitions"] == [
+            {
+                "partition": number,
+                "start_offset": 1,
+                "end_offset": 3,
+                "in_flight": 2,
+                "waiting_for_dead_letter_copy": 0,
+                "lag": 2,
+            }
+            for number in range(PARTITIONS)
+        ]
+        assert "failed" not in answer
+
+
+@with_brokers(2)
+async def test_keys_are_parked_listed_and_released_through_any_broker(cluster):
+    await cluster.make_queue(**{"headrace.share.key.order": "true"})
+    one, other = cluster.brokers[1], cluster.brokers[2]
+    status, answer = await one.ask("POST", f"{QUEUE}/park", {"keys": ["hot", "é"]})
+    assert (status, answer) == (200, {"topic": TOPIC, "group": GROUP, "parked": 2})
+    for broker in (one, other):
+        _, answer = await broker.ask("GET", f"{QUEUE}/parked")
+        listed = sorted((item["partition"], item["key"]) for item in answer["parked"])
+        assert listed == [(number, key) for number in range(PARTITIONS) for key in ("hot", "é")]
+    assert set(await cluster.states()) == set(range(PARTITIONS)), "it has begun everywhere"
+    _, answer = await other.ask("POST", f"{QUEUE}/unpark", {"keys": ["other", "hot", "hot"]})
+    assert answer == {"topic": TOPIC, "group": GROUP, "released": 1, "keys": ["hot"]}
+    _, answer = await one.ask("GET", f"{QUEUE}/parked")
+    assert {item["key"] for item in answer["parked"]} == {"é"}
+    status, _ = await one.ask("POST", f"{QUEUE.replace(GROUP, 'x')}/park", {"keys": ["hot"]})
+    assert status == 409, "its settings allow none"
+
+
+@with_brokers(2)
+async def test_parked_keys_that_do_not_fit_one_answer_are_listed_all_the_same(cluster):
+    cluster.patch.setattr(queues, "LISTED_BYTES_MAX", 1)
+    await cluster.make_queue(**{"headrace.share.key.order": "true"})
+    await cluster.brokers[1].ask("POST", f"{QUEUE}/park", {"keys": ["hot"]})
+    _, answer = await cluster.brokers[1].ask("GET", f"{QUEUE}/parked")
+    assert [item["partition"] for item in answer["parked"]] == list(range(PARTITIONS))
+
+
+@with_brokers(2)
+async def test_partitions_whose_owner_is_silent_are_listed_as_failed(cluster):
+    await cluster.make_queue(**{"headrace.share.key.order": "true"})
+    one = cluster.brokers[1]
+    assert (await one.ask("POST", f"{QUEUE}/park", {"keys": ["hot"]}))[0] == 200
+    owners = cluster.owners()
+    there = [number for number, owner in enumerate(owners) if owner == 2]
+    here = [number for number, owner in enumerate(owners) if owner == 1]
+
+    async def silent(*_asked):
+        raise BrokerUnreachable("broker at 127.0.0.1:1 gave no answer")
+
+    cluster.patch.setattr(one.node.queue_owners.peers, "_call", silent)
+    asked = (
+        ("GET", QUEUE, None, "partitions"),
+        ("GET", f"{QUEUE}/parked", None, "parked"),
+        ("POST", f"{QUEUE}/park", {"keys": ["hot"]}, None),
+        ("POST", f"{QUEUE}/unpark", {"keys": ["hot"]}, None),
+    )
+    for method, path, body, listed in asked:
+        status, answer = await one.ask(method, path, body)
+        assert status == 200, answer
+        assert [item["partition"] for item in answer["failed"]] == there
+        assert all(item["error"]["retriable"] for item in answer["failed"])
+        if listed:
+            assert [item["partition"] for item in answer[listed]] == here
+
+
+@with_brokers(2)
+async def test_where_no_owner_can_be_asked_the_answer_is_a_problem(cluster):
+    await cluster.make_queue()
+    one = cluster.brokers[1]
+
+    async def silent(*_asked):
+        raise BrokerUnreachable("broker at 127.0.0.1:1 gave no answer")
+
+    async def slow(*_asked):
+        raise StorageUnavailable("the disk does not answer")
+
+    cluster.patch.setattr(one.node.queue_owners.peers, "_call", silent)
+    cluster.patch.setattr(one.node.shares, "describe", slow)
+    status, problem = await one.ask("GET", QUEUE)
+    assert (status, problem["retriable"]) == (503, True)
+
+
+@with_brokers(2)
+async def test_a_partition_that_has_just_moved_is_asked_for_at_its_new_owner(cluster):
+    cluster.patch.setattr(queue_owners, "MOVING_S", 0.01)
+    await cluster.make_queue()
+    for number in range(PARTITIONS):
+        await cluster.append(number, b"a")
+    assert len(await cluster.brokers[1].receive(max=100)) == PARTITIONS
+    calls = cluster.brokers[1].node.queue_owners.peers
+    refusals = [NotOwner("it has moved"), NotOwner("it has moved")]
+
+    async def moving(*asked):
+        answered = await type(calls).describe(calls, *asked)
+        if refusals:
+            error = refusals.pop()
+            return dict.fromkeys(answered, error)
+        return answered
+
+    cluster.patch.setattr(calls, "describe", moving)
+    _, answer = await cluster.brokers[1].ask("GET", QUEUE)
+    assert len(answer["partitions"]) == PARTITIONS
+    assert "failed" not in answer
+    assert not refusals
+
+
+@with_brokers(2)
+async def test_a_peer_refuses_what_no_broker_would_ask(cluster):
+    await cluster.make_queue()
+    one, other = cluster.brokers[1].node, cluster.brokers[2].node
+    peers, topic_id = one.queue_owners.peers, one.topics.get(TOPIC).id
+    (there,) = [broker for broker in one.brokers() if broker.id == other.config.broker_id]
+    mine = cluster.owners().index(1)
+    (refused,) = (await peers.describe(there, topic_id, GROUP, [mine])).values()
+    assert isinstance(refused, NotOwner)
+    with pytest.raises(TopicUnknown):
+        await peers.describe(there, topic_id, GROUP, [PARTITIONS])
+    with pytest.raises(TopicIdUnknown):
+        await peers.list_parked(there, UUID(int=77), GROUP, [0])
+    for group_id in ("", "x" * 300):
+        with pytest.raises(GroupIdInvalid):
+            await peers.list_parked(there, topic_id, group_id, [0])
+    for keys in ([b"x"] * 101, [b"x" * 20_000]):
+        for call in (peers.park, peers.unpark):
+            (refused,) = (await call(there, topic_id, GROUP, keys, [0])).values()
+            assert isinstance(refused, RequestInvalid)
+
+
+# --- groups ----------------------------------------------------------------------------------
 
 
 @with_brokers(3)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from headrace.broker.services.long_poll import WAKE_LATE_MS, wait_for_records
 from headrace.errors import (
@@ -23,7 +23,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from uuid import UUID
 
     from headrace.broker.coordinators.groups_configured import ConfiguredGroups
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 WATCH_S: Final = 5.0
 """Of one wait at another broker: longer ones are asked for again, of the owners of that time."""
 RETRY_S: Final = 1.0
@@ -46,7 +47,7 @@ SUSPECT_S_MAX: Final = 3.0
 so that one which is frozen does not hold up each receive."""
 MOVING_ROUNDS: Final = 5
 MOVING_S: Final = 0.1
-"""Between two rounds of a settlement while the owners of its partitions change."""
+"""Between two rounds of a call while the owners of its partitions change."""
 RELEASE_PAUSES_S: Final = (0.2, 1.0, 5.0)
 BEGUN_MAX: Final = 10_000
 """Queues of which it is known where their groups have begun."""
@@ -122,10 +123,8 @@ class QueueOwners:
     ) -> Answered:
         """See QueuePeerCalls.receive. Raises BrokerUnreachable, TopicIdUnknown."""
         loop = asyncio.get_running_loop()
-        until_s, problem = self._suspects.get(broker_id, (0.0, None))
         began_s = loop.time()
-        if problem is not None and began_s < until_s:
-            raise problem
+        self._check_suspect(broker_id)
         broker, peers = self._broker(broker_id)
         has_answered = False
         try:
@@ -173,6 +172,12 @@ class QueueOwners:
         raise BrokerUnreachable(
             f"broker {broker_id} has left, or none serves this partition at the moment"
         )
+
+    def _check_suspect(self, broker_id: int) -> None:
+        """Raises BrokerUnreachable where the broker has just given no answer."""
+        until_s, problem = self._suspects.get(broker_id, (0.0, None))
+        if problem is not None and asyncio.get_running_loop().time() < until_s:
+            raise problem
 
     # --- wait --------------------------------------------------------------------------------
 
@@ -289,6 +294,71 @@ class QueueOwners:
             )
         except HeadraceError as error:
             return error
+
+    # --- every partition ---------------------------------------------------------------------
+
+    async def ask_all(
+        self,
+        topic: Topic,
+        here: Callable[[int], Awaitable[_T]],
+        there: Callable[
+            [QueuePeerCalls, BrokerFact, Sequence[int]],
+            Awaitable[Mapping[int, _T | HeadraceError]],
+        ],
+    ) -> dict[int, _T | HeadraceError]:
+        """What the owner of each of the topic's partitions answers, or why it could not be asked.
+
+        All owners are asked at once, and again while they change. What is asked must bear to be
+        asked twice.
+        """
+        found: dict[int, _T | HeadraceError] = {}
+        left = set(range(len(topic.partitions)))
+        for moving in range(MOVING_ROUNDS):
+            if moving:
+                await asyncio.sleep(MOVING_S)
+            found.update(await self._ask_once(topic, left, here, there))
+            left = {number for number in left if isinstance(found[number], NotOwner)}
+            if not left:
+                break
+        found.update({number: away(topic, [number]) for number in left})
+        return dict(sorted(found.items()))
+
+    async def _ask_once(
+        self,
+        topic: Topic,
+        numbers: set[int],
+        here: Callable[[int], Awaitable[_T]],
+        there: Callable[
+            [QueuePeerCalls, BrokerFact, Sequence[int]],
+            Awaitable[Mapping[int, _T | HeadraceError]],
+        ],
+    ) -> dict[int, _T | HeadraceError]:
+        owners = self.of(topic)
+        found: dict[int, _T | HeadraceError] = {
+            number: away(topic, [number]) for number in owners.away if number in numbers
+        }
+
+        async def ask_here() -> None:
+            for number in owners.here:
+                if number in numbers:
+                    try:
+                        found[number] = await here(number)
+                    except HeadraceError as error:
+                        found[number] = error
+
+        async def ask(broker_id: int, part: Sequence[int]) -> None:
+            try:
+                self._check_suspect(broker_id)
+                broker, peers = self._broker(broker_id)
+                answered = await there(peers, broker, part)
+            except HeadraceError as error:
+                answered = dict.fromkeys(part, error)
+            missing = BrokerUnreachable(f"broker {broker_id} left partitions out of its answer")
+            found.update({number: answered.get(number, missing) for number in part})
+
+        parts = {one: [n for n in of if n in numbers] for one, of in owners.others.items()}
+        await asyncio.gather(ask_here(), *(ask(*part) for part in parts.items() if part[1]))
+        return found
 
 
 def _for_each(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.shares.hosted_shares import Pause
     from headrace.broker.shares.share_partitions import Received, ReceiveRequest
-    from headrace.coordination.shares.commands import Settlement
+    from headrace.coordination.shares.commands import ParkedKey, Settlement
     from headrace.errors import HeadraceError
     from headrace.metadata.facts import BrokerFact
 
@@ -37,6 +37,20 @@ class Delivery(NamedTuple):
 
 Answered = dict[int, "Received | SeenPause | HeadraceError"]
 """By partition. Those that were not looked at, since the limits were reached, are left out."""
+
+
+class QueuePosition(NamedTuple):
+    """Where a group stands on one partition."""
+
+    start_offset: int
+    """The first record that is not finished."""
+    end_offset: int
+    """The first one that was never delivered."""
+    in_flight: int
+    archiving: int
+    """Records that wait for their copies in the dead letter topic."""
+    lag: int
+    """Records that are not finished."""
 
 
 class QueuePeerCalls(Protocol):
@@ -80,6 +94,46 @@ class QueuePeerCalls(Protocol):
         partitions: Sequence[int],
     ) -> None:
         """Make what the member holds available again; the deliveries count.
+
+        Raises BrokerUnreachable, TopicIdUnknown.
+        """
+        ...
+
+    async def describe(
+        self, broker: BrokerFact, topic_id: UUID, group_id: str, partitions: Sequence[int]
+    ) -> Mapping[int, QueuePosition | HeadraceError | None]:
+        """Where the group stands; None: it has not begun there.
+
+        Raises BrokerUnreachable, TopicIdUnknown.
+        """
+        ...
+
+    async def list_parked(
+        self, broker: BrokerFact, topic_id: UUID, group_id: str, partitions: Sequence[int]
+    ) -> Mapping[int, Sequence[ParkedKey] | HeadraceError]:
+        """The keys whose records the group sets aside. Raises BrokerUnreachable, TopicIdUnknown."""
+        ...
+
+    async def park(
+        self,
+        broker: BrokerFact,
+        topic_id: UUID,
+        group_id: str,
+        keys: Sequence[bytes],
+        partitions: Sequence[int],
+    ) -> Mapping[int, HeadraceError | None]:
+        """Set the records of the keys aside. Raises BrokerUnreachable, TopicIdUnknown."""
+        ...
+
+    async def unpark(
+        self,
+        broker: BrokerFact,
+        topic_id: UUID,
+        group_id: str,
+        keys: Sequence[bytes],
+        partitions: Sequence[int],
+    ) -> Mapping[int, Sequence[bytes] | HeadraceError]:
+        """Deliver the records of the keys again: those keys that were parked there.
 
         Raises BrokerUnreachable, TopicIdUnknown.
         """

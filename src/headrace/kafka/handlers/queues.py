@@ -1,4 +1,5 @@
-"""What another broker asks for its HTTP clients: QueueReceive, -Wait, -Settle and -Release.
+"""What another broker asks for its HTTP clients: QueueReceive, -Wait, -Settle, -Release, -Describe,
+-ListParked, -Park and -Unpark.
 
 Invariants: this broker's own APIs, asked of the owner of the partitions. Rules are in
 `broker/shares`; here requests become its calls. What was acquired for a broker whose connection has
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
 from headrace.broker.services.long_poll import wait_for_records
+from headrace.broker.services.queue_administration import KEY_BYTES_MAX, KEYS_MAX
 from headrace.broker.shares.hosted_shares import Pause
 from headrace.broker.shares.share_partitions import ReceiveRequest
 from headrace.coordination.shares.commands import UNDELIVERED, Settlement
@@ -22,7 +24,7 @@ from headrace.kafka.connection import Connection
 from headrace.kafka.error_codes import message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from headrace.broker.node import Node
     from headrace.broker.shares.share_partitions import Received
@@ -34,6 +36,8 @@ RECORDS_MAX: Final = 1_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 60_000
 OWNER_LENGTH_MAX: Final = 1_000
+LISTED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of parked keys in one answer, and those of one partition more."""
 
 
 def _error(error: HeadraceError | None) -> dict[str, str | None]:
@@ -42,10 +46,15 @@ def _error(error: HeadraceError | None) -> dict[str, str | None]:
     return {"error_kind": type(error).__name__, "error_message": message_of(error)}
 
 
-def _check_names(request: Any) -> None:
-    """Raises GroupIdInvalid, RequestInvalid."""
+def _check_group(request: Any) -> None:
+    """Raises GroupIdInvalid."""
     if not 0 < len(request.group_id) <= GROUP_ID_LENGTH_MAX:
         raise GroupIdInvalid(f"a share group's id has 1 to {GROUP_ID_LENGTH_MAX} characters")
+
+
+def _check_names(request: Any) -> None:
+    """Raises GroupIdInvalid, RequestInvalid."""
+    _check_group(request)
     if not 0 < len(request.member_id) <= MEMBER_ID_LENGTH_MAX:
         raise RequestInvalid(f"a member's id has 1 to {MEMBER_ID_LENGTH_MAX} characters")
 
@@ -160,8 +169,7 @@ async def queue_wait(node: Node, request: Any, _context: Context) -> Answer:
 async def queue_settle(node: Node, request: Any, _context: Context) -> Answer:
     """QueueSettle: what members say of what they hold; each settlement stands for itself."""
     try:
-        if not 0 < len(request.group_id) <= GROUP_ID_LENGTH_MAX:
-            raise GroupIdInvalid(f"a share group's id has 1 to {GROUP_ID_LENGTH_MAX} characters")
+        _check_group(request)
         topic = _checked_topic(node, request, ())
     except HeadraceError as error:
         return {**_error(error), "deliveries": []}
@@ -208,9 +216,102 @@ async def queue_release(node: Node, request: Any, _context: Context) -> Answer:
     return _error(failed)
 
 
+# --- administration --------------------------------------------------------------------------
+
+
+async def _each(
+    node: Node,
+    request: Any,
+    ask: Callable[[Topic, int], Awaitable[dict[str, Any]]],
+    empty: dict[str, Any],
+) -> dict[str, Any]:
+    """What is said of each partition, in order; `empty`: the fields beside its error."""
+    try:
+        _check_group(request)
+        topic = _checked_topic(node, request, request.partitions)
+    except HeadraceError as error:
+        return {**_error(error), "partitions": []}
+    parts: list[dict[str, Any]] = []
+    for number in dict.fromkeys(request.partitions):
+        try:
+            said = await ask(topic, number)
+        except HeadraceError as error:
+            said = {**_error(error), **empty}
+        parts.append({"partition_index": number, **said})
+    return {"partitions": parts}
+
+
+async def queue_describe(node: Node, request: Any, _context: Context) -> Answer:
+    """QueueDescribe: where a group stands."""
+
+    async def one(topic: Topic, number: int) -> dict[str, Any]:
+        found = await node.queue_administration.describe_here(topic, number, request.group_id)
+        return {"position": None if found is None else found._asdict()}
+
+    return await _each(node, request, one, {})
+
+
+async def queue_list_parked(node: Node, request: Any, _context: Context) -> Answer:
+    """QueueListParked: the parked keys; partitions that do not fit the answer are left out."""
+    bytes_left = LISTED_BYTES_MAX
+
+    async def one(topic: Topic, number: int) -> dict[str, Any]:
+        nonlocal bytes_left
+        if bytes_left <= 0:
+            return {}
+        found = await node.queue_administration.list_parked_here(topic, number, request.group_id)
+        bytes_left -= sum(len(item.key) for item in found)
+        return {
+            "keys": [
+                {"key": item.key, "parked_ms": item.at_ms, "records": item.records}
+                for item in found
+            ]
+        }
+
+    answer = await _each(node, request, one, {"keys": []})
+    answer["partitions"] = [part for part in answer["partitions"] if "keys" in part]
+    return answer
+
+
+def _check_keys(request: Any) -> None:
+    """Raises RequestInvalid."""
+    if len(request.keys) > KEYS_MAX or max(map(len, request.keys), default=0) > KEY_BYTES_MAX:
+        raise RequestInvalid(f"at most {KEYS_MAX} keys of at most {KEY_BYTES_MAX} bytes are taken")
+
+
+async def queue_park(node: Node, request: Any, _context: Context) -> Answer:
+    """QueuePark: set the records of keys aside."""
+
+    async def one(topic: Topic, number: int) -> dict[str, Any]:
+        _check_keys(request)
+        keys = [bytes(key) for key in request.keys]
+        await node.queue_administration.park_here(topic, number, request.group_id, keys)
+        return {}
+
+    return await _each(node, request, one, {})
+
+
+async def queue_unpark(node: Node, request: Any, _context: Context) -> Answer:
+    """QueueUnpark: deliver the records of keys again; which of them were parked, by place."""
+
+    async def one(topic: Topic, number: int) -> dict[str, Any]:
+        _check_keys(request)
+        keys = [bytes(key) for key in request.keys]
+        released = {
+            *await node.queue_administration.unpark_here(topic, number, request.group_id, keys)
+        }
+        return {"released": [place for place, key in enumerate(keys) if key in released]}
+
+    return await _each(node, request, one, {"released": []})
+
+
 HANDLERS: dict[int, Handler] = {
     apis.QUEUE_RECEIVE: queue_receive,
     apis.QUEUE_WAIT: queue_wait,
     apis.QUEUE_SETTLE: queue_settle,
     apis.QUEUE_RELEASE: queue_release,
+    apis.QUEUE_DESCRIBE: queue_describe,
+    apis.QUEUE_LIST_PARKED: queue_list_parked,
+    apis.QUEUE_PARK: queue_park,
+    apis.QUEUE_UNPARK: queue_unpark,
 }
