@@ -1,7 +1,7 @@
-"""The errors of Headrace: four kinds, by what the caller should do next (KIP-1050).
+"""The error classes of Headrace: four kinds, by how the caller should react (KIP-1050).
 
-Invariants: knows nothing else of Headrace. A subclass carries fields, not prose; its
-message names cause, effect and next step. Each face maps classes to codes in one table.
+Invariants: imports nothing else of Headrace. Subclasses carry fields rather than prose; a
+message names cause, effect and next step. Each protocol maps classes to codes in one table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class HeadraceError(Exception):
-    """The base of all errors that Headrace raises on purpose."""
+    """Base class of all errors that Headrace raises deliberately."""
 
     def __init__(self, message: str = "", **fields: Any) -> None:
         super().__init__(message or self.__class__.__name__)
@@ -18,46 +18,46 @@ class HeadraceError(Exception):
 
 
 class Retriable(HeadraceError):
-    """Try again, perhaps after refreshing metadata."""
+    """The operation may succeed if retried, perhaps after a metadata refresh."""
 
 
 class Rejected(HeadraceError):
-    """The request is wrong: the same request gets the same answer."""
+    """The request is invalid: retrying it unchanged gives the same answer."""
 
 
 class Fenced(HeadraceError):
-    """A newer epoch owns this: step down or abort."""
+    """A newer epoch owns the resource: step down or abort."""
 
 
 class Fatal(HeadraceError):
-    """This process must not go on: corruption, a failed sync, a broken invariant."""
+    """This process must not continue: corruption, a failed sync, a broken invariant."""
 
 
 # --- storage and log -------------------------------------------------------------------------
 
 
 class StorageUnavailable(Retriable):
-    """The write was not stored (disk full, I/O error): nothing of it is visible; try again."""
+    """The write was not stored (disk full, I/O error) and none of it is visible; retry."""
 
 
 class DiskFull(StorageUnavailable):
-    """The write was not stored for lack of space: only an operator can make room."""
+    """The write was not stored for lack of space: an operator must free some."""
 
 
 class LedgerUnknown(Rejected):
-    """No such ledger: it was deleted or never made."""
+    """No such ledger: it was deleted or never created."""
 
 
 class LedgerSealed(Fenced):
-    """The ledger takes no more entries: another writer or a roll has sealed it."""
+    """The ledger is sealed, by another writer or by a roll, and takes no more entries."""
 
 
 class LedgerFenced(Fenced):
-    """Another broker has taken the ledger over: this one does not own the partition any more."""
+    """Another broker took over the ledger: this broker no longer owns the partition."""
 
 
 class LedgerLost(Retriable):
-    """Whether the write was stored is in doubt, and the ledger takes no more of this writer's."""
+    """The outcome of the write is unknown, and this writer can no longer append to the ledger."""
 
 
 class DataCorrupt(Fatal):
@@ -65,34 +65,34 @@ class DataCorrupt(Fatal):
 
 
 class ChainMissing(DataCorrupt):
-    """The stored chain of a partition's ledgers is missing, or older than the ledgers themselves.
+    """A partition's stored ledger chain is missing or older than the ledgers themselves.
 
-    To serve the partition would lose acknowledged records and give their offsets again.
+    Serving the partition would lose acknowledged records and reuse their offsets.
     """
 
 
 class FactMissing(Fatal):
-    """A fact that must be in the metadata store is not there: it was lost, not never written."""
+    """A required entry is missing from the metadata store: it was written once and then lost."""
 
 
 class FolderInUse(Fatal):
-    """Another process holds the data folder."""
+    """Another process holds the lock on the data folder."""
 
 
 class FormatUnsupported(Fatal):
-    """The folder was written in a format that this version does not read."""
+    """The data folder has a format that this version cannot read."""
 
 
 class CompactionInterrupted(Retriable):
-    """A round of log compaction ended before its time; the log is as it was."""
+    """A compaction pass was interrupted; the log is unchanged."""
 
 
 class OffsetOutOfRange(Rejected):
-    """The offset lies outside [log start offset, log end offset]."""
+    """The offset is outside [log start offset, log end offset]."""
 
 
 class BatchCorrupt(Rejected):
-    """A record batch whose length, layout or CRC is wrong."""
+    """A record batch with an invalid length, layout or CRC."""
 
 
 class BatchTooLarge(Rejected):
@@ -100,11 +100,11 @@ class BatchTooLarge(Rejected):
 
 
 class RecordInvalid(Rejected):
-    """A well-formed batch that this topic does not take (codec, timestamp, magic)."""
+    """A well-formed batch that this topic does not accept (codec, timestamp, magic)."""
 
 
 class UnsupportedForMessageFormat(Rejected):
-    """The message format is older than record batch v2."""
+    """A message format older than record batch v2."""
 
 
 class OutOfOrderSequence(Rejected):
@@ -116,46 +116,46 @@ class DuplicateSequence(Rejected):
 
 
 class UnknownProducerId(Rejected):
-    """The producer's state has expired; it must take a new id (KIP-360)."""
+    """The producer's state has expired; it needs a new producer id (KIP-360)."""
 
 
 class ProducerFenced(Fenced):
-    """A newer epoch of this producer id is at work."""
+    """A producer with the same id and a newer epoch is active."""
 
 
 # --- transactions ----------------------------------------------------------------------------
 
 
 class TransactionStateInvalid(Rejected):
-    """The transaction is not in a state that allows this."""
+    """The transaction's state does not allow this operation."""
 
 
 class TransactionCoordinatorFenced(Fenced):
-    """A newer coordinator of this producer's transactions is at work."""
+    """A newer coordinator owns this producer's transactions."""
 
 
 class TransactionAbortable(Rejected):
-    """The transaction cannot go on: abort it, and begin the next one (KIP-890)."""
+    """The transaction cannot continue: abort it and begin another (KIP-890)."""
 
 
 class ConcurrentTransactions(Retriable):
-    """Another operation of this transaction is under way: try again in a moment."""
+    """Another operation on this transaction is in progress: retry shortly."""
 
 
 class TransactionUnverified(Retriable):
-    """Whether the producer's transaction includes this partition cannot be found out now."""
+    """The broker cannot verify now that the producer's transaction includes this partition."""
 
 
 class TransactionalProducerFenced(Fenced):
-    """A newer producer with this transactional id is at work, or the transaction timed out."""
+    """A newer producer uses this transactional id, or the transaction timed out."""
 
 
 class ProducerIdMappingInvalid(Rejected):
-    """The producer id is not the one that the transactional id has now."""
+    """The producer id is not the one currently assigned to the transactional id."""
 
 
 class TransactionTimeoutInvalid(Rejected):
-    """The transaction timeout lies outside the broker's bounds."""
+    """The transaction timeout is outside the broker's limits."""
 
 
 class TransactionalIdUnknown(Rejected):
@@ -163,69 +163,69 @@ class TransactionalIdUnknown(Rejected):
 
 
 class TransactionalIdRefused(Rejected):
-    """The broker does not grant this use of the transactional id."""
+    """The broker does not allow this use of the transactional id."""
 
 
 class OffsetCommitUnstable(Retriable):
-    """A transaction has committed an offset of this partition and has not ended yet."""
+    """A transaction with a pending offset commit for this partition is still open."""
 
 
 # --- metadata --------------------------------------------------------------------------------
 
 
 class VersionConflict(Retriable):
-    """A compare-and-set lost: somebody changed the key since it was read."""
+    """A compare-and-set failed: the key has changed since it was read."""
 
 
 class MetadataUnavailable(Retriable):
-    """The metadata store cannot be reached now."""
+    """The metadata store is unreachable."""
 
 
 # --- topics and partitions -------------------------------------------------------------------
 
 
 class TopicUnknown(Retriable):
-    """No such topic or partition here (it may be on its way)."""
+    """No such topic or partition on this broker (it may be about to appear)."""
 
 
 class TopicIdUnknown(Retriable):
-    """No topic has this id: it was deleted and perhaps made again under its name."""
+    """No topic has this id: it was deleted and possibly recreated under the same name."""
 
 
 class TopicExists(Rejected):
-    """The topic is there already."""
+    """The topic already exists."""
 
 
 class TopicNameInvalid(Rejected):
-    """Not a legal topic name."""
+    """Invalid topic name."""
 
 
 class PartitionsInvalid(Rejected):
-    """Not a legal partition count."""
+    """Invalid partition count."""
 
 
 class AssignmentInvalid(Rejected):
-    """Not a legal assignment of partitions to brokers."""
+    """Invalid assignment of partitions to brokers."""
 
 
 class ReplicationFactorInvalid(Rejected):
-    """More replicas asked for than there are brokers."""
+    """The replication factor exceeds the number of brokers."""
 
 
 class ConfigInvalid(Rejected):
-    """An unknown configuration name or a value out of range."""
+    """An unknown configuration name, or a value out of range."""
 
 
 class RequestInvalid(Rejected):
-    """The request contradicts itself or the protocol."""
+    """The request is inconsistent or violates the protocol."""
 
 
 class VersionUnsupported(Rejected):
-    """The request asks for something that its version does not have."""
+    """The request uses something that its version does not support."""
 
 
 class AcksInvalid(Rejected):
-    """A Produce request wants acknowledgements that do not exist."""
+    """A Produce request with an invalid `acks` value."""
 
 
 class NotOwner(Retriable):
@@ -233,34 +233,34 @@ class NotOwner(Retriable):
 
 
 class BrokerIdInUse(Fatal):
-    """A living broker of the cluster has this id already."""
+    """A live broker of the cluster already uses this id."""
 
 
 class LeaderEpochFenced(Retriable):
-    """The client knows an older leader epoch: refresh metadata."""
+    """The client's leader epoch is older than the broker's: refresh metadata."""
 
 
 class LeaderEpochUnknown(Retriable):
-    """The client knows a newer leader epoch than this broker."""
+    """The client's leader epoch is newer than the broker's."""
 
 
 class BrokerUnreachable(Retriable):
-    """Another broker gave no answer: what it was asked may have been done."""
+    """Another broker did not answer: it may or may not have carried out the request."""
 
 
 class PolicyViolation(Rejected):
-    """A broker policy forbids it."""
+    """A broker policy forbids the request."""
 
 
 # --- groups ----------------------------------------------------------------------------------
 
 
 class CoordinatorLoading(Retriable):
-    """The coordinator is still reading its state from the log."""
+    """The coordinator is still loading its state from the log."""
 
 
 class CoordinatorUnavailable(Retriable):
-    """The coordinator cannot store its state now."""
+    """The coordinator cannot persist its state now."""
 
 
 class NotCoordinator(Retriable):
@@ -268,7 +268,7 @@ class NotCoordinator(Retriable):
 
 
 class GroupIdInvalid(Rejected):
-    """An empty or illegal group id."""
+    """The group id is empty or invalid."""
 
 
 class GroupUnknown(Rejected):
@@ -284,55 +284,55 @@ class GroupSubscribed(Rejected):
 
 
 class MemberUnknown(Rejected):
-    """The member is not (or no longer) in the group: join again."""
+    """The member is not in the group, or no longer is: rejoin."""
 
 
 class MemberIdRequired(Rejected):
-    """Join again with the member id that this answer brings (KIP-394)."""
+    """Rejoin with the member id in this response (KIP-394)."""
 
 
 class IllegalGeneration(Rejected):
-    """The generation has passed: join again."""
+    """The generation is outdated: rejoin."""
 
 
 class RebalanceInProgress(Retriable):
-    """The group is rebalancing: join again."""
+    """The group is rebalancing: rejoin."""
 
 
 class InconsistentProtocol(Rejected):
-    """The member shares no assignment protocol with its group."""
+    """The member has no assignment protocol in common with its group."""
 
 
 class SessionTimeoutInvalid(Rejected):
-    """The session timeout lies outside the broker's bounds."""
+    """The session timeout is outside the broker's limits."""
 
 
 class InstanceIdFenced(Fenced):
-    """Another member has taken over this static instance id (KIP-345)."""
+    """Another member has taken over this group instance id (KIP-345)."""
 
 
 class GroupFull(Rejected):
-    """The group has `group.max.size` members already."""
+    """The group already has `group.max.size` members."""
 
 
 class MemberEpochStale(Rejected):
-    """The member epoch has passed: heartbeat, then try again with the newer one (KIP-848)."""
+    """The member epoch is outdated: heartbeat, then retry with the new one (KIP-848)."""
 
 
 class InstanceIdUnreleased(Rejected):
-    """A member that has not left uses this static instance id (KIP-848)."""
+    """A member that has not left still uses this group instance id (KIP-848)."""
 
 
 class AssignorUnsupported(Rejected):
-    """The broker has no assignor of this name (KIP-848)."""
+    """The broker has no assignor with this name (KIP-848)."""
 
 
 class RegularExpressionInvalid(Rejected):
-    """The regular expression of a subscription cannot be used (KIP-848)."""
+    """The regular expression of a subscription is invalid (KIP-848)."""
 
 
 class StreamsTopologyInvalid(Rejected):
-    """The topology of a streams application contradicts itself, or is too large (KIP-1071)."""
+    """The topology of a streams application is inconsistent or too large (KIP-1071)."""
 
 
 class OffsetMetadataTooLarge(Rejected):
@@ -344,18 +344,18 @@ class FetchSessionUnknown(Retriable):
 
 
 class FetchSessionEpochInvalid(Retriable):
-    """The fetch session's epoch does not follow the last one (KIP-227)."""
+    """The fetch session epoch is not the next one (KIP-227)."""
 
 
 # --- share groups ----------------------------------------------------------------------------
 
 
 class RecordStateInvalid(Rejected):
-    """The records are not held by this member: their lock has ended, or they were settled."""
+    """The member has not acquired these records: the lock expired, or they were acknowledged."""
 
 
 class MemberEpochFenced(Rejected):
-    """The member's epoch is not the one that its group knows: join again."""
+    """The member's epoch does not match the group's: rejoin."""
 
 
 class ShareSessionUnknown(Retriable):
@@ -363,12 +363,12 @@ class ShareSessionUnknown(Retriable):
 
 
 class ShareSessionEpochInvalid(Retriable):
-    """The share session's epoch does not follow the last one: open a new session."""
+    """The share session epoch is not the next one: open a new session."""
 
 
 class QuotaExceeded(Retriable):
-    """A quota is used up for now; nothing was changed (KIP-599). `throttle_ms`: when to retry."""
+    """A quota is exhausted; nothing was changed (KIP-599). `throttle_ms`: when to retry."""
 
 
 class ShareSessionLimitReached(Retriable):
-    """The broker keeps as many share sessions as it may: try again later."""
+    """The broker has reached its limit of share sessions: retry later."""

@@ -58,14 +58,14 @@ def test_nodes_are_made_read_changed_and_removed(shared_zookeeper, root):
             assert await zk.get("/a/b") is None
             assert await zk.children("/a") is None
             assert await zk.create("/a/b", b"1") == "/a/b"
-            with pytest.raises(VersionConflict, match="/a/b is there already"):
+            with pytest.raises(VersionConflict, match="/a/b already exists"):
                 await zk.create("/a/b", b"")
             assert await zk.get("/a/b") == Node(b"1", 0)
             assert await zk.put("/a/b", b"\0\xff", 0) == 1
             for version in (0, 7):
                 with pytest.raises(VersionConflict, match="another version"):
                     await zk.put("/a/b", b"", version)
-            with pytest.raises(VersionConflict, match="/c is not there"):
+            with pytest.raises(VersionConflict, match="/c does not exist"):
                 await zk.put("/c", b"")
             assert await zk.children("/a") == ["b"]
             with pytest.raises(VersionConflict, match="nodes below"):
@@ -247,7 +247,7 @@ def test_an_unreachable_zookeeper_is_reported_with_cause_and_next_step(root):
         options = ZooKeeperOptions("127.0.0.1:1", connect_timeout_ms=300)
         with pytest.raises(MetadataUnavailable, match=r"127.0.0.1:1.*refused.*try again"):
             await ZooKeeper.connect(options, SystemClock())
-        with pytest.raises(RequestInvalid, match="names no ZooKeeper"):
+        with pytest.raises(RequestInvalid, match="not a list of ZooKeeper servers"):
             await ZooKeeper.connect(ZooKeeperOptions("host:no"), SystemClock())
         assert time.monotonic() - started < 30
 
@@ -315,7 +315,7 @@ def test_a_server_that_is_suspended_for_a_moment_costs_time_and_nothing_else(mak
             started = time.monotonic()
             in_doubt = asyncio.ensure_future(zk.put(root, b"perhaps"))
             await asyncio.sleep(0.1)
-            with pytest.raises(MetadataUnavailable, match="not known whether it was changed"):
+            with pytest.raises(MetadataUnavailable, match="the change may have been made"):
                 await in_doubt
             assert time.monotonic() - started < 30
             await wait_until(lambda: not zk.session.is_safe(time.monotonic_ns(), 0))

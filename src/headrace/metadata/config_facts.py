@@ -1,4 +1,4 @@
-"""Settings of brokers that were changed while brokers ran: their fact and its keys.
+"""Dynamic broker configuration: settings changed while brokers run, and their keys.
 
 Do not change: stored.
 """
@@ -13,23 +13,23 @@ from headrace.metadata.facts import StoredFact
 
 BROKER_CONFIGS = "/broker-configs/"
 BROKER_CONFIG = "/config/broker"
-"""Reserved: golden data holds a fact here that no version has read."""
+"""Reserved: golden data contains a fact here that no version reads."""
 
 
 def broker_config_key(broker_id: int | None) -> str:
-    """The key of the settings that were changed for a broker; None: for all brokers."""
+    """The key of a broker's dynamic configuration; None: of all brokers'."""
     return BROKER_CONFIGS + ("all" if broker_id is None else str(broker_id))
 
 
 @dataclass(slots=True)
 class BrokerConfigFact(StoredFact):
-    """Settings of all brokers, or of one, that were changed while brokers ran."""
+    """Dynamic configuration of all brokers, or of one."""
 
     configs: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, value: bytes) -> BrokerConfigFact:
-        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("broker configuration", value)
         return cls(reader.texts("configs"), reader.rest())

@@ -1,4 +1,4 @@
-"""Where a broker is reached: one endpoint for each listener of each face.
+"""The endpoints of a broker: one for each listener of each protocol.
 
 Do not change: stored.
 """
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from headrace.metadata.fact_json import FactReader
 
 KAFKA, HTTP = "kafka", "http"
-"""Faces."""
+"""Protocols."""
 PLAINTEXT = "PLAINTEXT"
-"""Of security: none. Also the name of the listener that is not given one, as in Kafka."""
+"""No security. Also the default listener name, as in Kafka."""
 
 
 @dataclass(slots=True)
 class Endpoint:
-    """One address, as clients are told it."""
+    """An advertised address."""
 
     face: str
     listener: str
@@ -32,7 +32,7 @@ class Endpoint:
 
     @classmethod
     def read(cls, reader: FactReader) -> Endpoint:
-        """Take it out of one JSON object. Raises DataCorrupt."""
+        """Decode one JSON object. Raises DataCorrupt."""
         return cls(
             reader.text("face"),
             reader.text("listener"),
@@ -44,11 +44,11 @@ class Endpoint:
 
 
 def address_of(endpoints: Iterable[Endpoint], face: str) -> tuple[str, int]:
-    """The first address of a face; ("", 0) where it has none."""
+    """The first address of a protocol; ("", 0) if there is none."""
     return next(((one.host, one.port) for one in endpoints if one.face == face), ("", 0))
 
 
 def listeners_text(endpoints: Iterable[Endpoint]) -> str:
-    """The listeners for Kafka clients, as Kafka writes them."""
+    """The Kafka listeners, in Kafka's notation."""
     kafka = (one for one in endpoints if one.face == KAFKA)
     return ",".join(f"{one.listener}://{one.host}:{one.port}" for one in kafka)

@@ -1,7 +1,7 @@
-"""The JSON of a stored fact: an object with `v`, the version of its shape.
+"""The JSON encoding of stored facts: an object with `v`, the version of its schema.
 
-Invariants: knows JSON and dataclasses, no fact by name. Decoding is strict about the fields
-that are taken and hands over those that were not taken.
+Invariants: knows JSON and dataclasses, no particular fact. Decoding is strict about the fields
+that are read and preserves the others.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ Json = dict[str, Any]
 
 
 class FactReader:
-    """Takes the known fields out of one decoded JSON object, strictly."""
+    """Reads the known fields from one decoded JSON object, strictly."""
 
     __slots__ = ("_fields", "_what")
 
     def __init__(self, what: str, fields: Any) -> None:
         self._what = what
         if not isinstance(fields, dict):
-            raise self.corrupt("is no JSON object")
+            raise self.corrupt("is not a JSON object")
         self._fields: Json = fields
 
     @classmethod
     def parse(cls, what: str, value: bytes) -> FactReader:
-        """The reader of a whole stored value, its `v` checked."""
+        """The reader of a whole stored value, after checking its `v`."""
         try:
             reader = cls(what, json.loads(value))
         except (ValueError, RecursionError) as error:
             raise DataCorrupt(
-                f"the stored {what} is no JSON ({error}): restore the metadata from a backup",
+                f"the stored {what} is not JSON ({error}): restore the metadata from a backup",
                 fact=what,
             ) from error
         version = reader.integer("v", 1)
         if version > FACT_VERSION:
             raise FormatUnsupported(
-                f"the stored {what} has version {version}, this Headrace reads up to"
+                f"the stored {what} has version {version}, this version of Headrace supports up to"
                 f" {FACT_VERSION}: start a newer one",
                 fact=what,
                 version=version,
@@ -50,53 +50,53 @@ class FactReader:
         return reader
 
     def corrupt(self, problem: str) -> DataCorrupt:
-        """The error to raise."""
+        """A DataCorrupt about this object."""
         return DataCorrupt(
             f"the stored {self._what} {problem}: restore the metadata from a backup",
             fact=self._what,
         )
 
     def take(self, name: str) -> Any:
-        """The field, which must be there."""
+        """A required field."""
         if name not in self._fields:
             raise self.corrupt(f"lacks {name!r}")
         return self._fields.pop(name)
 
     def integer(self, name: str, least: int) -> int:
-        """An integer of at least `least`."""
+        """A required integer of at least `least`."""
         value = self.take(name)
         if type(value) is not int or not least <= value <= INT64_MAX:
             raise self.corrupt(f"has {name!r} {value!r}, not an integer from {least}")
         return value
 
     def integer_or_none(self, name: str, least: int) -> int | None:
-        """An integer of at least `least`, or null, or nothing at all."""
+        """An integer of at least `least`; null and absent are None."""
         if self._fields.get(name) is None:
             self._fields.pop(name, None)
             return None
         return self.integer(name, least)
 
     def text(self, name: str) -> str:
-        """A string."""
+        """A required string."""
         value = self.take(name)
         if not isinstance(value, str):
             raise self.corrupt(f"has {name!r} {value!r}, not a string")
         return value
 
     def text_or_none(self, name: str) -> str | None:
-        """A string, or null, or nothing at all."""
+        """A string; null and absent are None."""
         if self._fields.get(name) is None:
             self._fields.pop(name, None)
             return None
         return self.text(name)
 
     def uuid(self, name: str, what: str = "id") -> UUID:
-        """A UUID in hexadecimal digits; `what` is its name in the error."""
+        """A UUID in hexadecimal; `what` is its name in error messages."""
         text = self.text(name)
         try:
             return UUID(hex=text)
         except ValueError as error:
-            raise self.corrupt(f"has the impossible {what} {text!r}") from error
+            raise self.corrupt(f"has an invalid {what} {text!r}") from error
 
     def texts(self, name: str) -> dict[str, str]:
         """An object of strings."""
@@ -113,19 +113,19 @@ class FactReader:
         return [FactReader(what, item) for item in value]
 
     def objects_or_none(self, name: str, what: str) -> list[FactReader] | None:
-        """A list of objects, or null, or nothing at all."""
+        """A list of objects; null and absent are None."""
         if self._fields.get(name) is None:
             self._fields.pop(name, None)
             return None
         return self.objects(name, what)
 
     def rest(self) -> Json:
-        """The fields that were not taken."""
+        """The fields that were not read."""
         return self._fields
 
 
 def shown_fields(fact: Any) -> Json:
-    """A fact's fields by their names, as JSON takes them. So a field's name is stored, too."""
+    """A fact's fields by name, as JSON values. Field names are therefore stored, too."""
     shown: Json = {}
     for item in dataclass_fields(fact):
         value = getattr(fact, item.name)
@@ -139,5 +139,5 @@ def shown_fields(fact: Any) -> Json:
 
 
 def encode_fact(fields: Json) -> bytes:
-    """The stored bytes of a fact's fields."""
+    """The stored bytes of a fact, given its fields."""
     return json.dumps({"v": FACT_VERSION, **fields}, separators=(",", ":")).encode()

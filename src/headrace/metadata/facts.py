@@ -1,25 +1,25 @@
-"""The typed values of the metadata store, their JSON and their keys.
+"""The typed values of the metadata store, with their JSON encoding and keys.
 
-Invariants: knows names and shapes, not who uses them. A fact is a value: read it, change
-a copy (`dataclasses.replace`), put it back with the version that was read. Do not change: stored.
+Invariants: knows names and shapes, not their users. A fact is a value: read it, change a copy
+(`dataclasses.replace`), put it back with the version that was read. Do not change: stored.
 
     /topics/<name>                     TopicFact
-    /partitions/<topic id, hex>/<n>    PartitionFact, with its chain of ledgers; companions, too
+    /partitions/<topic id, hex>/<n>    PartitionFact with its ledger chain; also of companion logs
     /groups/<group id, hex>            GroupFact: settings of a group
-    /deleted/<name>                    there until groups have forgotten a deleted topic
+    /deleted/<name>                    exists until groups have dropped a deleted topic
     /owners/<topic id, hex>/<n>        OwnerFact: which broker serves the partition
-    /pins/<topic id, hex>/<n>          PinFact: which broker an operator wants to serve it
-    /draining/<id>                     there (`{}`) while a broker is to own nothing
-    /brokers/<id>                      BrokerFact (ephemeral: there while the broker lives)
+    /pins/<topic id, hex>/<n>          PinFact: the broker an operator assigned
+    /draining/<id>                     exists (`{}`) while a broker must not own partitions
+    /brokers/<id>                      BrokerFact (ephemeral: exists while the broker lives)
     /broker-configs/all, .../<id>      settings changed while brokers run (`config_facts`)
     /cluster/id                        ClusterFact
-    /producer-ids/next                 the first producer id that was not given out yet, and a copy
-                                       of the cluster's id
-    /load/<id>, /moves/by-load         load, and what was moved because of it (`load_facts`)
+    /producer-ids/next                 the next unallocated producer id, and a copy of the
+                                       cluster id
+    /load/<id>, /moves/by-load         load, and partitions moved because of it (`load_facts`)
 
-How it works: a JSON object with `v`, the version of its shape. Decoding is strict about fields
-it knows and keeps those it does not (`unknown`), so an older broker that rewrites a fact does not
-lose what a newer one added. A change that old brokers must not overlook raises `v`.
+A fact is a JSON object with `v`, the version of its schema. Decoding is strict about known fields
+and preserves others (`unknown`), so an older broker that rewrites a fact does not lose what a
+newer one added. A change that older brokers must not ignore increments `v`.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ GROUPS = "/groups/"
 PRODUCER_IDS_NEXT = "/producer-ids/next"
 
 PartitionKey = tuple[UUID, int]
-"""Topic id and number."""
+"""Topic id and partition number."""
 
 _CLUSTER_COPY = "cluster"
-"""Do not change: stored. Brokers that do not know the field keep it."""
-_ATTEMPTS_MAX = 1_000  # of a compare-and-set: each loss means that a rival won, so this is ample
+"""Do not change: stored. Brokers that do not know the field preserve it."""
+_ATTEMPTS_MAX = 1_000  # of a compare-and-set: each loss means that another writer succeeded
 
 
 # --- keys ------------------------------------------------------------------------------------
@@ -72,12 +72,12 @@ def topic_of_key(key: str) -> str:
 
 
 def partitions_prefix(topic_id: UUID) -> str:
-    """What the keys of all partitions of one topic start with. Listed by text: 10 before 2."""
+    """The key prefix of a topic's partitions. Listed in text order: 10 before 2."""
     return f"{PARTITIONS}{topic_id.hex}/"
 
 
 def partition_key(topic_id: UUID, partition: int) -> str:
-    """The key of one partition's fact."""
+    """The key of a partition's fact."""
     return f"{PARTITIONS}{topic_id.hex}/{partition}"
 
 
@@ -94,7 +94,7 @@ def partition_of_key(key: str) -> PartitionKey:
 
 
 class CompanionKind(IntEnum):
-    """A companion log: SHARES holds the journal of share groups, TIMERS delayed records and half
+    """A companion log: SHARES holds the state of share groups, TIMERS delayed records and half
     messages. Do not change: stored."""
 
     SHARES = 1
@@ -102,33 +102,33 @@ class CompanionKind(IntEnum):
 
 
 COMPANION_SHIFT = 24
-"""A companion's number is the partition's, with its kind in the bits above. Do not change: stored.
-A topic has far fewer partitions, and versions without companions take it for one too many."""
+"""A companion's number is the partition's with its kind in the bits above. Do not change: stored.
+Topics have far fewer partitions, and versions without companions reject the number."""
 
 
 def companion_number(partition: int, kind: CompanionKind) -> int:
-    """Under which number a companion of a partition has its chain of ledgers."""
+    """The number under which a partition's companion log stores its ledger chain."""
     assert partition >> COMPANION_SHIFT == 0, partition
     return partition | kind << COMPANION_SHIFT
 
 
 def partition_of_companion(number: int) -> int:
-    """The partition that a companion, or the partition itself, belongs to."""
+    """The partition of a companion's number, or of a partition's own."""
     return number & ((1 << COMPANION_SHIFT) - 1)
 
 
 def owner_key(topic_id: UUID, partition: int) -> str:
-    """The key of the fact that says which broker serves a partition."""
+    """The key of a partition's owner."""
     return f"{OWNERS}{topic_id.hex}/{partition}"
 
 
 def pin_key(topic_id: UUID, partition: int) -> str:
-    """The key of an operator's wish for a partition."""
+    """The key of a partition's pin."""
     return f"{PINS}{topic_id.hex}/{partition}"
 
 
 def draining_key(broker_id: int) -> str:
-    """The key that is there while a broker is to own nothing."""
+    """The key that exists while a broker must not own partitions."""
     return f"{DRAINING}{broker_id}"
 
 
@@ -141,18 +141,18 @@ def broker_key(broker_id: int) -> str:
 
 
 class StoredFact:
-    """What all facts have in common: a dataclass whose fields are stored by their names."""
+    """Base of all facts: a dataclass whose fields are stored by name."""
 
     __slots__ = ()
 
     def encode(self) -> bytes:
-        """Its stored bytes."""
+        """The stored bytes."""
         return encode_fact(shown_fields(self))
 
 
 @dataclass(slots=True)
 class TopicFact(StoredFact):
-    """One topic: what was asked for when it was made, and its configuration overrides."""
+    """A topic: the parameters of its creation, and its configuration overrides."""
 
     name: str
     id: UUID
@@ -161,33 +161,33 @@ class TopicFact(StoredFact):
     configs: dict[str, str]
     created_ms: int
     deleted_ms: int | None = None
-    """When it was deleted: the fact stays until no broker can accept records for it."""
+    """When it was deleted; the fact is kept until no broker can accept records for it."""
     chain_count: int | None = None
-    """The chains of so many partitions, from 0 on, were written before the topic named them: where
-    one of these is missing, it was lost. None: made by a version that did not write them ahead."""
+    """The first so many partitions had their chain written before the topic was created: if one
+    of these is missing, it was lost. None: created by a version that did not do that."""
     ended_ms: int | None = None
-    """When its deletion was complete, so that its name is free. The fact is kept for a time, since
-    the version of a key begins again when it is deleted: a broker that has not heard of the
-    deletion would take a later topic of this name, at the same version, for this one."""
+    """When its deletion was complete and its name became free. The fact is then kept for a time:
+    deleting the key would reset its version, and a broker that missed the deletion would mistake
+    a later topic of this name, at the same version, for this one."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the topic was deleted: its name alone is left, until that is free."""
+        """Whether the topic was deleted; its name stays reserved until the deletion is complete."""
         return self.deleted_ms is not None
 
     @property
     def is_ended(self) -> bool:
-        """Whether its deletion is complete: as if there were no fact, but for the key's version."""
+        """Whether its deletion is complete; only the key's version still matters."""
         return self.ended_ms is not None
 
     def has_chain(self, partition: int) -> bool:
-        """Whether the chain of a partition was written: then it must be there."""
+        """Whether the partition's chain was written, and therefore must exist."""
         return partition < (self.chain_count or 0)
 
     @classmethod
     def decode(cls, value: bytes) -> TopicFact:
-        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("topic", value)
         topic_id = reader.uuid("id")
         return cls(
@@ -206,7 +206,7 @@ class TopicFact(StoredFact):
 
 @dataclass(slots=True)
 class LedgerLink:
-    """One ledger in a partition's chain. What may be None is there once it is sealed, or tiered."""
+    """One ledger of a partition's chain. Optional fields are set when it is sealed or tiered."""
 
     ledger: int
     base_offset: int
@@ -216,19 +216,19 @@ class LedgerLink:
     end_offset: int | None = None
     max_timestamp_ms: int | None = None
     offloaded_ms: int | None = None
-    """When a whole, verified copy of it lay in object storage."""
+    """When a complete, verified copy was in object storage."""
     local_deleted_ms: int | None = None
-    """When the copy in object storage was left as the only one; its own bytes go after that."""
+    """When the copy in object storage became the only one; the local bytes are deleted later."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_sealed(self) -> bool:
-        """Whether it takes no more records, and the chain says where it ends."""
+        """Whether the ledger is sealed and the chain records its end."""
         return self.end_offset is not None
 
     @classmethod
     def read(cls, reader: FactReader) -> LedgerLink:
-        """Take it out of one JSON object. Raises DataCorrupt."""
+        """Decode one JSON object. Raises DataCorrupt."""
         link = cls(
             reader.integer("ledger", 0),
             reader.integer("base_offset", 0),
@@ -246,36 +246,36 @@ class LedgerLink:
         if link.offloaded_ms is not None and link.end_offset is None:
             raise reader.corrupt("is offloaded before it is sealed")
         if link.local_deleted_ms is not None and link.offloaded_ms is None:
-            raise reader.corrupt("has no copy left: it was deleted, and never offloaded")
+            raise reader.corrupt("was deleted locally but never offloaded")
         return link
 
 
 @dataclass(slots=True)
 class PartitionFact(StoredFact):
-    """One partition: where its log starts, its newest epoch, its ledgers from old to new."""
+    """A partition: log start offset, latest leader epoch, and ledgers from oldest to newest."""
 
     log_start_offset: int = 0
     leader_epoch: int = 0
     ledgers: list[LedgerLink] = field(default_factory=list)
     companions: int | None = None
-    """A bit for each kind of log that was begun beside this one: its chain must be there."""
+    """One bit for each kind of companion log that was created: its chain must exist."""
     cleaned_offset: int | None = None
-    """Before it, compaction has left one record of each key; None: it never ran."""
+    """Compaction has left one record per key before it; None: it never ran."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     def has_companion(self, kind: CompanionKind) -> bool:
-        """Whether a log of this kind was begun."""
+        """Whether a companion log of this kind was created."""
         return bool((self.companions or 0) >> kind & 1)
 
     @property
     def end_offset_or_none(self) -> int | None:
-        """The offset after the last record; None where a ledger may still grow, or none is left."""
+        """The end offset of a log whose last ledger is sealed; None for an open or empty one."""
         last = self.ledgers[-1].end_offset if self.ledgers else None
         return None if last is None else max(last, self.log_start_offset)
 
     @property
     def local_ledgers(self) -> set[int]:
-        """The ledgers whose bytes are not in object storage alone."""
+        """The ledgers that do not exist in object storage only."""
         return {link.ledger for link in self.ledgers if link.local_deleted_ms is None}
 
     @classmethod
@@ -298,25 +298,25 @@ class PartitionFact(StoredFact):
 
 @dataclass(slots=True)
 class OwnerFact(StoredFact):
-    """Which broker serves a partition, and for the how-many-eth time it changed hands.
+    """Which broker serves a partition, and since which leader epoch.
 
-    `incarnation` is one life of that broker: after a restart it is another, which owns nothing yet.
+    `incarnation` identifies one run of that broker: after a restart it owns nothing yet.
     """
 
     broker: int
     incarnation: str
     leader_epoch: int
     successor: int | None = None
-    """The broker that it is about to be handed over to; None while that is not planned."""
+    """The broker that a planned handover will make the owner; None if there is none."""
     is_ready: int | None = None
-    """1 when the successor has read ahead, and waits to be named."""
+    """1 when the successor has read ahead and is ready to take over."""
     ledger_ahead: int | None = None
-    """The ledger that the successor has created for its epoch; in no chain yet."""
+    """The ledger that the successor has created for its epoch; not in a chain yet."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, value: bytes) -> OwnerFact:
-        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("owner", value)
         return cls(
             reader.integer("broker", 0),
@@ -331,21 +331,21 @@ class OwnerFact(StoredFact):
 
 @dataclass(slots=True)
 class PinFact(StoredFact):
-    """Which broker an operator wants to serve a partition, while that broker lives."""
+    """The broker that an operator assigned to serve a partition while that broker lives."""
 
     broker: int
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, value: bytes) -> PinFact:
-        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("pin", value)
         return cls(reader.integer("broker", 0), reader.rest())
 
 
 @dataclass(slots=True)
 class BrokerFact(StoredFact):
-    """One live broker and where clients reach it."""
+    """A live broker and its addresses."""
 
     id: int
     kafka_host: str
@@ -355,20 +355,20 @@ class BrokerFact(StoredFact):
     started_ms: int
     rack: str | None = None
     incarnation: str | None = None
-    """Drawn anew at each start."""
+    """A random id, new at each start."""
     moves_version: int | None = None
-    """Which moves by load it follows (`load_facts`); None: none, and then no broker may."""
+    """The version of load-based moves it follows (`load_facts`); None disables them everywhere."""
     warm_version: int | None = None
-    """How it gets ready for partitions that it is announced for; None: it does not."""
+    """How it prepares for partitions it is a successor of; None: it does not."""
     is_leaving: int | None = None
-    """1 while it stops: it hands over what it owns, and is to be given nothing."""
+    """1 while it shuts down: it hands over its partitions and must not get any."""
     endpoints: list[Endpoint] | None = None
-    """All its addresses; None: `kafka_host` and `http_host` alone, of an earlier version."""
+    """All its addresses; None: only `kafka_host` and `http_host` (an earlier version)."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, value: bytes) -> BrokerFact:
-        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("broker", value)
         endpoints = reader.objects_or_none("endpoints", "endpoint")
         return cls(
@@ -388,8 +388,8 @@ class BrokerFact(StoredFact):
         )
 
     def kafka_address(self, listener: str) -> tuple[str, int]:
-        """Where clients that came through this listener reach the broker; its first Kafka address
-        where it has no such listener, as brokers of an earlier version have not."""
+        """The broker's address for clients of this listener; its first Kafka address if it has no
+        such listener, as with earlier versions."""
         for endpoint in self.endpoints or ():
             if endpoint.listener == listener and endpoint.face == KAFKA:
                 return endpoint.host, endpoint.port
@@ -398,26 +398,26 @@ class BrokerFact(StoredFact):
 
 @dataclass(slots=True)
 class ClusterFact(StoredFact):
-    """The cluster's name for itself: 22 characters, as Kafka's clients expect."""
+    """The cluster id: 22 characters, as Kafka clients expect."""
 
     id: str
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, value: bytes) -> ClusterFact:
-        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("cluster id", value)
         return cls(reader.text("id"), reader.rest())
 
 
-# --- what several brokers settle by compare-and-set ------------------------------------------
+# --- decisions by compare-and-set ------------------------------------------------------------
 
 
 async def ensure_cluster_id(store: MetadataStore, randomness: Randomness) -> str:
-    """The cluster's id; the first broker of all makes it.
+    """The cluster id, which the first broker of the cluster creates.
 
-    A copy lies beside the next producer id, and takes the place of an id that was lost. Raises
-    FactMissing where there are topics and neither, MetadataUnavailable.
+    A copy is stored beside the next producer id and replaces a lost id. Raises FactMissing if there
+    are topics but neither id nor copy, MetadataUnavailable.
     """
     for _ in range(_ATTEMPTS_MAX):
         entry = await store.get(CLUSTER_ID)
@@ -427,8 +427,9 @@ async def ensure_cluster_id(store: MetadataStore, randomness: Randomness) -> str
         text = counter.unknown.get(_CLUSTER_COPY)
         if text is None and await store.list(TOPICS):
             raise FactMissing(
-                f"{CLUSTER_ID} is missing, and there are topics: a new id would make every ledger"
-                " another cluster's; restore it, from a back-up or a ledger's label `cluster`",
+                f"{CLUSTER_ID} is missing although there are topics: with a new id, every ledger"
+                " would belong to another cluster; restore it from a backup or a ledger's label"
+                " `cluster`",
                 key=CLUSTER_ID,
             )
         if text is None:
@@ -438,11 +439,11 @@ async def ensure_cluster_id(store: MetadataStore, randomness: Randomness) -> str
         except VersionConflict:
             continue
         return text
-    raise MetadataUnavailable("the cluster id keeps changing: look at the metadata store")
+    raise MetadataUnavailable("the cluster id keeps changing: check the metadata store")
 
 
 async def copy_cluster_id(store: MetadataStore, cluster_id: str) -> None:
-    """Keep a copy of the cluster's id, when no fact was refused. Raises MetadataUnavailable."""
+    """Store a copy of the cluster id; called after startup checks. Raises MetadataUnavailable."""
     for _ in range(_ATTEMPTS_MAX):
         counter = await _ProducerIdCounter.read(store)
         if _CLUSTER_COPY in counter.unknown:
@@ -450,12 +451,12 @@ async def copy_cluster_id(store: MetadataStore, cluster_id: str) -> None:
         counter.unknown[_CLUSTER_COPY] = cluster_id
         with suppress(VersionConflict):
             await counter.put(store, counter.first)
-    raise MetadataUnavailable("the producer ids' counter keeps changing: try again")
+    raise MetadataUnavailable("the producer id counter keeps changing: retry")
 
 
 @dataclass(slots=True)
 class _ProducerIdCounter:
-    """The first producer id that was not given out yet; what else is stored there; its version."""
+    """The next unallocated producer id, other fields stored with it, and the key's version."""
 
     first: int
     unknown: Json
@@ -477,7 +478,7 @@ class _ProducerIdCounter:
 
 
 async def allocate_producer_ids(store: MetadataStore, count: int, least: int = 0) -> range:
-    """`count` producer ids, none below `least`, that no producer was or will be given.
+    """`count` producer ids, none below `least`, that were never allocated before.
 
     Raises MetadataUnavailable.
     """
@@ -490,4 +491,4 @@ async def allocate_producer_ids(store: MetadataStore, count: int, least: int = 0
         except VersionConflict:
             continue
         return range(first, first + count)
-    raise MetadataUnavailable(f"lost {_ATTEMPTS_MAX} races for a block of producer ids: try again")
+    raise MetadataUnavailable(f"lost {_ATTEMPTS_MAX} races for a block of producer ids: retry")

@@ -1,6 +1,6 @@
-"""What the metadata store keeps of groups: settings, and topics where share groups have begun.
+"""Metadata of groups: settings, and topics for which share groups have state.
 
-Invariants: changes with a group's life, never with what it consumes.
+Invariants: changes when a group is created, configured or deleted, never with its consumption.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def group_key(group_id: str) -> str:
-    """The key of a group's settings. The id is written in hexadecimal: it may hold anything."""
+    """The key of a group's settings. The id is hex-encoded, as it may contain any character."""
     return GROUPS + group_id.encode().hex()
 
 
@@ -32,30 +32,29 @@ def group_of_key(key: str) -> str:
 
 @dataclass(slots=True)
 class GroupFact(StoredFact):
-    """One group: its settings that differ from the defaults, and where it is a share group."""
+    """A group: settings that override the defaults, and its share group topics."""
 
     configs: dict[str, str]
     share_topics: str | None = None
-    """The ids of the topics in which it has begun as a share group, in hexadecimal digits, with
-    commas between them."""
+    """The ids of the topics for which it has share group state, in hexadecimal, comma-separated."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, value: bytes) -> GroupFact:
-        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("group", value)
         fact = cls(reader.texts("configs"), reader.text_or_none("share_topics"), reader.rest())
         try:
             fact.topics()
         except ValueError:
-            raise reader.corrupt(f"has the impossible topics {fact.share_topics!r}") from None
+            raise reader.corrupt(f"has invalid topics {fact.share_topics!r}") from None
         return fact
 
     def topics(self) -> tuple[UUID, ...]:
-        """The topics in which it has begun as a share group."""
+        """The topics for which it has share group state."""
         return tuple(UUID(hex=text) for text in (self.share_topics or "").split(",") if text)
 
     def with_topics(self, topics: Sequence[UUID]) -> GroupFact:
-        """The same group, begun in these topics."""
+        """A copy with these topics."""
         text = ",".join(topic.hex for topic in topics)
         return GroupFact(self.configs, text or None, self.unknown)

@@ -1,12 +1,12 @@
-"""What brokers tell each other of their load, and what was moved because of it.
+"""The load that brokers report, and the partitions moved because of it.
 
 Invariants: as in `facts`. Do not change: stored.
 
-    /load/<id>      LoadFact (ephemeral): what a living broker has carried lately
-    /moves/by-load  MovesFact: partitions that should be elsewhere than placement says
+    /load/<id>      LoadFact (ephemeral): the recent load of a live broker
+    /moves/by-load  MovesFact: partitions that deviate from placement
 
-A load is written every half a minute and read by one broker; a move is rare. All moves are in one
-key, so that of two brokers which would both move something one loses.
+A load is written every 30 s and read by one broker; moves are rare. All moves are in one key, so
+that of two brokers that move partitions concurrently, one fails.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ LOADS = "/load/"
 MOVES_FOLDER = "/moves/"
 MOVES = "/moves/by-load"
 MOVES_VERSION = 1
-"""Of the meaning of MOVES: a broker that is known to follow them says so in its BrokerFact."""
+"""Of the semantics of MOVES: a broker that follows them states this version in its BrokerFact."""
 MOVES_MAX = 256
 
 
 def load_key(broker_id: int) -> str:
-    """The key of what a broker carries."""
+    """The key of a broker's load."""
     return f"{LOADS}{broker_id}"
 
 
 @dataclass(slots=True)
 class PartitionRate:
-    """Bytes a second, in and out, of one partition."""
+    """The traffic of one partition, in bytes per second, in and out."""
 
     topic: UUID
     partition: int
@@ -45,7 +45,7 @@ class PartitionRate:
 
     @classmethod
     def read(cls, reader: FactReader) -> PartitionRate:
-        """Take it out of one JSON object. Raises DataCorrupt."""
+        """Decode one JSON object. Raises DataCorrupt."""
         return cls(
             reader.uuid("topic", "topic id"),
             reader.integer("partition", 0),
@@ -56,14 +56,14 @@ class PartitionRate:
 
 @dataclass(slots=True)
 class LoadFact(StoredFact):
-    """What one life of a broker has carried lately: bytes a second, and thousandths of a core."""
+    """The recent load of one run of a broker: bytes per second, thousandths of a core."""
 
     incarnation: str
     in_bytes_per_s: int
     out_bytes_per_s: int
     cpu_permille: int
     busiest: list[PartitionRate] = field(default_factory=list)
-    """The partitions with most traffic that may be moved."""
+    """The movable partitions with the most traffic."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -73,7 +73,7 @@ class LoadFact(StoredFact):
 
     @classmethod
     def decode(cls, value: bytes) -> LoadFact:
-        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("load", value)
         return cls(
             reader.text("incarnation"),
@@ -87,7 +87,7 @@ class LoadFact(StoredFact):
 
 @dataclass(slots=True)
 class MovedPartition:
-    """A partition, the broker that should serve it while that lives, and since when."""
+    """A partition, the broker that should serve it while that broker lives, and since when."""
 
     topic: UUID
     partition: int
@@ -97,12 +97,12 @@ class MovedPartition:
 
     @property
     def key(self) -> PartitionKey:
-        """Topic id and number."""
+        """Topic id and partition number."""
         return self.topic, self.partition
 
     @classmethod
     def read(cls, reader: FactReader) -> MovedPartition:
-        """Take it out of one JSON object. Raises DataCorrupt."""
+        """Decode one JSON object. Raises DataCorrupt."""
         return cls(
             reader.uuid("topic", "topic id"),
             reader.integer("partition", 0),
@@ -114,19 +114,19 @@ class MovedPartition:
 
 @dataclass(slots=True)
 class MovesFact(StoredFact):
-    """All partitions that load has moved, from old to new; MOVES_MAX at most are written."""
+    """All partitions moved by load, from oldest to newest; at most MOVES_MAX are written."""
 
     moves: list[MovedPartition] = field(default_factory=list)
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @property
     def by_partition(self) -> Mapping[PartitionKey, MovedPartition]:
-        """The newest move of each."""
+        """The latest move of each partition."""
         return {move.key: move for move in self.moves}
 
     @classmethod
     def decode(cls, value: bytes) -> MovesFact:
-        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("moves by load", value)
         moves = [MovedPartition.read(item) for item in reader.objects("moves", "moved partition")]
         return cls(moves, reader.rest())

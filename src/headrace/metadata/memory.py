@@ -1,6 +1,6 @@
-"""A metadata store in memory: the contract in its plainest form, for tests and simulations.
+"""A metadata store in memory: the contract in its simplest form, for tests and simulations.
 
-Invariants: nothing survives the process. Several stores (sessions, as of several brokers)
+Invariants: nothing survives the process. Several stores, like the sessions of several brokers,
 may share one MemoryMetadata.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MemoryMetadata:
-    """What all sessions see."""
+    """The state shared by all sessions."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -26,7 +26,7 @@ class MemoryMetadata:
         self.watches: dict[MemoryMetadataStore, Watches] = {}
 
     def tell(self, keys: Sequence[str]) -> None:
-        """Tell all sessions that these keys changed."""
+        """Report to all sessions that these keys changed."""
         for watches in self.watches.values():
             watches.tell(keys)
 
@@ -86,7 +86,7 @@ class MemoryMetadataStore:
 
     def _write(self, operations: Sequence[Operation], ephemeral: bool) -> Sequence[int]:
         self._check_open()
-        entries = dict(self._shared.entries)  # a copy: all operations count, or none
+        entries = dict(self._shared.entries)  # a copy, so that all operations apply or none
         versions, changed = [], []
         for key, value, expected in operations:
             found = entries[key].version if key in entries else ABSENT
@@ -108,4 +108,4 @@ class MemoryMetadataStore:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise MetadataUnavailable("the metadata store is closed: open it again")
+            raise MetadataUnavailable("the metadata store is closed: open a new one")

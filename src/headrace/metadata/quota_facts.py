@@ -1,6 +1,6 @@
-"""What the metadata store keeps of client quotas: a fact for each entity, and its key.
+"""Metadata of client quotas: one fact per entity.
 
-Do not change: stored. A broker of an earlier version does not read these keys, and keeps them.
+Do not change: stored. Brokers of earlier versions ignore these keys and preserve them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Parts = tuple[tuple[str, str | None], ...]
 
 
 def quota_key(entity: Parts) -> str:
-    """The key of an entity's quotas: names in hexadecimal, `~` for the default."""
+    """The key of an entity's quotas: names in hexadecimal, `~` for the default entity."""
     return QUOTAS + ",".join(
         f"{kind}={_DEFAULT if name is None else name.encode().hex()}" for kind, name in entity
     )
@@ -39,20 +39,20 @@ def entity_of_key(key: str) -> Parts:
 
 @dataclass(slots=True)
 class QuotaFact(StoredFact):
-    """The quotas of one entity: numbers as text, by Kafka's names."""
+    """The quotas of one entity: numbers as text, under Kafka's names."""
 
     quotas: dict[str, str]
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, value: bytes) -> QuotaFact:
-        """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("quota", value)
         fact = cls(reader.texts("quotas"), reader.rest())
         try:
             fact.rates()
         except ValueError:
-            raise reader.corrupt(f"has the impossible rates {fact.quotas!r}") from None
+            raise reader.corrupt(f"has invalid rates {fact.quotas!r}") from None
         return fact
 
     def rates(self) -> dict[str, float]:

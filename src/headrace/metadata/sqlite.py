@@ -1,9 +1,9 @@
 """The metadata store of one machine: a SQLite file that several broker processes may share.
 
-Invariants: SQLite is touched by one thread, so the loop never waits for a disk; what the
-thread finds out goes back through `call_soon_threadsafe`. What is stored, and how, is said in
-`sqlite_file`. While somebody watches, the thread asks four times a second whether another process
-wrote; with no watcher an idle store does nothing at all.
+Invariants: only one thread uses SQLite, so the event loop never waits for a disk; results return
+through `call_soon_threadsafe`. The schema and its access are in `sqlite_file`. While there are
+watches, the thread checks four times a second for writes by other processes; without any, an idle
+store does nothing.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _Result: TypeAlias = "tuple[Any, BaseException | None]"
-"""What a job returned, or raised."""
+"""The result or the exception of a job."""
 
 POLL_MS = 250
 IDLE_MS = 50
-"""So long after the last change, what was changed is brought from SQLite's journal to its file."""
+"""The WAL is checkpointed this long after the last change."""
 BUSY_TIMEOUT_MS = 5_000
 CHANGES_MAX: Final = 256
-"""In one transaction: those that wait while one before them is synced."""
+"""Limit of changes per transaction: those queued while an earlier one is synced."""
 _CORRUPT_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
@@ -47,14 +47,14 @@ def _translate(error: sqlite3.Error | OSError | UnicodeDecodeError, path: Path) 
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _CORRUPT_CODES or isinstance(error, UnicodeDecodeError):
         return DataCorrupt(
-            f"the metadata in {path} is damaged ({error}): the broker cannot know its topics;"
+            f"the metadata in {path} is corrupt ({error}): the broker cannot read its topics;"
             f" restore {path.name} from a backup",
             path=str(path),
         )
     if code == sqlite3.SQLITE_FULL or getattr(error, "errno", 0) == errno.ENOSPC:
         cause, step = "the disk is full", "free some space"
     elif code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        cause, step = "another process holds its lock", "try again"
+        cause, step = "another process holds its lock", "retry"
     else:
         cause, step = str(error), "check the disk and the folder's permissions"
     return MetadataUnavailable(
@@ -87,7 +87,7 @@ class SqliteMetadataStore:
         self._polling: asyncio.Task[None] | None = None
         self._is_closed = False
         self.session = endless_session()
-        """It ends with the process, never before: SQLite's sessions are locks of files."""
+        """Ends with the process, never earlier: SQLite sessions are file locks."""
         self._file: SqliteFile | None = None
 
     @classmethod
@@ -99,9 +99,9 @@ class SqliteMetadataStore:
         poll_ms: int = POLL_MS,
         busy_timeout_ms: int = BUSY_TIMEOUT_MS,
     ) -> SqliteMetadataStore:
-        """Open the file, making it if it is not there.
+        """Open the file, creating it if it does not exist.
 
-        Raises MetadataUnavailable, DataCorrupt (not SQLite, or damaged), FormatUnsupported.
+        Raises MetadataUnavailable, DataCorrupt (not SQLite, or corrupt), FormatUnsupported.
         """
         store = cls(Path(path), poll_ms)
         Thread(target=store._work, name="headrace-metadata", daemon=True).start()
@@ -125,7 +125,7 @@ class SqliteMetadataStore:
     async def put(
         self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
     ) -> int:
-        """See MetadataStore. If the caller is cancelled meanwhile, it may be done all the same."""
+        """See MetadataStore. If the caller is cancelled, the put may still be applied."""
         operations = [Operation(key, bytes(value), expected_version)]
         if ephemeral:
             file = self._opened()
@@ -148,7 +148,7 @@ class SqliteMetadataStore:
         return await change.future
 
     def watch(self, prefix: str) -> AsyncIterator[str]:
-        """See MetadataStore. The first may also be told what others changed since `open`."""
+        """See MetadataStore. The first watch may also report changes made since `open`."""
         self._opened()
         watch = self._watches.add(prefix)
         if self._polling is None:
@@ -171,19 +171,19 @@ class SqliteMetadataStore:
 
     def _opened(self) -> SqliteFile:
         if self._is_closed:
-            raise MetadataUnavailable("the metadata store is closed: open it again")
+            raise MetadataUnavailable("the metadata store is closed: open a new one")
         assert self._file is not None
         return self._file
 
     async def _poll(self) -> None:
-        """Look for changes by others while somebody watches."""
+        """Look for changes by other processes while there are watches."""
         file = self._opened()
         try:
             while self._watches.has_any():
                 try:
                     await self._run(file.poll)
                 except MetadataUnavailable as error:
-                    log.warning("%s; watchers will learn of changes later", error)
+                    log.warning("%s; changes will be reported later", error)
                 await asyncio.sleep(self._poll_ms / 1000)
         except HeadraceError as error:
             self._watches.close(error)
@@ -191,13 +191,13 @@ class SqliteMetadataStore:
             self._polling = None
 
     def _run(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Have the thread do it."""
+        """Run `job` in the thread."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._jobs.put(_Job(job, future))
         return future
 
     def _next_job(self) -> _Job | _Change | None:
-        """Wait for the next job; behind the last of a burst of changes, tidy up."""
+        """Wait for the next job; after a burst of changes, checkpoint the WAL."""
         if self._file is not None and self._file.has_journal:
             try:
                 return self._jobs.get(timeout=IDLE_MS / 1000)
@@ -206,7 +206,7 @@ class SqliteMetadataStore:
         return self._jobs.get()
 
     def _work(self) -> None:
-        """The thread: one job after another; changes that wait together are done together."""
+        """The thread: runs one job after another; queued changes share a transaction."""
         done: Sequence[tuple[asyncio.Future[Any], _Result]]
         after: _Job | None
         item = self._next_job()
@@ -223,12 +223,12 @@ class SqliteMetadataStore:
             try:
                 self._loop.call_soon_threadsafe(self._finish, done, changed)
             except RuntimeError:
-                return  # the loop is gone, and with it all who could ask
+                return  # the loop is closed, so there are no callers left
             del item, done
             item = after or self._next_job()
 
     def _waiting_changes(self, first: _Change) -> tuple[Sequence[_Change], _Job | None]:
-        """It and those that came right after it; and the job that came then."""
+        """It and the changes queued right after it; and the job queued after those."""
         changes = [first]
         while len(changes) < CHANGES_MAX:
             try:
@@ -254,14 +254,14 @@ class SqliteMetadataStore:
         ]
 
     def _result(self, call: Callable[[], Any]) -> _Result:
-        """What it returned, or raised."""
+        """Run `call`; its result or exception."""
         try:
             return call(), None
         except (sqlite3.Error, OSError, UnicodeDecodeError) as cause:
             error = _translate(cause, self._path)
             error.__cause__ = cause
             return None, error
-        except BaseException as cause:  # noqa: BLE001 -- the thread's edge: the caller gets it
+        except BaseException as cause:  # noqa: BLE001 -- the thread's edge: passed to the caller
             return None, cause
 
     def _finish(

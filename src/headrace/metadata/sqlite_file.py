@@ -1,17 +1,17 @@
-"""What the SQLite file of the metadata holds, and how it is read and changed.
+"""The SQLite file of the metadata store: its schema, reads and writes.
 
-Invariants: everything here blocks, and one thread alone uses one SqliteFile. Journal in WAL
-mode, synchronous=FULL: a write that was answered is on disk. The file must not lie on a network
-file system (nor may any SQLite journal in WAL mode).
+Invariants: everything here blocks, and a SqliteFile is used by one thread only. Journal in WAL
+mode, synchronous=FULL: an acknowledged write is on disk. The file must not be on a network file
+system (WAL mode does not work there).
 
-How it works. `facts` holds each key with the sequence number of its last change; a deleted key
-stays for a day as a tombstone (value NULL). So "what changed since" is one index scan that misses
-nothing. Changes by other processes are noticed by `PRAGMA data_version`.
+`facts` holds each key with the sequence number of its last change; a deleted key remains for a day
+as a tombstone (value NULL). "Changes since" is therefore one index scan that misses nothing.
+Changes by other processes are detected with `PRAGMA data_version`.
 
 An ephemeral key names its session, and a session is a locked file beside the database. The kernel
-drops the lock when its process dies, however it dies: no heartbeats, no clocks, no timeout. Whoever
-meets a key whose session is dead removes all keys of that session. (A lock is inherited by fork:
-start workers by `exec`.)
+releases the lock when the process ends for any reason: no heartbeats, no clocks, no timeout. A
+process that finds a key of a dead session deletes all keys of that session. (A lock is inherited
+by fork: start workers with `exec`.)
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
 
 Outcome: TypeAlias = "Sequence[int] | VersionConflict"
-"""Of a change: the new versions, or why nothing of it was done."""
+"""The result of a change: the new versions, or the reason why none of it was applied."""
 
 FORMAT = 1
 TOMBSTONE_MS = 86_400_000
-"""How long a process may be suspended and still learn of every deletion."""
+"""How long a process may be suspended and still detect every deletion."""
 
 _USER_VERSION_AT = 60  # in the header of SQLite's file format
 _WAL_RETRY_MS = 5
 _POLLS_PER_SESSION_CHECK = 4
-_KEY_AFTER_ALL = "\U0010ffff"  # sorts behind every key with the same prefix
+_KEY_AFTER_ALL = "\U0010ffff"  # sorts after every key with the same prefix
 
-# Do not change: stored. `value` NULL is a tombstone; `session` NULL a lasting key.
+# Do not change: stored. `value` NULL: a tombstone; `session` NULL: a persistent key.
 _SCHEMA = (
     """CREATE TABLE facts (
         key TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL, crc INTEGER NOT NULL,
@@ -69,14 +69,14 @@ _SELECT = "SELECT key, value, version, crc, session FROM facts WHERE value IS NO
 
 
 def row_crc(key: str, value: bytes, version: int) -> int:
-    """What guards a row; SQLite itself has no checksums."""
+    """The checksum of a row; SQLite itself has none."""
     return int(crc32c(value, crc32c(f"{version} {key}".encode())))
 
 
 def check_format(path: Path) -> None:
-    """Look at the file's format before anything is opened or made. Raises FormatUnsupported.
+    """Check the file's format before anything is opened or created. Raises FormatUnsupported.
 
-    What cannot be read, or is no database, is for SqliteFile to judge.
+    Unreadable files and files that are not databases are left to SqliteFile.
     """
     try:
         with path.open("rb") as stream:
@@ -90,14 +90,14 @@ def check_format(path: Path) -> None:
 
 def _unsupported(path: Path, version: int) -> FormatUnsupported:
     return FormatUnsupported(
-        f"{path} has metadata format {version}, this Headrace reads {FORMAT}:"
+        f"{path} has metadata format {version}, this version of Headrace supports {FORMAT}:"
         " start the version that wrote it",
         path=str(path),
     )
 
 
 class SqliteFile:
-    """An open metadata file and, once it wrote an ephemeral key, a session."""
+    """An open metadata file and, after its first ephemeral key, a session."""
 
     def __init__(self, path: Path, clock: Clock, busy_timeout_ms: int) -> None:
         self._path = path
@@ -107,9 +107,9 @@ class SqliteFile:
         self._session_lock = -1
         self._polls = 0
         self.has_journal = True
-        """Whether `empty_journal` has anything to do; a crash may have left some."""
+        """Whether `empty_journal` has work to do; a crash may have left a journal."""
         self.changed: list[str] = []
-        """Keys that changed and that no watcher has been told of."""
+        """Changed keys that were not reported to watches yet."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._refuse_links()
         self._db = sqlite3.connect(path, timeout=busy_timeout_ms / 1000, isolation_level=None)
@@ -120,12 +120,12 @@ class SqliteFile:
             raise
 
     def _refuse_links(self) -> None:
-        """Raises RequestInvalid: SQLite would follow a link and write to what it finds there."""
+        """Raises RequestInvalid: SQLite would follow a symbolic link and write to its target."""
         for name in (self._path.name, f"{self._path.name}-wal", f"{self._path.name}-shm"):
             if self._path.with_name(name).is_symlink():
                 raise RequestInvalid(
-                    f"{self._path.with_name(name)} is a link, and is not followed: nothing was"
-                    " opened; put the file itself there, or let --data-dir name where it lies"
+                    f"{self._path.with_name(name)} is a symbolic link, and is not followed: nothing"
+                    " was opened; put the file itself there, or point --data-dir at its folder"
                 )
 
     def _open(self) -> None:
@@ -143,18 +143,18 @@ class SqliteFile:
                 self._db.execute(f"DELETE FROM facts WHERE {old}", (horizon_ms,))  # noqa: S608 -- a constant
 
     def _check(self) -> None:
-        """Raises DataCorrupt unless every row is where the indexes say: rows have checksums, but
-        a row that is no longer found has none."""
+        """Raises DataCorrupt unless every row agrees with the indexes: a checksum detects a
+        changed row, not one that lookups no longer find."""
         problem = self._one("PRAGMA integrity_check(1)")
         if problem != "ok":
             raise DataCorrupt(
-                f"the metadata in {self._path} is damaged ({problem}): the broker cannot know its"
+                f"the metadata in {self._path} is corrupt ({problem}): the broker cannot read its"
                 f" topics; restore {self._path.name} from a backup",
                 path=str(self._path),
             )
 
     def _use_wal(self) -> None:
-        """Switch a new file to WAL mode; SQLite does not wait when two processes do it at once."""
+        """Switch a new file to WAL mode; SQLite's busy timeout does not cover this."""
         attempts_left = self._busy_timeout_ms // _WAL_RETRY_MS
         mode = None
         while mode is None:
@@ -166,7 +166,7 @@ class SqliteFile:
                 attempts_left -= 1
                 time.sleep(_WAL_RETRY_MS / 1000)
         if mode != "wal":
-            raise MetadataUnavailable(f"{self._path} can only be journaled as {mode}: move it")
+            raise MetadataUnavailable(f"{self._path} supports only journal mode {mode}: move it")
 
     def _create(self) -> None:
         with self._transaction():
@@ -180,9 +180,9 @@ class SqliteFile:
 
     def _one(self, query: str, *values: object) -> Any:
         row = self._db.execute(query, values).fetchone()
-        if row is None:  # of the counters, which have no checksums: each has its row
+        if row is None:  # from `counters`, whose rows always exist
             raise DataCorrupt(
-                f"the metadata in {self._path} has lost a row ({query}): restore"
+                f"the metadata in {self._path} is corrupt: a row is missing ({query}); restore"
                 f" {self._path.name} from a backup",
                 path=str(self._path),
             )
@@ -201,10 +201,10 @@ class SqliteFile:
         self.has_journal = True
 
     def empty_journal(self) -> None:
-        """Bring what is committed into the file itself (7 ms here, so not after every commit).
+        """Checkpoint the WAL into the database file (7 ms, so not after every commit).
 
-        A journal that is damaged ends for SQLite where the damage begins: later commits in it
-        would be undone without an error. So it holds nothing while there are no writes.
+        SQLite ignores a damaged WAL from the point of damage on: later commits would be lost
+        without an error. So the WAL is kept empty while there are no writes.
         """
         self.has_journal = False
         try:
@@ -213,15 +213,15 @@ class SqliteFile:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             finally:
                 self._db.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
-        except sqlite3.Error:  # somebody reads, or the disk is full: after the next commit
+        except sqlite3.Error:  # there is a reader, or the disk is full: retry after the next commit
             return
 
     def get(self, key: str) -> Entry | None:
-        """The entry of a live session or of none."""
+        """The entry, unless it belongs to a dead session."""
         return next(iter(self._select("key = ?", key)), None)
 
     def list(self, prefix: str) -> Sequence[Entry]:
-        """The same for a prefix, by key."""
+        """The entries with this prefix, ordered by key."""
         return self._select("key >= ? AND key < ? ORDER BY key", prefix, prefix + _KEY_AFTER_ALL)
 
     def _select(self, where: str, *values: str) -> Sequence[Entry]:
@@ -237,7 +237,7 @@ class SqliteFile:
                     continue
             if row_crc(key, value, version) != crc:
                 raise DataCorrupt(
-                    f"the value of {key} in {self._path} does not match its checksum: restore"
+                    f"checksum mismatch in the value of {key} in {self._path}: restore"
                     f" {self._path.name} from a backup",
                     path=str(self._path),
                     key=key,
@@ -246,12 +246,12 @@ class SqliteFile:
         return entries
 
     def write(self, changes: Sequence[Sequence[Operation]]) -> Sequence[Outcome]:
-        """Of each change all operations or none: their new versions, or the conflict. All of them
-        share one transaction, and so one sync."""
+        """Apply each change completely or not at all; its result is the new versions, or the
+        conflict. All of them share one transaction, and so one sync."""
         return self._write(changes, None)
 
     def write_ephemeral(self, operations: Sequence[Operation]) -> Outcome:
-        """The same of one change, for keys that go with this session."""
+        """Apply one change whose keys are deleted when this session ends."""
         (outcome,) = self._write([operations], self._live_session())
         return outcome
 
@@ -261,7 +261,7 @@ class SqliteFile:
         for operations in changes:
             for key, _, expected in operations:
                 if expected != ANY:
-                    self.get(key)  # removes it if its session is dead: it must not win a race
+                    self.get(key)  # deletes it if its session is dead, so that it cannot conflict
         outcomes: list[Outcome] = []
         changed: list[str] = []
         with self._transaction():
@@ -297,7 +297,7 @@ class SqliteFile:
         return versions, changed
 
     def _apply(self, operation: Operation, session: int | None, sequence: int) -> int | None:
-        """Do one operation within a transaction; the new version, None if nothing changed."""
+        """Apply one operation within a transaction; the new version, None if nothing changed."""
         key, value, expected = operation
         query = "SELECT version FROM facts WHERE key = ? AND value IS NOT NULL"
         row = self._db.execute(query, (key,)).fetchone()
@@ -321,13 +321,13 @@ class SqliteFile:
         self._db.execute("UPDATE counters SET value = ? WHERE name = 'sequence'", (sequence,))
 
     def _wrote(self, first: int, last: int, keys: Sequence[str]) -> None:
-        """Remember what this process changed; a poll need not find it again."""
+        """Record this process's own changes, so that a poll does not report them again."""
         self.changed += keys
-        if self._seen == first:  # else somebody else wrote in between: the poll will see
+        if self._seen == first:  # otherwise another process wrote in between: the poll finds it
             self._seen = last
 
     def poll(self) -> None:
-        """Notice what other processes changed, and now and then that one of them died."""
+        """Detect changes by other processes and, less often, dead sessions."""
         version = self._one("PRAGMA data_version")
         if version != self._data_version:
             query = "SELECT key, sequence FROM facts WHERE sequence > ? ORDER BY sequence"
@@ -347,7 +347,7 @@ class SqliteFile:
         return self._path.with_name(f"{self._path.name}-session-{session}")
 
     def _live_session(self) -> int:
-        """This store's session, begun with its first ephemeral key."""
+        """This store's session, started with its first ephemeral key."""
         if self._session is None:
             with self._transaction():
                 session: int = self._one("SELECT value FROM counters WHERE name = 'session'") + 1
@@ -375,7 +375,7 @@ class SqliteFile:
         return False
 
     def _end_if_dead(self, session: int) -> bool:
-        """Remove the session's keys if its lock is free; whether it was."""
+        """Delete the session's keys if its lock is free; returns whether it was."""
         if self._is_alive(session):
             return False
         self._end_session(session)
@@ -394,7 +394,7 @@ class SqliteFile:
         self._lock_path(session).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """End the session and close the file, whatever fails."""
+        """End the session and close the file, even if an error occurs."""
         try:
             if self._session is not None:
                 self._end_session(self._session)

@@ -1,17 +1,17 @@
-"""The seam for small facts: topics, configs, chains of ledgers, owners, live brokers.
+"""The MetadataStore interface: topics, configs, ledger chains, owners, live brokers.
 
-Keys are paths (`/topics/orders`), values are opaque bytes, each key has a version that counts
-its changes. Nothing that changes per message goes here. SQLite implements it for one machine,
+Keys are paths (`/topics/orders`), values are opaque bytes, and each key has a version that counts
+its changes. Nothing that changes per message is stored here. SQLite implements it for one machine,
 ZooKeeper for a cluster; both pass `tests/contract/test_metadata_store.py`.
 
-1. `put` with an expected version is a compare-and-set: exactly one of several rivals wins.
-2. What a completed `put`, `delete` or `multi` said survives a crash.
-3. A watch sees every key under its prefix change at least once after each change (bursts may be
-   folded into one event), in order per key, and never keeps the writer waiting.
-4. An ephemeral key goes when the session that made it ends. Where a session may be lost while
-   the process lives (ZooKeeper), the store makes its ephemeral keys again in the next one.
-5. `session` tells how long the session surely lives: an owner that acts only while
-   `session.is_safe` holds has stopped before anybody can see its ephemeral keys go.
+1. `put` with an expected version is a compare-and-set: of several concurrent ones, one wins.
+2. The effect of a completed `put`, `delete` or `multi` survives a crash.
+3. A watch reports every key under its prefix at least once after each change (bursts may be
+   coalesced), in order per key, and never blocks the writer.
+4. An ephemeral key is deleted when the session that created it ends. If a session may be lost
+   while the process lives (ZooKeeper), the store recreates its ephemeral keys in the next one.
+5. `session` reports until when the session cannot expire: an owner that acts only while
+   `session.is_safe` holds has stopped before its ephemeral keys can disappear.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from headrace.runtime.session import SessionState
 
 ABSENT = -1
-"""The expected version of a key that must not be there yet."""
+"""The expected version of a key that must not exist yet."""
 ANY = -2
-"""Expect nothing: overwrite or create."""
+"""No expectation: overwrite or create."""
 
 
 class Entry(NamedTuple):
-    """A key's value and version (0 when new, then +1 for each put)."""
+    """A key with its value and version (0 when created, then +1 for each put)."""
 
     key: str
     value: bytes
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One step of a `multi`: a put, or a delete where `value` is None."""
+    """One step of a `multi`: a put, or a delete if `value` is None."""
 
     key: str
     value: bytes | None
@@ -46,11 +46,11 @@ class Operation(NamedTuple):
 
 
 class StoreSession(Protocol):
-    """What a broker must know of its session to step down in time. See `runtime.session`."""
+    """What a broker needs to know about its session to step down in time. See `runtime.session`."""
 
     @property
     def state(self) -> SessionState:
-        """CONNECTED, SUSPENDED (the connection broke) or LOST (the session is over)."""
+        """CONNECTED, SUSPENDED (the connection broke) or LOST (the session has ended)."""
         ...
 
     @property
@@ -60,26 +60,26 @@ class StoreSession(Protocol):
 
     @property
     def number(self) -> int:
-        """Counts sessions: where it has changed, the ephemeral keys were gone for a while."""
+        """Counts sessions: if it has changed, the ephemeral keys were absent for a while."""
         ...
 
     @property
     def changes(self) -> int:
-        """Counts changes of the state."""
+        """Counts state changes."""
         ...
 
     @property
     def timeout_ms(self) -> int:
-        """So long after the last sign of life others may see the session end."""
+        """How long after the last heartbeat the session may expire."""
         ...
 
     @property
     def ends_ns(self) -> int:
-        """Before this monotonic time no other client has seen the session end; 0: there is none."""
+        """The monotonic time before which the session cannot expire; 0 without a session."""
         ...
 
     def is_safe(self, now_ns: int, margin_ms: int) -> bool:
-        """Whether at `now_ns` (monotonic) the session cannot have ended, `margin_ms` to spare."""
+        """Whether the session cannot have expired at `now_ns`, with `margin_ms` to spare."""
         ...
 
     async def wait_beyond(self, changes: int) -> None:
@@ -88,7 +88,7 @@ class StoreSession(Protocol):
 
 
 class MetadataStore(Protocol):
-    """Small facts with versions and watches."""
+    """A small key-value store with versions and watches."""
 
     @property
     def session(self) -> StoreSession:
@@ -96,7 +96,7 @@ class MetadataStore(Protocol):
         ...
 
     async def get(self, key: str) -> Entry | None:
-        """The entry, or None."""
+        """The entry, or None if the key does not exist."""
         ...
 
     async def list(self, prefix: str) -> Sequence[Entry]:
@@ -106,27 +106,27 @@ class MetadataStore(Protocol):
     async def put(
         self, key: str, value: bytes, expected_version: int, *, ephemeral: bool = False
     ) -> int:
-        """Set the key if its version is the expected one (or ABSENT, or ANY); the new version.
+        """Set the key if its version is as expected (or ABSENT, or ANY); returns the new version.
 
         Raises VersionConflict, MetadataUnavailable.
         """
         ...
 
     async def delete(self, key: str, expected_version: int) -> None:
-        """Remove the key if its version is the expected one. Raises VersionConflict."""
+        """Delete the key if its version is as expected. Raises VersionConflict."""
         ...
 
     async def multi(self, operations: Sequence[Operation]) -> Sequence[int]:
-        """All operations or none; the new versions (ABSENT for a delete).
+        """Apply all operations or none; returns the new versions (ABSENT for a delete).
 
         Raises VersionConflict.
         """
         ...
 
     def watch(self, prefix: str) -> AsyncIterator[str]:
-        """The keys under `prefix` that change from now on, as they change."""
+        """The keys under `prefix` that change from now on."""
         ...
 
     async def close(self) -> None:
-        """End the session: its ephemeral keys go."""
+        """End the session, deleting its ephemeral keys."""
         ...

@@ -1,7 +1,7 @@
-"""What every metadata store needs alike: the rule of versions, and watchers who are told of keys.
+"""Shared parts of the metadata stores: the versioning rule, and watches.
 
-Invariants: no store is known here. Used by the thread of the event loop alone. A watcher
-who is slow costs memory for each key once, and others no time: changes of one key are folded.
+Invariants: independent of any store. Used by the event loop's thread only. A slow watcher costs
+memory once per key and does not delay others: changes of one key are coalesced.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def next_version(key: str, found: int, expected: int) -> int:
-    """The version that a put gives `key`, found at version `found` (or ABSENT).
+    """The version of `key` after a put, given its version (or ABSENT) before.
 
-    Raises VersionConflict if that is not what the caller expected.
+    Raises VersionConflict if that is not the expected one.
     """
     if expected not in {ANY, found}:
         raise VersionConflict(
-            f"{key} has version {found}, not {expected}: read it again, then decide anew",
+            f"{key} has version {found}, not {expected}: read it again and decide anew",
             key=key,
             expected=expected,
             actual=found,
@@ -33,16 +33,16 @@ def next_version(key: str, found: int, expected: int) -> int:
 
 
 class Watch:
-    """The keys under one prefix that changed, as an iterator. One task at a time may wait.
+    """An iterator over the changed keys under one prefix. Only one task at a time may wait.
 
-    It ends when its store closes, and counts as closed once no reference to it is left.
+    It ends when its store closes, and counts as closed once it is unreferenced.
     """
 
     __slots__ = ("__weakref__", "_changed", "_error", "_is_closed", "_wakeup", "prefix")
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        self._changed: dict[str, None] = {}  # a dict keeps the order in which they changed
+        self._changed: dict[str, None] = {}  # a dict preserves the order of changes
         self._wakeup: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self._is_closed = False
@@ -51,7 +51,7 @@ class Watch:
         return self
 
     async def __anext__(self) -> str:
-        """The next changed key. Raises what made the store unable to go on watching."""
+        """The next changed key. Raises the error with which the store stopped watching."""
         while not self._changed:
             if self._error is not None:
                 raise self._error
@@ -65,24 +65,24 @@ class Watch:
         return key
 
     async def aclose(self) -> None:
-        """Watch no longer; an iteration under way ends."""
+        """Stop watching; a pending iteration ends."""
         self.close()
 
     def tell(self, key: str) -> None:
-        """Say that `key` changed."""
+        """Report that `key` changed."""
         if not self._is_closed:
             self._changed[key] = None
             self._wake()
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the iteration, with `error` if there is one, once all keys are taken."""
+        """End the iteration after the keys already reported, with `error` if given."""
         self._is_closed = True
         self._error = error
         self._wake()
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is told nothing more."""
+        """Whether it receives no further keys."""
         return self._is_closed
 
     def _wake(self) -> None:
@@ -91,23 +91,23 @@ class Watch:
 
 
 class Watches:
-    """All watchers of one store."""
+    """All watches of one store."""
 
     def __init__(self) -> None:
         self._watches: list[weakref.ref[Watch]] = []
 
     def add(self, prefix: str) -> Watch:
-        """A new watcher of the keys that start with `prefix`."""
+        """Add a watch of the keys that start with `prefix`."""
         watch = Watch(prefix)
         self._watches.append(weakref.ref(watch))
         return watch
 
     def has_any(self) -> bool:
-        """Whether anybody still watches."""
+        """Whether there are any watches."""
         return bool(self._alive())
 
     def tell(self, keys: Iterable[str]) -> None:
-        """Say that these keys changed, in this order."""
+        """Report that these keys changed, in this order."""
         alive = self._alive()
         for key in keys:
             for watch in alive:

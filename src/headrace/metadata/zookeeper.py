@@ -1,19 +1,19 @@
-"""The metadata store of a cluster: keys as nodes of ZooKeeper. See MetadataStore.
+"""The metadata store of a cluster: keys as ZooKeeper nodes. See MetadataStore.
 
-Invariants: knows keys, versions and watches; the session and lost connections are
-`runtime.zookeeper`'s, the spelling of paths is `zookeeper_keys`'s. The client belongs to the code
-that made it, and is shared with BookKeeper's.
+Invariants: knows keys, versions and watches; the session and reconnects are in
+`runtime.zookeeper`, the mapping of keys to paths in `zookeeper_keys`. The caller owns the client
+and shares it with the BookKeeper store.
 
-- A change that broke with its connection is in doubt: MetadataUnavailable with the field
-  `is_in_doubt`. Read again before deciding; a compare-and-set may be sent again as it was.
-- A read may be as old as the server that answers is behind (a change of one's own never is).
-  A compare-and-set never is.
-- `list` is no snapshot: what changes while it runs may or may not be in it.
-- A `multi` passes over the delete of a key that was not there when it began and had to be ANY.
-- Ephemeral keys outlive a lost session: in the next one they are made again, at version 0, unless
-  somebody else has taken them meanwhile. Others have seen them go; `session.number` tells of it.
-- Watches are served from one persistent watch of ZooKeeper's on the whole tree. After a gap, keys
-  with a newer transaction than the last one heard of before are told, and those that are gone.
+- The outcome of a change is unknown if the connection broke: MetadataUnavailable with the field
+  `is_in_doubt`. Read again before deciding; a compare-and-set may be repeated unchanged.
+- A read may return stale data, but never misses the client's own changes. A compare-and-set is
+  never stale.
+- `list` is not a snapshot: changes made while it runs may or may not be included.
+- A `multi` ignores an unconditional delete (ANY) of a key that did not exist when it began.
+- Ephemeral keys outlive a lost session: the next one recreates them at version 0, unless another
+  session has created them meanwhile. Others have seen them disappear; `session.number` shows it.
+- One persistent ZooKeeper watch on the whole tree serves all watches. After a gap, deleted keys
+  and keys with a newer transaction than the last one seen are reported.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROOT = "/headrace"
-_ATTEMPTS_MAX = 100  # of a change that others overtake: each loss means that a rival won
+_ATTEMPTS_MAX = 100  # of a contended change: each loss means that another writer succeeded
 _RETRY_S = 0.2
 _CLOSE_PATIENCE_S = 5.0
 _SILENT_PATIENCE_S = 0.5
-"""For the end of ephemeral keys: while the connection is broken, they go with the session."""
-_NO_SESSION = -1  # there is none at the moment: nothing can belong to it
+"""For deleting ephemeral keys on close; while disconnected, they expire with the session."""
+_NO_SESSION = -1  # no session now, so no node can belong to it
 
 
 class ZooKeeperMetadataStore:
@@ -66,9 +66,9 @@ class ZooKeeperMetadataStore:
         self._tasks = Tasks()
         self._is_closed = False
         self._mine: dict[str, bytes] = {}  # ephemeral keys and their values
-        self._known: set[str] = set()  # all keys, to find out after a gap which ones went
+        self._known: set[str] = set()  # all keys, to detect deletions after a gap
         self._mine_lock = asyncio.Lock()
-        self._news: list[tuple[str, bool]] | None = []  # while the tree is read: what changed
+        self._news: list[tuple[str, bool]] | None = []  # changes seen while the tree is read
         self._gap_zxid: int | None = None
         self._gap = asyncio.Event()
 
@@ -79,7 +79,7 @@ class ZooKeeperMetadataStore:
         try:
             await zookeeper.create(root, b"")
         except NodeConflict:
-            pass  # there is a cluster already
+            pass  # the cluster already exists
         await zookeeper.watch_tree(root, store._note_change, store._note_gap)
         store._learn(await store._keys(""))
         store._tasks.spawn(store._mend_gaps(), "metadata watch")
@@ -127,7 +127,7 @@ class ZooKeeperMetadataStore:
         return self._watches.add(prefix)
 
     async def close(self) -> None:
-        """See MetadataStore: removes its ephemeral keys, if ZooKeeper can be reached."""
+        """See MetadataStore: deletes its ephemeral keys if ZooKeeper is reachable."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -138,11 +138,11 @@ class ZooKeeperMetadataStore:
             async with asyncio.timeout(_CLOSE_PATIENCE_S if is_connected else _SILENT_PATIENCE_S):
                 await self._delete_mine()
         except (MetadataUnavailable, VersionConflict, TimeoutError) as error:
-            why = str(error) or "ZooKeeper is silent"
-            log.info("ephemeral keys will go with the session only: %s", why)
+            why = str(error) or "ZooKeeper does not answer"
+            log.info("ephemeral keys will remain until the session expires: %s", why)
 
     async def _delete_mine(self) -> None:
-        mine = list(self._mine)  # a change that is under way may end meanwhile
+        mine = list(self._mine)  # a copy: a pending change may complete meanwhile
         states = await self._zookeeper.get_many([self._path(key) for key in mine])
         for key, state in zip(mine, states, strict=True):
             if state is not None and state.owner == self._zookeeper.session_id:
@@ -175,19 +175,19 @@ class ZooKeeperMetadataStore:
         return sorted(keys)
 
     async def _read(self, keys: Sequence[str]) -> Sequence[tuple[str, NodeState]]:
-        """What the keys hold, without those that are not there (any more)."""
+        """The state of each key that exists."""
         states = await self._zookeeper.get_many([self._path(key) for key in keys])
         return [(key, state) for key, state in zip(keys, states, strict=True) if state is not None]
 
     # --- writing -----------------------------------------------------------------------------
 
     async def _write(self, operations: Sequence[Operation], *, is_ephemeral: bool) -> Sequence[int]:
-        """All or none; the new versions. Raises VersionConflict, MetadataUnavailable."""
+        """Apply all or none; returns new versions. Raises VersionConflict, MetadataUnavailable."""
         self._check_open()
         keys = list(dict.fromkeys(operation.key for operation in operations))
         if not is_ephemeral and self._mine.keys().isdisjoint(keys):
             return await self._change(operations, keys, is_ephemeral=False)
-        async with self._mine_lock:  # so that `_restore` does not bring back what goes now
+        async with self._mine_lock:  # so that `_restore` does not recreate a key deleted here
             versions = await self._change(operations, keys, is_ephemeral=is_ephemeral)
             for key, value, _ in operations:
                 self._mine.pop(key, None)
@@ -221,7 +221,7 @@ class ZooKeeperMetadataStore:
                     if result.owner:
                         await self._make_lasting(part.path)
             return plan.versions
-        raise MetadataUnavailable(f"{', '.join(keys[:3])} keep changing: try again")
+        raise MetadataUnavailable(f"{', '.join(keys[:3])} keep changing: retry")
 
     async def _look(self, keys: Sequence[str]) -> dict[str, Found]:
         found = dict.fromkeys(keys, Found(ABSENT))
@@ -231,7 +231,7 @@ class ZooKeeperMetadataStore:
     async def _make_folders(
         self, parts: Sequence[Create | Put | Delete], conflict: NodeConflict
     ) -> bool:
-        """Make the folders that were missing; whether that was what did not fit."""
+        """Create missing folders; returns whether they were the cause of the conflict."""
         part = parts[conflict.fields["index"]]
         if not (isinstance(part, Create) and conflict.fields["is_missing"]):
             return False
@@ -240,14 +240,14 @@ class ZooKeeperMetadataStore:
         return True
 
     async def _make_lasting(self, path: str) -> None:
-        """Free a key that was put for good from the session that had made it as ephemeral.
+        """Detach a key, put as persistent, from the session that created it as ephemeral.
 
-        Raises VersionConflict if it went with that session before, MetadataUnavailable.
+        Raises VersionConflict if that session has ended and deleted it, MetadataUnavailable.
         """
         for _ in range(_ATTEMPTS_MAX):
             (state,) = await self._zookeeper.get_many([path])
             if state is None:
-                raise VersionConflict(f"{path} went with its session: read it again", key=path)
+                raise VersionConflict(f"{path} was deleted with its session: reread it", key=path)
             if not state.owner:
                 return
             parts = make_again(path, state.value, state.version, state.version, False)
@@ -256,12 +256,12 @@ class ZooKeeperMetadataStore:
                 return
             except NodeConflict:
                 continue
-        raise MetadataUnavailable(f"{path} keeps changing: try again")
+        raise MetadataUnavailable(f"{path} keeps changing: retry")
 
     # --- the session -------------------------------------------------------------------------
 
     async def _follow_session(self, number: int) -> None:
-        """Make ephemeral keys again in each new session."""
+        """Recreate ephemeral keys in each new session."""
         session = self.session
         while True:
             changes = session.changes
@@ -271,7 +271,7 @@ class ZooKeeperMetadataStore:
                     await self._restore()
                     number = now
                 except MetadataUnavailable as error:
-                    log.warning("ephemeral keys are not there yet: %s", error)
+                    log.warning("cannot recreate ephemeral keys yet, retrying: %s", error)
                     await asyncio.sleep(_RETRY_S)
                 continue
             await session.wait_beyond(changes)
@@ -285,13 +285,13 @@ class ZooKeeperMetadataStore:
                 except VersionConflict:
                     found = (await self._look([key]))[key]
                     if found.owner != self._zookeeper.session_id:
-                        log.warning("%s was taken by another session while ours was lost", key)
+                        log.warning("another session created %s while ours was lost", key)
                         del self._mine[key]
 
     # --- watching ----------------------------------------------------------------------------
 
     def _note_change(self, path: str, is_gone: bool) -> None:
-        """An event: it is told at once, whatever else is going on."""
+        """Handle an event: watches are notified at once."""
         key = key_of_path(path[len(self._root) :])
         if key is None:
             return
@@ -308,13 +308,13 @@ class ZooKeeperMetadataStore:
             self._known.add(key)
 
     def _note_gap(self, zxid: int) -> None:
-        """Changes after `zxid` were not told."""
+        """Changes after `zxid` were not reported."""
         self._gap_zxid = min(zxid, self._gap_zxid if self._gap_zxid is not None else zxid)
         self._news = self._news or []
         self._gap.set()
 
     async def _mend_gaps(self) -> None:
-        """After a gap, find out and tell what changed meanwhile."""
+        """After a gap, determine and report what changed."""
         try:
             while True:
                 await self._gap.wait()
@@ -322,17 +322,17 @@ class ZooKeeperMetadataStore:
                 try:
                     await self._mend_gap()
                 except MetadataUnavailable as error:
-                    log.info("what changed meanwhile is not known yet: %s", error)
+                    log.info("cannot determine missed changes yet, retrying: %s", error)
                     await asyncio.sleep(_RETRY_S)
                     self._gap.set()
         except HeadraceError as error:
             self._watches.close(error)
 
     async def _mend_gap(self) -> None:
-        await self._zookeeper.sync(self._root)  # it may be another server, and behind
+        await self._zookeeper.sync(self._root)  # we may be on another server that lags behind
         found = await self._read(await self._keys(""))
         if self._gap.is_set():
-            return  # another gap: once more
+            return  # another gap: start over
         assert self._gap_zxid is not None
         changed = [(state.changed_zxid, key) for key, state in found]
         newer = [key for zxid, key in sorted(changed) if zxid > self._gap_zxid]
@@ -342,7 +342,7 @@ class ZooKeeperMetadataStore:
         self._watches.tell([*gone, *newer])
 
     def _learn(self, keys: Iterable[str]) -> None:
-        """These keys are there, but for what came meanwhile."""
+        """Set the known keys, then apply changes seen while they were read."""
         self._known = set(keys)
         news, self._news = self._news or [], None
         for key, is_gone in news:
@@ -353,4 +353,4 @@ class ZooKeeperMetadataStore:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise MetadataUnavailable("the metadata store is closed: open it again")
+            raise MetadataUnavailable("the metadata store is closed: open a new one")

@@ -1,11 +1,10 @@
-"""How keys lie in ZooKeeper's tree. Do not change: stored.
+"""The mapping of keys to ZooKeeper nodes. Do not change: stored.
 
-Invariants: pure text. The key `/topics/orders` is the node `<root>/topics/=orders`: what is
-before the last slash are folders, which hold no value and come and go with what is in them; the
-rest is the key's own node, marked with `=`. So `/a` and `/a/b` may both be keys, a key can be
-removed while there are longer ones, and an empty value is not the same as no key. Characters that
-ZooKeeper refuses, `%`, and what would be mistaken for something else are written as `%` and the
-hex digits of their UTF-8 bytes; an empty folder name is a lone `%`.
+Invariants: pure text. The key `/topics/orders` is the node `<root>/topics/=orders`: the part before
+the last slash names folders, which are container nodes without a value; the rest is the key's own
+node, prefixed with `=`. So `/a` and `/a/b` may both be keys, a key can be deleted while longer ones
+exist, and an empty value differs from no key. Characters that ZooKeeper rejects, `%`, and ambiguous
+ones are percent-encoded as UTF-8; an empty folder name is a single `%`.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from urllib.parse import unquote_to_bytes
 from headrace.errors import RequestInvalid
 
 _MARK = "="
-# ZooKeeper's PathUtils, seen from UTF-16: controls, surrogates and what follows them, specials.
+# ZooKeeper's PathUtils, in UTF-16 terms: controls, surrogates and everything above, specials.
 _REFUSED = re.compile("[%/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 def path_of_key(key: str) -> str:
-    """The key's node, below the root. Raises RequestInvalid for what is no key."""
+    """The key's node, below the root. Raises RequestInvalid for an invalid key."""
     folders, slash, name = key.rpartition("/")
     if not slash or not key.startswith("/"):
-        raise RequestInvalid(f"{key!r} is no key of the metadata: it must start with a slash")
+        raise RequestInvalid(f"{key!r} is not a metadata key: it must start with a slash")
     return f"{folder_path(folders)}/{_MARK}{_escape(name)}"
 
 
@@ -34,7 +33,7 @@ def folder_path(folders: str) -> str:
 
 
 def key_of_path(path: str) -> str | None:
-    """The key whose node this is, None for a folder."""
+    """The key of this node; None for a folder."""
     folders, _, name = path.rpartition("/")
     if not name.startswith(_MARK):
         return None
@@ -42,12 +41,12 @@ def key_of_path(path: str) -> str | None:
 
 
 def folders_of_path(path: str) -> str:
-    """The folders that a folder's node stands for, as they are in keys."""
+    """The folders of a folder node, as they appear in keys."""
     return "".join(f"/{_unescape(name)}" for name in path.split("/")[1:])
 
 
 def may_match(child_path: str, prefix: str) -> bool:
-    """Whether a node is a key with this prefix, or a folder in which there may be some."""
+    """Whether a node is a key with this prefix, or a folder that may contain such keys."""
     key = key_of_path(child_path)
     if key is not None:
         return key.startswith(prefix)
@@ -56,7 +55,7 @@ def may_match(child_path: str, prefix: str) -> bool:
 
 
 def folder_of_prefix(prefix: str) -> str:
-    """The node of the folder in which all keys with this prefix lie."""
+    """The node of the folder that contains all keys with this prefix."""
     return folder_path(prefix.rpartition("/")[0])
 
 

@@ -1,7 +1,7 @@
-"""From operations on keys to changes of nodes: pure.
+"""Translates operations on keys into changes of ZooKeeper nodes. Pure.
 
-Invariants: decides, sends nothing. Every change carries the version that it expects, so a
-plan is done as it was meant or not at all.
+Invariants: decides, sends nothing. Every change carries the version it expects, so a plan is
+applied as intended or not at all.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 TAKEOVER_VERSION_MAX = 1_000
-"""A node cannot change its owner: it is made again, and its version counted up step by step."""
+"""A node cannot change its owner: it is recreated, and its version counted up step by step."""
 
 
 class Found(NamedTuple):
-    """What is known of a key: its version (or ABSENT), and the session it belongs to (or 0)."""
+    """The known state of a key: its version (or ABSENT) and owning session (or 0)."""
 
     version: int
     owner: int = 0
 
 
 class Plan(NamedTuple):
-    """The changes, and the versions that the operations have when they are done."""
+    """The changes, and the resulting version of each operation."""
 
     parts: list[Create | Put | Delete]
     versions: list[int]
@@ -40,10 +40,10 @@ def plan_changes(
     session_or_none: int | None,
     path_of: Callable[[str], str],
 ) -> Plan:
-    """Plan `operations`, whose keys were `found` so; None if they were not read.
+    """Plan `operations`, given the state of their keys in `found`; None if it was not read.
 
-    Without a look each key is taken for what the first operation on it expects. What is put will
-    belong to the session, if there is one. Raises VersionConflict, RequestInvalid.
+    Without it, each key is assumed to be as the first operation on it expects. Keys that are put
+    will belong to the session, if given. Raises VersionConflict, RequestInvalid.
     """
     now: dict[str, Found] = dict(found or {})
     plan = Plan([], [])
@@ -75,10 +75,10 @@ def plan_changes(
 def make_again(
     path: str, value: bytes, version: int, next_: int, is_ephemeral: bool
 ) -> list[Create | Put | Delete]:
-    """Replace a node by one of another owner, at version `next_`. Raises RequestInvalid."""
+    """Replace a node by one with another owner, at version `next_`. Raises RequestInvalid."""
     if next_ > TAKEOVER_VERSION_MAX:
         raise RequestInvalid(
-            f"{path} has changed {version} times, too often to become another's: delete it first"
+            f"{path} has changed {version} times, too often to change its owner: delete it first"
         )
     last = Put(path, value, next_ - 1) if next_ else Create(path, value, is_ephemeral)
     steps: list[Create | Put | Delete] = [Put(path, b"", step) for step in range(next_ - 1)]

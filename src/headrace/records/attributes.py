@@ -1,10 +1,9 @@
-"""Queue attributes: the reserved headers that every face reads and writes.
+"""Queue attributes: the reserved headers, shared by all protocols.
 
-Invariants: pure; names, their meaning and their bounds, no policy. Numbers are decimal text, texts
-are UTF-8; where a header is repeated the last one counts, as in Kafka's `lastHeader`, and one with
-a null value counts as not set. `scan_records` reads the attributes of a whole batch in one pass
-over its decompressed bytes and skips records without a reserved header. Do not change the names:
-stored.
+Invariants: pure; names, semantics and limits, no policy. Numbers are decimal text, texts are UTF-8;
+if a header is repeated the last one counts, as in Kafka's `lastHeader`, and a null value counts as
+not set. `scan_records` reads the attributes of a whole batch in one pass over its decompressed
+bytes and skips records without a reserved header. Do not change the names: stored.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ if TYPE_CHECKING:
     from headrace.records.batch import BatchHeader
 
 DELIVER_AT = "headrace-deliver-at"
-"""When the message is due, in ms since the epoch."""
+"""When to deliver the message, in ms since the epoch."""
 DELAY = "headrace-delay"
-"""How long after its arrival the message is due, in ms."""
+"""How long after its arrival to deliver the message, in ms."""
 EXPIRE_AT = "headrace-expire-at"
-"""From when on it is not delivered any more, in ms since the epoch."""
+"""When the message expires and is no longer delivered, in ms since the epoch."""
 PRIORITY = "headrace-priority"
-"""0 (last) to 9 (first); 4 where it is not set, as in JMS."""
+"""0 (lowest) to 9 (highest); default 4, as in JMS."""
 TAG = "headrace-tag"
-"""One word to filter by."""
+"""A word to filter by."""
 KEYS = "headrace-keys"
-"""Words to find the message by, with spaces between them."""
+"""Space-separated words to find the message by."""
 MESSAGE_GROUP = "headrace-message-group"
 """Messages of one group are delivered in order, one at a time."""
 MESSAGE_ID = "headrace-message-id"
-"""The sender's name for the message."""
+"""The sender's id of the message."""
 HALF = "headrace-half"
-"""The producer group of a half message, which no consumer sees until it is committed."""
+"""The producer group of a half message, which consumers do not see until it is committed."""
 PRODUCER = "headrace-producer"
-"""The name of a named sequence, which makes the append exactly-once; SEQUENCE goes with it."""
+"""The name of a named sequence, which makes the append exactly-once; requires SEQUENCE."""
 SEQUENCE = "headrace-sequence"
-"""The message's number in its named sequence: each is higher than the one before."""
+"""The message's number in its named sequence, strictly increasing."""
 TRACEPARENT = "traceparent"
 """W3C Trace Context."""
 
@@ -51,12 +50,12 @@ RESERVED_PREFIX: Final = b"headrace-"
 PRIORITY_DEFAULT = 4
 PRIORITY_MAX = 9
 TIME_MS_MAX = (1 << 53) - 1
-"""The largest time that JSON readers keep exactly; the year 287396."""
+"""The largest integer that JSON readers represent exactly; the year 287396."""
 DELAY_MS_MAX = 100 * 366 * 24 * 3_600_000
 """A hundred years."""
 SEQUENCE_MAX = TIME_MS_MAX
 TEXT_BYTES_MAX = 255
-"""Of a tag, message group, message id and producer name."""
+"""Limit for a tag, message group, message id and producer name."""
 KEYS_BYTES_MAX = 4_096
 KEYS_MAX = 64
 SHOWN_MAX = 40
@@ -74,7 +73,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 def find_header(headers: Headers, name: str) -> bytes | None:
-    """The value of the last header called `name`; None if there is none or it is null."""
+    """The value of the last header named `name`; None if it is absent or null."""
     for key, value in reversed(headers):
         if key == name:
             return value
@@ -118,7 +117,7 @@ def _keys(name: str, value: bytes) -> list[str]:
 
 
 def read_integer(headers: Headers, name: str, largest: int) -> int | None:
-    """The header as a number from 0 to `largest`. Raises RecordInvalid if it is none."""
+    """The header as a number from 0 to `largest`. Raises RecordInvalid if it is not one."""
     value = find_header(headers, name)
     return None if value is None else _number(name, value, largest)
 
@@ -130,7 +129,7 @@ def read_text(headers: Headers, name: str) -> str | None:
 
 
 def deliver_at_ms(headers: Headers, received_ms: int) -> int | None:
-    """When the message is due, None for at once. Raises RecordInvalid.
+    """When to deliver the message; None for immediately. Raises RecordInvalid.
 
     `headrace-deliver-at` takes precedence over `headrace-delay`, which is added to `received_ms`.
     """
@@ -142,7 +141,7 @@ def deliver_at_ms(headers: Headers, received_ms: int) -> int | None:
 
 
 def expire_at_ms(headers: Headers) -> int | None:
-    """From when on the message is not delivered any more. Raises RecordInvalid."""
+    """When the message expires. Raises RecordInvalid."""
     return read_integer(headers, EXPIRE_AT, TIME_MS_MAX)
 
 
@@ -165,16 +164,16 @@ def keys(headers: Headers) -> list[str]:
 
 
 class TraceParent(NamedTuple):
-    """Where a message belongs in a trace (W3C Trace Context), in lower-case hexadecimal."""
+    """A message's position in a trace (W3C Trace Context), in lower-case hexadecimal."""
 
     trace_id: str
     parent_id: str
 
 
 def trace_parent(headers: Headers) -> TraceParent | None:
-    """The message's place in a trace; None where there is none, or where the header is malformed.
+    """The message's position in a trace; None if the header is absent or malformed.
 
-    A malformed `traceparent` is ignored and never refused: W3C Trace Context, section 4.3.
+    A malformed `traceparent` is ignored, never refused: W3C Trace Context, section 4.3.
     """
     value = find_header(headers, TRACEPARENT)
     if value is None or len(value) > _TRACEPARENT_BYTES_MAX:
@@ -197,12 +196,12 @@ class NamedSequence(NamedTuple):
 
 
 class RecordAttributes(NamedTuple):
-    """What admission needs to know of one record that is delayed or has a named sequence."""
+    """What admission needs to know about a record that is delayed, half or in a sequence."""
 
     batch_index: int
-    """In its batch, from 0."""
+    """Index in its batch, from 0."""
     due_ms: int | None
-    """When it is to be delivered; None: at once."""
+    """When to deliver it; None: immediately."""
     named: NamedSequence | None
     is_half: bool = False
     """Whether it is a half message."""
@@ -215,23 +214,23 @@ _NUMBERS: Final = {
     PRIORITY: PRIORITY_MAX,
     SEQUENCE: SEQUENCE_MAX,
 }
-"""The largest value of each."""
+"""Attribute -> largest value."""
 RESERVED: Final = frozenset({*_NUMBERS, TAG, KEYS, MESSAGE_GROUP, MESSAGE_ID, HALF, PRODUCER})
-"""The names that admission looks for. Others with the same prefix are kept and mean nothing."""
+"""The names that admission checks. Others with the same prefix are stored and have no effect."""
 _BY_BYTES: Final = {name.encode(): name for name in RESERVED}
 
 
 def has_reserved(payload: bytes) -> bool:
-    """Whether a batch's decompressed records may hold reserved headers; a search of its bytes."""
+    """Whether a batch's decompressed records may contain reserved headers, by a byte search."""
     return RESERVED_PREFIX in payload
 
 
 def scan_records(payload: bytes, header: BatchHeader, received_ms: int) -> list[RecordAttributes]:
-    """Check the attributes of all records of a batch, given its decompressed bytes.
+    """Check the attributes of all records in a batch, given its decompressed bytes.
 
-    Returns those of the records that are delayed or belong to a named sequence. Raises
-    RecordInvalid, which names the record, on a malformed attribute; BatchCorrupt where the bytes
-    are no records.
+    Returns the attributes of records that are delayed, half messages or in a named sequence.
+    Raises RecordInvalid, naming the record, on a malformed attribute; BatchCorrupt on malformed
+    records.
     """
     found: list[RecordAttributes] = []
     find = payload.find
@@ -265,26 +264,26 @@ def scan_records(payload: bytes, header: BatchHeader, received_ms: int) -> list[
                 hit = find(RESERVED_PREFIX, end)
             at = end
     except IndexError:
-        raise BatchCorrupt("the batch ends within a record") from None
+        raise BatchCorrupt("the batch ends inside a record") from None
     return found
 
 
 def _in_batch(error: RecordInvalid, index: int) -> RecordInvalid:
     return RecordInvalid(
-        f"record {index} of the batch: {error}; nothing of the batch is stored",
+        f"record {index} of the batch: {error}; the whole batch is rejected",
         record_errors=[(index, str(error))],
         **error.fields,
     )
 
 
 def _headers_at(payload: bytes, at: int) -> int:
-    """Where the headers begin of the record whose attributes byte is at `at`."""
+    """The position of the headers of the record whose attributes byte is at `at`."""
     at += 1
-    for _ in range(2):  # past the deltas of timestamp and offset
+    for _ in range(2):  # skip the deltas of timestamp and offset
         while payload[at] & 0x80:
             at += 1
         at += 1
-    for _ in range(2):  # past key and value
+    for _ in range(2):  # skip key and value
         byte = payload[at]
         if byte < 128:
             at += 1
@@ -301,9 +300,9 @@ _Parsed: TypeAlias = "tuple[int | None, int | None, NamedSequence | None, bool]"
 
 
 def _parse(section: bytes) -> _Parsed | None:
-    """Check the attributes in a record's headers; None where nothing concerns admission.
+    """Check the attributes in a record's headers; None if none of them concerns admission.
 
-    Raises RecordInvalid, BatchCorrupt, and IndexError where the section ends too early.
+    Raises RecordInvalid, BatchCorrupt, and IndexError if the section ends too early.
     """
     values: dict[str, bytes] = {}
     count, at = read_varint(section, 0)
@@ -312,7 +311,7 @@ def _parse(section: bytes) -> _Parsed | None:
         size, at = read_varint(section, at)
         name = section[at : at + size] if size >= 0 else None
         if name is None or at + size > end:
-            raise BatchCorrupt("a record header's name does not lie within its record")
+            raise BatchCorrupt("a record header's name extends past its record")
         size, at = read_varint(section, at + size)
         known = _BY_BYTES.get(name)
         if known is not None and size >= 0:
@@ -326,7 +325,7 @@ def _parse(section: bytes) -> _Parsed | None:
 
 
 _parse_cached = lru_cache(maxsize=1_024)(_parse)
-"""The headers of one producer's records are often the same."""
+"""Records from one producer often have identical headers."""
 
 
 def _checked(values: dict[str, bytes]) -> _Parsed | None:
@@ -350,8 +349,7 @@ def _checked(values: dict[str, bytes]) -> _Parsed | None:
     is_half = HALF in values
     if is_half and MESSAGE_ID not in values:
         raise RecordInvalid(
-            f"header {HALF} is set without {MESSAGE_ID}, by which the message is committed: set"
-            " both",
+            f"header {HALF} is set without {MESSAGE_ID}, the id to commit it by: set both",
             header=MESSAGE_ID,
         )
     due_ms = int(values[DELIVER_AT]) if DELIVER_AT in values else None
@@ -362,9 +360,9 @@ def _checked(values: dict[str, bytes]) -> _Parsed | None:
 
 
 def named_sequences_of(payload: bytes, header: BatchHeader) -> list[NamedSequence]:
-    """The named sequences of a stored batch; other attributes, and malformed ones, are passed over.
+    """The named sequences of a stored batch; other and malformed attributes are ignored.
 
-    Raises BatchCorrupt where the bytes are no records.
+    Raises BatchCorrupt on malformed records.
     """
     found: list[NamedSequence] = []
     at = 0
@@ -381,5 +379,5 @@ def named_sequences_of(payload: bytes, header: BatchHeader) -> list[NamedSequenc
             if name is not None and sequence is not None:
                 found.append(NamedSequence(name, sequence))
     except IndexError:
-        raise BatchCorrupt("the batch ends within a record") from None
+        raise BatchCorrupt("the batch ends inside a record") from None
     return found

@@ -1,6 +1,6 @@
-"""The record batch, magic 2, from outside: its header is read in place, its records are opaque.
+"""The record batch, magic 2: its header is read in place, its records are opaque.
 
-Invariants: no I/O, no decompression, no copies of a batch. The layout is Kafka's
+Invariants: no I/O, no decompression, no copying. The layout is Kafka's
 (`DefaultRecordBatch`, KIP-98). Do not change: stored and on the wire.
 
      0 base offset         int64      27 first timestamp   int64
@@ -11,7 +11,7 @@ Invariants: no I/O, no decompression, no copies of a batch. The layout is Kafka'
     21 attributes          int16      57 record count      int32
     23 last offset delta   int32      61 records
 
-The CRC leaves out the first 21 bytes, so the broker gives offset and epoch without touching it.
+The CRC excludes the first 21 bytes, so the broker assigns offset and epoch without recomputing it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 Fields = tuple[int, ...]
-"""Those of a `BatchHeader`, in its order. On the way of each batch a plain tuple does: making the
-named one takes 0.1 us, and taking it apart twice as long."""
+"""The fields of a `BatchHeader`, in order. The hot path uses a plain tuple: creating the named one
+takes 0.1 us, and unpacking it twice as long."""
 
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12
-"""Bytes before the part that `length` counts: base offset and length."""
+"""Bytes not counted by `length`: base offset and length."""
 _HEADER_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
 MAGIC: Final = 2
 
@@ -44,8 +44,8 @@ CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
 """The first timestamp is a delete horizon (KIP-534): see `records.rewriting`."""
 NAMED: Final = 0x4000
-"""Set by brokers, refused from clients: records carry named sequences, so that this batch has to be
-opened when a partition's state is rebuilt from its batches (`log.named_sequences`)."""
+"""Set by brokers, refused from clients: the records carry named sequences, so this batch must be
+decoded when a partition's state is rebuilt from its batches (`log.named_sequences`)."""
 
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
@@ -57,7 +57,7 @@ _unpack: Final = HEADER.unpack_from
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch's header, in the order of the wire."""
+    """The fields of a batch header, in wire order."""
 
     base_offset: int
     length: int
@@ -75,17 +75,17 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the whole batch in bytes."""
         return self.length + LOG_OVERHEAD
 
     @property
     def last_offset(self) -> int:
-        """The offset of its last record."""
+        """The offset of the last record."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether it claims more records than it has bytes: it must be opened to be believed."""
+        """Whether it claims more records than it has bytes, which only decoding can verify."""
         return self.record_count > self.length
 
     @property
@@ -95,47 +95,47 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction."""
+        """Whether it is part of a transaction."""
         return bool(self.attributes & TRANSACTIONAL)
 
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header of the batch at `position`. Raises BatchCorrupt if 61 bytes are not there."""
+    """The header of the batch at `position`. Raises BatchCorrupt if it is truncated."""
     if position + HEADER_SIZE > len(data):
-        raise BatchCorrupt(f"a batch header needs 61 bytes, {len(data) - position} are left")
+        raise BatchCorrupt(f"a batch header has 61 bytes, {len(data) - position} are left")
     return BatchHeader._make(_unpack(data, position))
 
 
 RECORD_SIZE_MIN: Final = 7
 """Length, attributes, two deltas, null key, null value, no headers: a byte each."""
 DOUBTFUL_COUNT_MAX: Final = 1 << 20
-"""Records that a batch may hold in less than a byte each. Codecs come that low where all records
-are alike; librdkafka sends at most 10,000 in a batch unless told otherwise. Whoever opens such a
-batch counts them one by one."""
+"""Limit of records per batch if they take less than a byte each. Codecs reach that ratio only for
+identical records; librdkafka sends at most 10,000 in a batch by default. Decoders of such a batch
+count the records one by one."""
 
 
 def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header of the batch at `position`, checked as by `check_fields`."""
-    return tuple.__new__(BatchHeader, check_fields(data, position))  # `_make`: 0.1 us longer
+    """The header of the batch at `position`, validated by `check_fields`."""
+    return tuple.__new__(BatchHeader, check_fields(data, position))  # 0.1 us less than `_make`
 
 
 def header_of(fields: Fields) -> BatchHeader:
-    """The header that has these fields."""
+    """The named header with these fields."""
     return fields if isinstance(fields, BatchHeader) else tuple.__new__(BatchHeader, fields)
 
 
 def check_fields(data: Buffer, position: int = 0) -> Fields:
-    """The header of the batch at `position`, once all that a broker must know of it holds.
+    """The header of the batch at `position`, after all checks a broker must make.
 
-    What a compressed batch claims is bounded by its size alone; where it `is_doubtful`, that is not
-    enough (`codec.check_count`). Raises BatchCorrupt on a length, count or CRC that is wrong,
-    UnsupportedForMessageFormat on magic 0 and 1 (dropped by Kafka 4, KIP-724).
+    The record count of a compressed batch is bounded by its size alone; if it `is_doubtful`,
+    `codec.check_count` must verify it. Raises BatchCorrupt on an invalid length, count or CRC,
+    UnsupportedForMessageFormat on magic 0 and 1 (removed in Kafka 4, KIP-724).
     """
     left = len(data) - position
     if left < HEADER_SIZE:
         if left > 16 and data[position + 16] < MAGIC:
             raise UnsupportedForMessageFormat("record formats 0 and 1 are no longer accepted")
-        raise BatchCorrupt(f"a batch header needs {HEADER_SIZE} bytes, {left} are left")
+        raise BatchCorrupt(f"a batch header has {HEADER_SIZE} bytes, {left} are left")
     header: Fields = _unpack(data, position)
     if header[3] != MAGIC:
         if 0 <= header[3] < MAGIC:
@@ -143,14 +143,14 @@ def check_fields(data: Buffer, position: int = 0) -> Fields:
         raise BatchCorrupt(f"unknown record batch magic {header[3]}")
     length = header[1]
     if length < HEADER_SIZE - LOG_OVERHEAD or length + LOG_OVERHEAD > left:
-        raise BatchCorrupt(f"batch length {length} does not fit the {left} bytes that hold it")
+        raise BatchCorrupt(f"batch length {length} exceeds the {left} bytes present")
     count = header[12]
     if count < 1 or header[6] != count - 1:
-        raise BatchCorrupt(f"{count} records and a last offset delta of {header[6]} disagree")
+        raise BatchCorrupt(f"record count {count} contradicts last offset delta {header[6]}")
     if count * RECORD_SIZE_MIN > length - _HEADER_LENGTH and (
         not header[5] & COMPRESSION_MASK or count > max(DOUBTFUL_COUNT_MAX, length)
     ):
-        raise BatchCorrupt(f"{count} records cannot be in {length} bytes")
+        raise BatchCorrupt(f"{count} records do not fit in {length} bytes")
     end = position + LOG_OVERHEAD + length
     # memoryview: a slice of bytes would copy the batch
     if crc32c(memoryview(data)[position + 21 : end]) != header[4]:
@@ -159,12 +159,12 @@ def check_fields(data: Buffer, position: int = 0) -> Fields:
 
 
 def iterate_headers(data: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch in `data`; a cut batch at the end is left out."""
+    """(position, header) of each complete batch in `data`; a truncated last one is skipped."""
     size = len(data)
     while position + HEADER_SIZE <= size:
         header = BatchHeader._make(_unpack(data, position))
         if header.length < HEADER_SIZE - LOG_OVERHEAD:
-            raise BatchCorrupt(f"batch length {header.length} at {position} is impossible")
+            raise BatchCorrupt(f"invalid batch length {header.length} at {position}")
         if position + header.length + LOG_OVERHEAD > size:
             return
         yield position, header

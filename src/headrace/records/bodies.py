@@ -1,6 +1,7 @@
-"""A record without its place in a batch: key, value and headers, as companion logs keep it.
+"""A record without timestamp and offset: key, value and headers, as companion logs store it.
 
-Invariants: pure; the bytes are those of a batch's record from its key on. Do not change: stored.
+Invariants: pure; the encoding is that of a record in a batch from its key on. Do not change:
+stored.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Body(NamedTuple):
-    """What a producer sent."""
+    """Key, value and headers of a record."""
 
     key: bytes | None
     value: bytes | None
@@ -28,7 +29,7 @@ class Body(NamedTuple):
 
 
 def encode_body(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
-    """The bytes of a body."""
+    """The encoding of a body."""
     parts = [_sized(key), _sized(value), write_varint(len(headers))]
     for name, content in headers:
         parts += (_sized(name.encode()), _sized(content))
@@ -40,7 +41,7 @@ def _sized(data: bytes | None) -> bytes:
 
 
 def decode_body(data: bytes) -> Body:
-    """The reverse of `encode_body`. Raises BatchCorrupt."""
+    """Decode a body. Raises BatchCorrupt."""
     try:
         key, at = _read(data, 0)
         value, at = _read(data, at)
@@ -67,7 +68,7 @@ def _read(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 class Sequenced(NamedTuple):
-    """The idempotent producer of a batch."""
+    """Producer id, epoch and base sequence of a batch."""
 
     producer_id: int
     producer_epoch: int
@@ -77,7 +78,7 @@ class Sequenced(NamedTuple):
 def encode_bodies(
     timed: Sequence[tuple[int, bytes]], producer: Sequenced, codec: int, *, log_append: bool
 ) -> bytes:
-    """One batch of (timestamp, body), at least one, whose bytes are taken over as they are."""
+    """A batch of (timestamp, encoded body) pairs (at least one); the bodies are not decoded."""
     first_ms = timed[0][0]
     parts: list[bytes] = []
     for delta, (timestamp_ms, body) in enumerate(timed):

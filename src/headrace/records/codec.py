@@ -1,15 +1,15 @@
-"""Records in and out of a batch (magic 2): for those few who must look inside one.
+"""Decoding and encoding of the records in a batch (magic 2), for the few callers that need it.
 
-Invariants: no I/O, no clock. Nothing in a batch is trusted: every length, count and
-number is checked against the bytes that are there, and `decompressed_bytes_max` bounds those, so
-work and memory are bounded, too. Do not change: stored and on the wire (KIP-98).
+Invariants: no I/O, no clock. Batches are untrusted: every length, count and number is checked
+against the bytes present, and `decompressed_bytes_max` limits those, so work and memory are
+bounded. Do not change: stored and on the wire (KIP-98).
 
     a record: length, attributes (0), timestamp delta, offset delta,
               key size, key, value size, value, header count, (key size, key, value size, value)*
     all numbers but the attributes are zigzag varints; a size of -1 stands for null
 
-How it works: most numbers fit one byte, so that case is short. One core of the machine it was
-written on decodes 0.6-1.0 and encodes 0.4-2.4 million records a second (100 B-1 KiB values).
+Most numbers fit one byte, so that case has a short path. One core decodes 0.6-1.0 and encodes
+0.4-2.4 million records per second (values of 100 B-1 KiB).
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
 Headers = list[tuple[str, bytes | None]]
 
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
-"""What one batch may unfold to unless told otherwise: 64 times Kafka's `max.message.bytes`."""
+"""Default limit on a batch's decompressed size: 64 times Kafka's `max.message.bytes`."""
 
 DECODED_AT_ONCE = 1_000
-"""Records of a batch that are objects in memory at a time, where only some of them are wanted."""
+"""Records of a batch that are objects in memory at a time, if only some of them are needed."""
 
 _INT64_MAX = (1 << 63) - 1
-_CRC_START = 21  # the header's first bytes are the broker's to change
+_CRC_START = 21  # the broker may change the bytes before
 _MAX_TIMESTAMP_AT, _ATTRIBUTES_AT, _CRC_AT = 35, 21, 17
 
 
 @dataclass(slots=True)
 class Record:
-    """One record. `timestamp_ms` is -1 where there is none; `headers` keep order and doubles."""
+    """One record. `timestamp_ms` is -1 if absent; `headers` keep order and duplicates."""
 
     offset: int
     timestamp_ms: int
@@ -76,49 +76,49 @@ class Record:
 def decode_batch(
     data: Buffer, position: int = 0, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> list[Record]:
-    """The records of the batch at `position`, in order; a marker's, if it is a control batch.
+    """The records of the batch at `position`, in order, including those of a control batch.
 
-    Raises BatchCorrupt if anything about it is wrong, its CRC included, or if it unfolds to more
-    than `decompressed_bytes_max`; UnsupportedForMessageFormat on magic 0 and 1.
+    Raises BatchCorrupt if the batch is invalid (including its CRC) or decompresses to more than
+    `decompressed_bytes_max`; UnsupportedForMessageFormat on magic 0 and 1.
     """
     payload, header = checked_payload(data, position, decompressed_bytes_max)
     try:
         records, at = _decode_records(payload, header, 0, -1, header.record_count)
     except IndexError:
-        raise BatchCorrupt("the batch ends within a record", offset=header.base_offset) from None
+        raise BatchCorrupt("the batch ends inside a record", offset=header.base_offset) from None
     if at != len(payload):
         raise BatchCorrupt(f"{len(payload) - at} bytes follow the batch's last record")
     return records
 
 
 def decode_range(data: Buffer, first: int, last: int) -> list[Record]:
-    """The records of a batch with offsets in [first, last]; the others are passed over, and what
-    is wrong with them may not be found. Raises as decode_batch does."""
+    """The records of a batch with offsets in [first, last]. The others are skipped without full
+    validation. Raises as decode_batch does."""
     payload, header = checked_payload(data, 0, DECOMPRESSED_BYTES_MAX)
     base, count, skipped = header.base_offset, header.record_count, 0
-    if count == header.last_offset_delta + 1:  # no gaps: an offset says which record it is
+    if count == header.last_offset_delta + 1:  # no gaps: the offset gives the record's index
         skipped = min(max(first - base, 0), count)
         count = max(min(last - base + 1, count) - skipped, 0)
     try:
         at = record_position(payload, skipped)
         records, _end = _decode_records(payload, header, at, skipped - 1, count)
     except IndexError:
-        raise BatchCorrupt("the batch ends within a record", offset=base) from None
+        raise BatchCorrupt("the batch ends inside a record", offset=base) from None
     return [record for record in records if first <= record.offset <= last]
 
 
 def checked_payload(
     data: Buffer, position: int, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> tuple[bytes, BatchHeader]:
-    """The records' bytes of a batch whose CRC is right, decompressed."""
+    """The decompressed records of a batch, after its CRC was checked."""
     header = read_header(data, position)
     if header.magic != MAGIC:
         if 0 <= header.magic < MAGIC:
-            raise UnsupportedForMessageFormat("record formats 0 and 1 are no longer read")
+            raise UnsupportedForMessageFormat("record formats 0 and 1 are no longer supported")
         raise BatchCorrupt(f"unknown record batch magic {header.magic}")
     end = position + LOG_OVERHEAD + header.length
     if not position + HEADER_SIZE <= end <= len(data):
-        raise BatchCorrupt(f"a batch of {header.size} bytes, {len(data) - position} are there")
+        raise BatchCorrupt(f"a batch of {header.size} bytes, {len(data) - position} are present")
     if not is_intact(data, position, header):
         raise BatchCorrupt("the batch's CRC-32C does not match its bytes")
     if header.record_count < 0 or header.base_offset < 0:
@@ -130,10 +130,10 @@ def checked_payload(
 def iterate_records(
     data: Buffer, position: int = 0, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[Record]:
-    """The records of all whole batches in `data`, as a consumer sees them: no control records.
+    """The records of all complete batches in `data`, without control records.
 
-    A cut batch at the end is left out. Raises like decode_batch. Aborted ones are not left out:
-    who is aborted is said beside the batches (Fetch's `aborted_transactions`).
+    A truncated last batch is skipped. Raises like decode_batch. Includes records of aborted
+    transactions: Fetch reports those separately (`aborted_transactions`).
     """
     for start, header in iterate_headers(data, position):
         if header.magic != MAGIC or not header.attributes & CONTROL:
@@ -141,14 +141,14 @@ def iterate_records(
 
 
 class Place:
-    """How far the records of a batch without gaps were decoded, so that others go on from there."""
+    """A resume point in the records of a batch without gaps."""
 
     __slots__ = ("at", "index")
 
     def __init__(self) -> None:
         self.index = 0
         self.at = 0
-        """Where the record `index`, counted from 0, begins in the payload."""
+        """The position in the payload of the record `index`, counted from 0."""
 
 
 def iterate_payload(
@@ -160,14 +160,14 @@ def iterate_payload(
 ) -> Iterator[list[Record]]:
     """The records of a decompressed batch in order, DECODED_AT_ONCE at a time.
 
-    For batches that clients made: some kilobytes may hold millions of records. Those before offset
-    `first` and after `last` may be left out. `place`: of this payload; moves on.
+    For batches from clients: some kilobytes may hold millions of records. Records before offset
+    `first` and after `last` may be omitted. `place`, of this payload, is advanced.
 
     Raises BatchCorrupt.
     """
     at, delta, left = 0, -1, header.record_count
     try:
-        if left == header.last_offset_delta + 1:  # no gaps: an offset says which record it is
+        if left == header.last_offset_delta + 1:  # no gaps: the offset gives the record's index
             skipped = min(max(first - header.base_offset, 0), left)
             if place is None or place.index > skipped:
                 at = record_position(payload, skipped)
@@ -189,7 +189,7 @@ def iterate_payload(
             yield records
     except IndexError:
         base = header.base_offset
-        raise BatchCorrupt("the batch ends within a record", offset=base) from None
+        raise BatchCorrupt("the batch ends inside a record", offset=base) from None
     if at != len(payload) and last >= header.last_offset:
         raise BatchCorrupt(f"{len(payload) - at} bytes follow the batch's last record")
 
@@ -197,13 +197,13 @@ def iterate_payload(
 def payload_of(
     batch: Buffer, header: BatchHeader, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes:
-    """The decompressed records of a batch. Raises BatchCorrupt; its CRC is not checked."""
+    """The decompressed records of a batch. Does not check the CRC. Raises BatchCorrupt."""
     stream = memoryview(batch)[HEADER_SIZE : header.size]
     return decompress(header.attributes & COMPRESSION_MASK, stream, decompressed_bytes_max)
 
 
 def check_count(data: bytes, header: BatchHeader) -> None:
-    """Raises BatchCorrupt unless the payload holds as many records as `header` says."""
+    """Raises BatchCorrupt unless the payload holds exactly the records that `header` claims."""
     at = count = 0
     size = len(data)
     try:
@@ -221,13 +221,15 @@ def check_count(data: bytes, header: BatchHeader) -> None:
     except IndexError:
         at = -1
     if at != size or count != header.record_count:
-        raise BatchCorrupt(f"a batch says that it holds {header.record_count} records: it does not")
+        raise BatchCorrupt(
+            f"a batch does not hold the {header.record_count} records that it claims"
+        )
 
 
 def keyless_records(data: bytes, header: BatchHeader) -> list[int]:
-    """Which records of a payload, counted from 0, have no key (null; an empty key is one).
+    """Which records of a payload, counted from 0, have a null key (an empty key is not null).
 
-    Raises BatchCorrupt where it ends within a record.
+    Raises BatchCorrupt if it ends inside a record.
     """
     found: list[int] = []
     at, size = 0, len(data)
@@ -244,14 +246,14 @@ def keyless_records(data: bytes, header: BatchHeader) -> list[int]:
                 raise BatchCorrupt(f"record {index} says it ends at {end}, before its key does")
             at = end
     except IndexError:
-        raise BatchCorrupt("the batch ends within a record") from None
+        raise BatchCorrupt("the batch ends inside a record") from None
     return found
 
 
 def read_record_headers(payload: bytes, at: int) -> tuple[Headers, int]:
-    """The headers of the record whose attributes byte is at `at`, and where they end.
+    """The headers of the record whose attributes byte is at `at`, and their end.
 
-    Raises BatchCorrupt; IndexError where the payload ends too early.
+    Raises BatchCorrupt; IndexError if the payload ends too early.
     """
     _, at = read_varint(payload, at + 1, VARLONG_BITS_MAX)
     _, at = read_varint(payload, at)
@@ -265,7 +267,7 @@ def read_record_headers(payload: bytes, at: int) -> tuple[Headers, int]:
 def _decode_records(
     data: bytes, header: BatchHeader, at: int, delta_before: int, count: int
 ) -> tuple[list[Record], int]:
-    """Decode `count` records from `at` on; where they end. Raises IndexError where `data` does."""
+    """`count` records from `at` on, and their end. Raises IndexError if `data` ends too early."""
     records: list[Record] = []
     append = records.append
     base, first_ms = header.base_offset, header.first_timestamp_ms
@@ -278,7 +280,7 @@ def _decode_records(
         else:
             length, at = read_varint(data, at)
         end = at + length
-        at += 1  # attributes: none are defined
+        at += 1  # attributes: unused
         byte = data[at]
         if byte < 128:
             at += 1
@@ -309,7 +311,7 @@ def _decode_records(
         else:
             at = read_headers(data, at, headers)
         if at != end:
-            raise BatchCorrupt(f"a record says it ends at {end}, its fields end at {at}")
+            raise BatchCorrupt(f"a record's length ends at {end}, its fields at {at}")
         if not delta_before < delta <= header.last_offset_delta or timestamp_ms > _INT64_MAX:
             raise BatchCorrupt(f"offset delta {delta} follows {delta_before}, at {timestamp_ms}")
         delta_before = delta
@@ -318,7 +320,7 @@ def _decode_records(
 
 
 def read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """A key or value and where it ends."""
+    """A key or value, and its end."""
     byte = data[at]
     if byte < 128:
         at += 1
@@ -338,16 +340,16 @@ def read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def read_headers(data: bytes, at: int, headers: Headers) -> int:
-    """Append a record's headers to `headers`; where they end."""
+    """Append a record's headers to `headers`; returns their end."""
     count, at = read_varint(data, at)
-    if not 0 <= count <= (len(data) - at) // 2:  # each takes two bytes at least
-        raise BatchCorrupt(f"{count} headers in the {len(data) - at} bytes that are left")
+    if not 0 <= count <= (len(data) - at) // 2:  # each takes at least two bytes
+        raise BatchCorrupt(f"{count} headers in the remaining {len(data) - at} bytes")
     for _ in range(count):
         name, at = read_bytes(data, at)
         if name is None:
             raise BatchCorrupt("a record header without a name")
         value, at = read_bytes(data, at)
-        headers.append((name.decode(errors="replace"), value))  # as Java's clients show it
+        headers.append((name.decode(errors="replace"), value))  # as Java clients do
     return at
 
 
@@ -367,10 +369,10 @@ def encode_batch(
     leader_epoch: int = -1,
     log_append: bool = False,
 ) -> bytes:
-    """One batch of `records`, at least one, which get the offsets from `base_offset` on.
+    """A batch of `records` (at least one), with offsets from `base_offset` on.
 
-    The offsets that the records carry are not looked at. With `log_append`, all of them bear the
-    time of the newest one. Same records, same bytes.
+    The records' own offsets are ignored. With `log_append`, all have the timestamp of the newest.
+    The encoding is deterministic.
     """
     assert records, "a batch holds at least one record"
     attributes = (
@@ -400,10 +402,10 @@ def encode_batch(
 
 
 def retain_records(header: BatchHeader, records: Sequence[Record]) -> bytes:
-    """The batch of `header` with only these of its records left, which keep their offsets.
+    """The batch of `header` reduced to these of its records, which keep their offsets.
 
-    For compaction: base and last offset, producer, sequence and codec stay, so a consumer sees
-    gaps, and a retry of the batch is still known (as Kafka's cleaner does). `records` may be empty.
+    For compaction: base and last offset, producer, sequence and codec are preserved, so consumers
+    see gaps and retries are still detected, as with Kafka's cleaner. `records` may be empty.
     """
     codec = header.attributes & COMPRESSION_MASK
     header = header._replace(record_count=len(records))
@@ -418,16 +420,17 @@ def retain_records(header: BatchHeader, records: Sequence[Record]) -> bytes:
 
 
 def compress_batch(header: BatchHeader, payload: bytes, codec: int) -> bytes:
-    """The batch of `header` around a payload, in another codec (`compression.type` of a topic)."""
+    """The batch of `header` with this payload, in another codec (topic `compression.type`)."""
     old = header.attributes & COMPRESSION_MASK
     header = header._replace(attributes=header.attributes - old + codec)
     return assemble_batch(header, compress(codec, payload))
 
 
 def log_append_time(batch: Buffer, now_ms: int) -> bytes:
-    """The batch with every record's time set to `now_ms` (`message.timestamp.type=LogAppendTime`).
+    """The batch with all timestamps set to `now_ms` (`message.timestamp.type=LogAppendTime`).
 
-    Only its header changes: the type bit, the max timestamp that readers then take, the CRC.
+    Only the header changes: the timestamp type, the max timestamp, which readers then use, and the
+    CRC.
     """
     patched = bytearray(batch)
     patched[_ATTRIBUTES_AT + 1] |= TIMESTAMP_TYPE_LOG_APPEND
@@ -436,14 +439,14 @@ def log_append_time(batch: Buffer, now_ms: int) -> bytes:
 
 
 def mark_named(batch: Buffer) -> bytes:
-    """The batch with the mark of named sequences."""
+    """The batch with the flag for named sequences set."""
     patched = bytearray(batch)
     patched[_ATTRIBUTES_AT] |= NAMED >> 8
     return _seal(patched)
 
 
 def assemble_batch(header: BatchHeader, payload: bytes) -> bytes:
-    """The batch of `header` around a compressed payload, with its length and CRC."""
+    """The batch of `header` with a compressed payload, with length and CRC set."""
     length = HEADER_SIZE - LOG_OVERHEAD + len(payload)
     return _seal(bytearray(HEADER.pack(*header._replace(length=length, crc=0)) + payload))
 

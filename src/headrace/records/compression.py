@@ -1,10 +1,10 @@
-"""The five codecs of a record batch, with a bound on what comes out.
+"""The five compression codecs of a record batch, with a limit on the decompressed size.
 
-Invariants: bytes in, bytes out; the C and Rust libraries are loaded when first needed.
-The numbers are Kafka's (`CompressionType`). Do not change: stored.
+Invariants: bytes in, bytes out; the C and Rust libraries are imported on first use.
+The codec numbers are Kafka's (`CompressionType`). Do not change: stored.
 
-A few bytes can claim gigabytes, so every codec stops at `bytes_max`, and no buffer is larger than
-the codec's best ratio lets the input fill. One stream per batch: what lies behind it is garbage.
+A few bytes can claim gigabytes, so every codec stops at `bytes_max`, and no buffer exceeds what
+the codec's best ratio allows for the input. A batch holds one stream: data after it is an error.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _GZIP_WBITS = 31  # zlib's number for a gzip header and trailer
 _GZIP_RATIO_MAX = 1032
 _LZ4_RATIO_MAX = 255
 _ZSTD_RATIO_MAX = 32_768  # an RLE block: 4 bytes for 128 KiB
-_SLACK_BYTES = 131_072  # a block of the codec with the largest ones
+_SLACK_BYTES = 131_072  # the largest block of any codec
 
-# Snappy as snappy-java (xerial) frames it: magic, version 1, compatible with 1, then blocks.
+# Snappy in snappy-java's (xerial) framing: magic, version 1, compatible with 1, then blocks.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32_768
@@ -33,12 +33,12 @@ _BLOCK_SIZE = Struct(">i")
 
 
 def codec_of_name(name: str) -> int | None:
-    """The codec that Kafka's configuration calls `name`; None if there is none."""
+    """The codec with this name in Kafka's configuration; None if there is none."""
     return CODEC_NAMES.index(name) if name in CODEC_NAMES else None
 
 
 def compress(codec: int, data: Buffer) -> bytes:
-    """Compress `data` so that every Kafka client can read it."""
+    """Compress `data` so that all Kafka clients can read it."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
@@ -48,7 +48,7 @@ def compress(codec: int, data: Buffer) -> bytes:
     if codec == LZ4:
         import lz4.frame
 
-        # Java's reader takes independent blocks only (KafkaLZ4BlockInputStream).
+        # Java's reader accepts only independent blocks (KafkaLZ4BlockInputStream).
         compressed: bytes = lz4.frame.compress(data, block_linked=False, store_size=False)
         return compressed
     assert codec == ZSTD, codec
@@ -58,10 +58,10 @@ def compress(codec: int, data: Buffer) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, bytes_max: int) -> bytes:
-    """Undo `compress`, or what another implementation of the format did.
+    """Decompress what `compress` or another implementation of the format produced.
 
-    Raises BatchCorrupt on anything but one whole stream, on an unknown codec, and as soon as
-    more than `bytes_max` bytes would come out.
+    Raises BatchCorrupt on anything but one complete stream, on an unknown codec, and as soon as
+    the output exceeds `bytes_max`.
     """
     assert bytes_max >= 0, bytes_max
     if codec == NONE:
@@ -83,18 +83,18 @@ def decompress(codec: int, data: Buffer, bytes_max: int) -> bytes:
 
 def _too_large(codec: int, bytes_max: int) -> BatchCorrupt:
     return BatchCorrupt(
-        f"a {CODEC_NAMES[codec]} batch holds more than {bytes_max} bytes: send smaller batches",
+        f"a {CODEC_NAMES[codec]} batch exceeds {bytes_max} bytes: send smaller batches",
         codec=codec,
         limit=bytes_max,
     )
 
 
 def _garbage(codec: int, problem: object) -> BatchCorrupt:
-    return BatchCorrupt(f"the batch is not {CODEC_NAMES[codec]}: {problem}", codec=codec)
+    return BatchCorrupt(f"the batch is not valid {CODEC_NAMES[codec]}: {problem}", codec=codec)
 
 
 def _output_max(data: Buffer, ratio_max: int, bytes_max: int) -> int:
-    """How much to take at most: one more than allowed tells that it is too much."""
+    """The most to decompress: one byte over the limit shows that it is exceeded."""
     return min(bytes_max + 1, len(data) * ratio_max + _SLACK_BYTES)
 
 
@@ -107,7 +107,7 @@ def _decompress_gzip(data: Buffer, bytes_max: int) -> bytes:
     if len(plain) > bytes_max:
         raise _too_large(GZIP, bytes_max)
     if not stream.eof or stream.unused_data:
-        raise _garbage(GZIP, "it is cut, or something lies behind it")
+        raise _garbage(GZIP, "it is truncated, or followed by other data")
     return plain
 
 
@@ -127,12 +127,12 @@ def _decompress_snappy(data: Buffer, bytes_max: int) -> bytes:
         return _decompress_snappy_block(data, bytes_max)
     size, position, left = len(data), len(_XERIAL_HEADER), bytes_max
     if size < position:
-        raise _garbage(SNAPPY, "its header is cut")
+        raise _garbage(SNAPPY, "its header is truncated")
     view = memoryview(data)
     parts = []
     while position < size:
         if size - position < _BLOCK_SIZE.size:
-            raise _garbage(SNAPPY, "the size of a block is cut")
+            raise _garbage(SNAPPY, "the size of a block is truncated")
         (block_size,) = _BLOCK_SIZE.unpack_from(data, position)
         position += _BLOCK_SIZE.size
         if not 0 < block_size <= size - position:
@@ -166,7 +166,7 @@ def _decompress_lz4(data: Buffer, bytes_max: int) -> bytes:
     if len(plain) > bytes_max:
         raise _too_large(LZ4, bytes_max)
     if not stream.eof or stream.unused_data:
-        raise _garbage(LZ4, "it is cut, or something lies behind it")
+        raise _garbage(LZ4, "it is truncated, or followed by other data")
     return plain
 
 
@@ -174,7 +174,7 @@ def _decompress_zstd(data: Buffer, bytes_max: int) -> bytes:
     import zstandard
 
     try:
-        claimed = zstandard.frame_content_size(data)  # -1 when the frame does not say
+        claimed = zstandard.frame_content_size(data)  # -1 if the frame does not state it
         if claimed > bytes_max:
             raise _too_large(ZSTD, bytes_max)
         plain = zstandard.ZstdDecompressor().decompress(
@@ -182,21 +182,21 @@ def _decompress_zstd(data: Buffer, bytes_max: int) -> bytes:
             max_output_size=_output_max(data, _ZSTD_RATIO_MAX, bytes_max),
             allow_extra_data=False,
         )
-        # The library forgets to look behind a frame that does not say its size, or says 0.
+        # The library does not check for data after a frame that states no size, or 0.
         if claimed <= 0 and _zstd_frame_end(data, zstandard.frame_header_size(data)) != len(data):
-            raise _garbage(ZSTD, "it is cut, or something lies behind it")
+            raise _garbage(ZSTD, "it is truncated, or followed by other data")
         return plain
     except zstandard.ZstdError as error:
         raise _garbage(ZSTD, error) from error
 
 
 def _zstd_frame_end(data: Buffer, position: int) -> int:
-    """Where the frame ends whose blocks start at `position` (RFC 8878, 3.1.1)."""
+    """The end of the frame whose blocks start at `position` (RFC 8878, 3.1.1)."""
     has_checksum = data[4] & 0x04
     while position + 3 <= len(data):
         block = int.from_bytes(data[position : position + 3], "little")
         is_last, kind, size = block & 1, block >> 1 & 3, block >> 3
-        position += 3 + (1 if kind == 1 else size)  # kind 1: one byte, repeated
+        position += 3 + (1 if kind == 1 else size)  # kind 1: a run of one byte
         if is_last:
             return position + (4 if has_checksum else 0)
     return -1

@@ -1,12 +1,11 @@
-"""Filters over a record's headers: tag expressions, and SQL92 as RocketMQ defines it.
+"""Filters on record headers: tag expressions, and SQL92 as RocketMQ defines it.
 
-Invariants: pure; an expression is parsed once, by recursive descent over its tokens, and can be
-neither long nor deep, so neither parsing nor matching can be made expensive. Matching raises
-nothing, whatever the headers hold: a header that is missing, null, not UTF-8 or longer than
-`VALUE_BYTES_MAX` is NULL, and so is a comparison with it. A record matches where the expression is
-TRUE, not where it is FALSE or NULL.
+Invariants: pure. An expression is parsed once, by recursive descent, and limited in length and
+depth, so neither parsing nor matching can be made expensive. Matching never raises: a header that
+is missing, null, not UTF-8 or longer than `VALUE_BYTES_MAX` is NULL, and so is any comparison with
+it. A record matches if the expression is TRUE, not if it is FALSE or NULL.
 
-    tags        order || invoice           * stands for every record
+    tags        order || invoice           * matches every record
     SQL         region = 'eu' AND (amount > 100 OR "headrace-priority" IS NULL)
 
     expression  term (OR term)*            term: factor (AND factor)*
@@ -16,9 +15,9 @@ TRUE, not where it is FALSE or NULL.
                 operand [NOT] LIKE 'text' [ESCAPE 'c']
     operand     a header (name, or "name" in quotes), 'text', 1.5, TRUE, FALSE, NULL
 
-Headers are text. Compared with a number, a header is read as a number, and is NULL if it is none;
-compared with TRUE or FALSE it is read as that word. Two headers are compared as numbers if both are
-numbers, else as text, which has no order. TAGS and KEYS stand for the headers of the attributes.
+Headers are text. Compared with a number, a header is parsed as a number, and is NULL if it is not
+one; compared with TRUE or FALSE, it is parsed as a boolean. Two headers are compared as numbers if
+both are numbers, otherwise as text, which has no order. TAGS and KEYS name the attribute headers.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ TOKENS_MAX: Final = 512
 DEPTH_MAX: Final = 32
 TAGS_MAX: Final = 100
 VALUE_BYTES_MAX: Final = 4_096
-"""Of a header that is looked at."""
+"""Longer header values are treated as NULL."""
 _NAME_LENGTH_MAX: Final = 255
 
 _ALIASES: Final = {"TAGS": TAG, "KEYS": KEYS}
@@ -62,10 +61,10 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 
 
 class Filter(Protocol):
-    """Which records a group wants."""
+    """Selects the records that a group receives."""
 
     def matches(self, headers: Headers) -> bool:
-        """Whether a record with these headers is wanted. Raises nothing."""
+        """Whether a record with these headers matches. Never raises."""
         ...
 
 
@@ -73,7 +72,7 @@ class Filter(Protocol):
 
 
 class TagFilter:
-    """Records with one of these tags."""
+    """Matches records with one of these tags."""
 
     __slots__ = ("tags",)
 
@@ -86,13 +85,13 @@ class TagFilter:
 
 
 def parse_tags(text: str) -> TagFilter | None:
-    """The filter of `A || B`; None for `*`, which wants every record. Raises ConfigInvalid."""
+    """The filter for `A || B`; None for `*`, which matches every record. Raises ConfigInvalid."""
     _check_length(text)
     tags = [part.strip() for part in text.split("||")]
     if tags == ["*"]:
         return None
     if len(tags) > TAGS_MAX:
-        raise ConfigInvalid(f"a tag expression has {len(tags)} tags: at most {TAGS_MAX} are taken")
+        raise ConfigInvalid(f"a tag expression has {len(tags)} tags: the limit is {TAGS_MAX}")
     for tag in tags:
         if not tag or "|" in tag or "*" in tag or any(character.isspace() for character in tag):
             raise ConfigInvalid(
@@ -105,7 +104,7 @@ def parse_tags(text: str) -> TagFilter | None:
 
 
 class SqlFilter:
-    """Records for which an expression is TRUE."""
+    """Matches records for which an expression is TRUE."""
 
     __slots__ = ("_predicate",)
 
@@ -118,7 +117,7 @@ class SqlFilter:
 
 
 def parse_sql(text: str) -> SqlFilter:
-    """The filter of an SQL92 expression. Raises ConfigInvalid, which says where it is wrong."""
+    """The filter for an SQL92 expression. Raises ConfigInvalid with the error's position."""
     _check_length(text)
     parser = _Parser(_tokens(text))
     predicate = parser.expression(0)
@@ -128,9 +127,7 @@ def parse_sql(text: str) -> SqlFilter:
 
 def _check_length(text: str) -> None:
     if len(text) > FILTER_LENGTH_MAX:
-        raise ConfigInvalid(
-            f"a filter of {len(text)} characters: at most {FILTER_LENGTH_MAX} are taken"
-        )
+        raise ConfigInvalid(f"a filter of {len(text)} characters: the limit is {FILTER_LENGTH_MAX}")
 
 
 class _Token(NamedTuple):
@@ -146,7 +143,7 @@ def _tokens(text: str) -> list[_Token]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
-            raise _wrong(at, f"{text[at : at + 20]!r} is not understood")
+            raise _wrong(at, f"syntax error at {text[at : at + 20]!r}")
         kind, value = match.lastgroup, match.group()
         if kind == "name" and value.upper() in _KEYWORDS:
             kind = value = value.upper()
@@ -157,18 +154,18 @@ def _tokens(text: str) -> list[_Token]:
         elif kind == "text":
             value = value[1:-1].replace("''", "'")
         if kind == "name" and len(value) > _NAME_LENGTH_MAX:
-            raise _wrong(at, f"a name has more than {_NAME_LENGTH_MAX} characters")
+            raise _wrong(at, f"a name is longer than {_NAME_LENGTH_MAX} characters")
         if kind != "space":
             found.append(_Token(kind, value, at))
         if len(found) > TOKENS_MAX:
-            raise _wrong(at, f"a filter has more than {TOKENS_MAX} words and signs")
+            raise _wrong(at, f"a filter has more than {TOKENS_MAX} tokens")
         at = match.end()
     found.append(_Token("end", "", at))
     return found
 
 
 def _wrong(at: int, problem: str) -> ConfigInvalid:
-    return ConfigInvalid(f"the filter is wrong at character {at + 1}: {problem}")
+    return ConfigInvalid(f"invalid filter at character {at + 1}: {problem}")
 
 
 class _Operand(NamedTuple):
@@ -181,7 +178,7 @@ class _Operand(NamedTuple):
 
 
 class _Parser:
-    """Recursive descent; every function takes the depth that it is called at."""
+    """A recursive descent parser; `depth` is the nesting level."""
 
     def __init__(self, tokens: Sequence[_Token]) -> None:
         self._tokens = tokens
@@ -210,18 +207,18 @@ class _Parser:
 
     @staticmethod
     def _unexpected(token: _Token, wanted: str) -> ConfigInvalid:
-        found = "its end" if token.kind == "end" else repr(token.text[:20])
-        return _wrong(token.at, f"{wanted} is expected and {found} is found")
+        found = "end of filter" if token.kind == "end" else repr(token.text[:20])
+        return _wrong(token.at, f"expected {wanted}, found {found}")
 
     def expect_end(self) -> None:
-        """Raises ConfigInvalid unless all tokens are taken."""
+        """Raises ConfigInvalid unless all tokens are consumed."""
         if self._peek().kind != "end":
             raise self._unexpected(self._peek(), "AND, OR or the end")
 
     def expression(self, depth: int) -> Predicate:
-        """Terms with OR between them."""
+        """Terms joined by OR."""
         if depth > DEPTH_MAX:
-            raise _wrong(self._peek().at, f"it is nested more than {DEPTH_MAX} deep")
+            raise _wrong(self._peek().at, f"it is nested more than {DEPTH_MAX} levels deep")
         terms = [self._term(depth)]
         while self._takes("OR"):
             terms.append(self._term(depth))
@@ -306,9 +303,9 @@ class _Parser:
             token = self._expect("text")
             escape = token.text
             if len(escape) != 1 or escape in "%_":
-                raise _wrong(token.at, "ESCAPE takes one character, and neither % nor _")
+                raise _wrong(token.at, "ESCAPE takes one character other than % and _")
         if left.kind != "name":
-            raise _wrong(left.at, "LIKE takes a header on its left")
+            raise _wrong(left.at, "the left operand of LIKE must be a header")
         try:
             like = LikePattern(pattern.text, escape)
         except ValueError as error:
@@ -401,12 +398,12 @@ def _comparison(sign: _Token, left: _Operand, right: _Operand) -> Predicate:
         left, right, operator = right, left, _MIRRORED.get(operator, operator)
     is_ordered = operator in _MIRRORED
     if is_ordered and {left.kind, right.kind} & {"text", "boolean"}:
-        raise _wrong(sign.at, f"{operator} compares numbers: texts have = and <> alone")
+        raise _wrong(sign.at, f"{operator} compares numbers: texts support only = and <>")
     if "null" in {left.kind, right.kind}:
         return _constant(None)
     if left.kind != "name":
         if left.kind != right.kind:
-            raise _wrong(sign.at, f"a {left.kind} is compared with a {right.kind}")
+            raise _wrong(sign.at, f"cannot compare a {left.kind} with a {right.kind}")
         is_equal = left.value == right.value
         if left.kind == "number":
             return _constant(_compared(operator, left.value, right.value))

@@ -1,4 +1,4 @@
-"""Ids that could be mixed up, and what a legal topic name is. No I/O."""
+"""Identifier types that are easily confused, and the rule for topic names. No I/O."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class TopicPartition(NamedTuple):
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether `name` is a legal topic name: Kafka's rule (`Topic.validate`)."""
+    """Whether `name` is a valid topic name by Kafka's rule (`Topic.validate`)."""
     return name not in {".", ".."} and _TOPIC_NAME.fullmatch(name) is not None

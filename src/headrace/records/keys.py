@@ -1,9 +1,9 @@
-"""The keys of a batch's records, for callers that need nothing else of them.
+"""The keys of a batch's records, for callers that need nothing else.
 
-Invariants: as in `codec`, no number of the batch is trusted; values and headers are passed over by
-the record's length, so what is wrong inside them is found by those who decode them.
-How it works: sizes of one and two bytes are read in place. A record costs a third of what decoding
-it costs, which is what a receive in the order of keys spends most of its time on.
+Invariants: as in `codec`, numbers in the batch are untrusted; values and headers are skipped by
+the record's length, so errors inside them are left to their decoders.
+Sizes of one and two bytes are decoded inline. A record costs a third of a full decode, which is
+most of the cost of a receive in key order.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from headrace.records.varints import read_varint
 
 
 def batch_keys(data: Buffer) -> list[tuple[int, bytes | None]]:
-    """(offset, key) of each record of a batch; none of a control batch.
+    """(offset, key) of each record in a batch; empty for a control batch.
 
-    Raises BatchCorrupt, its CRC included, and UnsupportedForMessageFormat, as `decode_batch` does.
+    Raises BatchCorrupt (including on a CRC mismatch) and UnsupportedForMessageFormat, as
+    `decode_batch` does.
     """
     payload, header = checked_payload(data, 0)
     if header.attributes & CONTROL:
@@ -34,7 +35,7 @@ def batch_keys(data: Buffer) -> list[tuple[int, bytes | None]]:
             else:
                 length, at = read_varint(payload, at)
             end = at + length
-            at += 1  # attributes: none are defined
+            at += 1  # attributes: unused
             while payload[at] > 0x7F:  # the timestamp
                 at += 1
             at += 1
@@ -50,13 +51,13 @@ def batch_keys(data: Buffer) -> list[tuple[int, bytes | None]]:
                 key_size, at = read_varint(payload, at)
             key_end = at + key_size if key_size > 0 else at
             if not key_end < end <= size or key_size < -1:
-                raise BatchCorrupt(f"a record says it ends at {end}, before its key does")
+                raise BatchCorrupt(f"a record's length ends at {end}, before its key")
             if not delta_before < delta <= header.last_offset_delta:
                 raise BatchCorrupt(f"offset delta {delta} follows {delta_before}")
             found.append((base + delta, None if key_size < 0 else payload[at:key_end]))
             delta_before, at = delta, end
     except IndexError:
-        raise BatchCorrupt("the batch ends within a record", offset=base) from None
+        raise BatchCorrupt("the batch ends inside a record", offset=base) from None
     if at != size:
         raise BatchCorrupt(f"{size - at} bytes follow the batch's last record")
     return found

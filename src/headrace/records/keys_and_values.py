@@ -1,7 +1,7 @@
-"""Keys and values out of a batch: what a state machine reads back, a million records at a time.
+"""Keys and values of a batch, for replaying a state machine's log of millions of records.
 
-Invariants: as `codec`, whose work this does without offsets, timestamps and headers: nothing in a
-batch is trusted. A batch that `codec` decodes has the same keys and values here.
+Invariants: as in `codec`, batches are untrusted. For every batch that `codec` decodes, the keys
+and values returned here are the same.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from headrace.records.batch import BatchHeader, Buffer
 
 _ALIKE_MIN: Final = 16
-"""Fewer records are not worth the look at their layout."""
+"""With fewer records, comparing their layouts does not pay off."""
 _ALIKE_MAX: Final = 4_096
 
 
 def decode_keys_and_values(
     data: Buffer, position: int = 0
 ) -> list[tuple[bytes | None, bytes | None]]:
-    """Of the batch at `position`, what a state machine reads back: half the cost of `decode_batch`.
+    """The keys and values of the batch at `position`: half the cost of `decode_batch`.
 
     Raises as that does.
     """
@@ -32,16 +32,16 @@ def decode_keys_and_values(
     try:
         return _decode_keys_and_values(payload, header)
     except IndexError:
-        raise BatchCorrupt("the batch ends within a record", offset=header.base_offset) from None
+        raise BatchCorrupt("the batch ends inside a record", offset=header.base_offset) from None
 
 
 def _decode_keys_and_values(
     data: bytes, header: BatchHeader
 ) -> list[tuple[bytes | None, bytes | None]]:
-    """As `_decode_records`, of keys and values alone. Written out: a call costs 0.1 us a field.
+    """As `_decode_records`, keys and values only. Inlined: a call costs 0.1 us per field.
 
-    Of a record whose layout is that of the one before, as many of the following as have it, too,
-    are taken at once (`_take_alike`): 0.15 us a record in place of 1.
+    If a record has the same layout as the one before, all following records of that layout are
+    decoded in one step (`_take_alike`): 0.15 us per record instead of 1 us.
     """
     found: list[tuple[bytes | None, bytes | None]] = []
     append = found.append
@@ -81,7 +81,7 @@ def _decode_keys_and_values(
             at = read_headers(data, at, [])
             is_short = False
         if at != end:
-            raise BatchCorrupt(f"a record says it ends at {end}, its fields end at {at}")
+            raise BatchCorrupt(f"a record's length ends at {end}, its fields at {at}")
         append((key, value))
         size = at - first
         patience -= 1
@@ -103,11 +103,11 @@ def _take_alike(
     count_max: int,
     found: list[tuple[bytes | None, bytes | None]],
 ) -> int:
-    """Append the records after that at `first` which have its layout; how many they are.
+    """Append the records after that at `first` that share its layout; returns their number.
 
-    `sizes`: of what comes before its key's size, before its value's size, and of all of it. Every
-    byte that is part of the layout is compared, in one step for all records: of the offset delta
-    only which bytes it has.
+    `sizes`: of the bytes before the key's size, of those before the value's size, and of the whole
+    record. All layout bytes are compared, in one step for all records; for the offset delta only
+    its length is.
     """
     key_size_at, value_size_at, size = sizes
     key_size, value_size = data[first + key_size_at] >> 1, data[first + value_size_at] >> 1

@@ -1,8 +1,8 @@
-"""SQL's LIKE without backtracking: the cost of a match is bounded by the lengths of its two texts.
+"""SQL's LIKE without backtracking: the cost of a match is bounded by pattern and text length.
 
-Invariants: pure. A pattern is cut into pieces at its `%`. A piece has a fixed length, and the first
-place where it is found, after the piece before it, is as good as any later one; so nothing is tried
-twice. The last piece has to be where the text ends.
+Invariants: pure. A pattern is split at each `%` into pieces of fixed length. The first match of a
+piece after the previous one is as good as any later match, so nothing is tried twice. The last
+piece must match at the end of the text.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class LikePattern:
     __slots__ = ("_last_size", "_pieces")
 
     def __init__(self, pattern: str, escape: str = "") -> None:
-        """`escape`: a character that takes the meaning from the next one, empty: none.
+        """`escape`: a character that makes the next one literal; empty: none.
 
-        Raises ValueError where nothing follows it.
+        Raises ValueError if the pattern ends with it.
         """
         pieces: list[list[str]] = [[]]
         characters = iter(pattern)
@@ -36,7 +36,7 @@ class LikePattern:
         self._last_size = len(pieces[-1])
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text is of the pattern."""
+        """Whether the whole text matches."""
         first, last = self._pieces[0], self._pieces[-1]
         if len(self._pieces) == 1:
             return first.fullmatch(text) is not None

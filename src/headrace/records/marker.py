@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 ABORT: Final = 0
 COMMIT: Final = 1
 MARKER_BYTES_MAX: Final = 1024
-"""A marker has 78 bytes; one that claims to unfold to more than this is damaged."""
+"""A marker has 78 bytes; one that decompresses to more than this is corrupt."""
 _VERSION: Final = 0
 _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """What a transaction marker says."""
+    """The contents of a transaction marker."""
 
     is_commit: bool
     coordinator_epoch: int
@@ -38,7 +38,7 @@ class Marker(NamedTuple):
 def encode_marker(
     producer_id: int, producer_epoch: int, marker: Marker, timestamp_ms: int
 ) -> bytes:
-    """The control batch that ends the transaction of a producer."""
+    """The control batch that ends a producer's transaction."""
     key = _KEY.pack(_VERSION, COMMIT if marker.is_commit else ABORT)
     value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
     return encode_batch(
@@ -53,7 +53,7 @@ def encode_marker(
 def read_marker(data: Buffer, position: int = 0) -> Marker | None:
     """The marker in the control batch at `position`; None for a control record of another type.
 
-    Fields of newer versions come after those that are read. Raises BatchCorrupt.
+    Fields added by newer versions are ignored. Raises BatchCorrupt.
     """
     records = decode_batch(data, position, decompressed_bytes_max=MARKER_BYTES_MAX)
     try:
@@ -62,5 +62,5 @@ def read_marker(data: Buffer, position: int = 0) -> Marker | None:
             return None
         _version, coordinator_epoch = _VALUE.unpack_from(records[0].value or b"")
     except (IndexError, error) as problem:
-        raise BatchCorrupt(f"a control batch holds no control record: {problem}") from problem
+        raise BatchCorrupt(f"malformed control record in a control batch: {problem}") from problem
     return Marker(kind == COMMIT, coordinator_epoch)

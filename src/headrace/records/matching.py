@@ -1,7 +1,7 @@
-"""Which records a search finds: by message id, key, tag, header and time.
+"""Search conditions on records: message id, key, tag, headers and time.
 
-Invariants: pure. A batch whose decompressed bytes lack one of the texts that are looked for holds
-no record that matches, so it is not decoded: a search is as fast as bytes can be scanned.
+Invariants: pure. A batch whose decompressed bytes lack one of the search texts holds no matching
+record, so it is not decoded: a search runs at the speed of a byte scan.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TIME_MAX: Final = 2**63 - 1
 
 @dataclass(slots=True, frozen=True)
 class Condition:
-    """What a record must hold; all that is given holds. An empty one matches every record."""
+    """Conditions that must all hold. An empty one matches every record."""
 
     message_id: str = ""
     """The header headrace-message-id"""
@@ -34,17 +34,17 @@ class Condition:
     """Exclusive."""
 
     def needles(self) -> list[bytes]:
-        """Texts that occur in the bytes of every record that matches."""
+        """Texts that occur in the bytes of every matching record."""
         texts = [self.message_id, self.key, self.tag]
         texts += [part for header in self.headers for part in header]
         return sorted({text.encode() for text in texts if text}, key=len, reverse=True)
 
     def matches_time(self, timestamp_ms: int) -> bool:
-        """Whether the time lies in the range."""
+        """Whether the timestamp is in the range."""
         return self.since_ms <= timestamp_ms < self.until_ms
 
     def matches(self, key: bytes | None, headers: Headers) -> bool:
-        """Whether a record holds all that is given, its time aside."""
+        """Whether a record meets all conditions but the time range."""
         if self.message_id and find_header(headers, MESSAGE_ID) != self.message_id.encode():
             return False
         if self.tag and find_header(headers, TAG) != self.tag.encode():

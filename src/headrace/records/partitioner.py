@@ -1,4 +1,4 @@
-"""Which partition a key goes to: the choice of Kafka's own clients, so all faces agree. Pure."""
+"""The partition of a key, chosen as Kafka's clients do, so that all protocols agree. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def partition_of_key(key: bytes, count: int) -> int:
 
 
 def _murmur2(data: bytes) -> int:
-    """Austin Appleby's MurmurHash2 with Kafka's seed, over 4 bytes at a time."""
+    """Austin Appleby's MurmurHash2 with Kafka's seed, 4 bytes at a time."""
     size = len(data)
     hashed = _SEED ^ size
     whole = size & ~3

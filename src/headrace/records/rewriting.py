@@ -1,12 +1,12 @@
-"""Record batches written anew with some of their records, for log compaction.
+"""Rewriting of record batches with a subset of their records, for log compaction.
 
-Invariants: pure. A record that stays keeps its bytes, except for its timestamp delta where the
-batch gets a delete horizon. The batch keeps its base and last offset, producer, sequence, leader
-epoch and codec; length, count, largest timestamp and CRC are renewed, as Kafka's cleaner does.
+Invariants: pure. A retained record keeps its bytes, except for its timestamp delta if the batch
+gets a delete horizon. The batch keeps its base and last offset, producer, sequence, leader epoch
+and codec; length, count, max timestamp and CRC are recomputed, as Kafka's cleaner does.
 
 A *delete horizon* (attribute bit 6, KIP-534) is the time from which tombstones and transaction
-markers of the batch may be removed. It lies in the field of the first timestamp, and the records'
-timestamp deltas count from it.
+markers of the batch may be removed. It is stored in the first timestamp field, and the records'
+timestamp deltas are relative to it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Payload(NamedTuple):
-    """The decompressed records of a batch, between two places of `data`."""
+    """The decompressed records of a batch, a range of `data`."""
 
     data: bytes
     begin: int
@@ -40,7 +40,7 @@ class Payload(NamedTuple):
 
 
 class Columns:
-    """What compaction asks about the records of one payload, a list for each question."""
+    """The fields of a payload's records that compaction needs, one list each."""
 
     __slots__ = ("data", "deltas", "end", "keys", "starts", "tombstones")
 
@@ -48,25 +48,25 @@ class Columns:
         self.data = payload.data
         self.end = payload.end
         self.starts: list[int] = [payload.begin]
-        """Where each record begins, and after them where the next one does."""
+        """Where each record begins, and at the end where the next one begins."""
         self.deltas: list[int] = []
         """Offset deltas."""
         self.keys: list[bytes | None] = []
         self.tombstones: list[int] = []
-        """Which records have no value, counted from 0."""
+        """Indexes, from 0, of the records with a null value."""
 
     def __len__(self) -> int:
         return len(self.deltas)
 
 
 def delete_horizon_ms(header: BatchHeader) -> int | None:
-    """From when tombstones and markers of the batch may be removed, None if that is not set."""
+    """When tombstones and markers of the batch may be removed; None if not set."""
     return header.first_timestamp_ms if header.attributes & DELETE_HORIZON else None
 
 
 def payload_of(batch: Buffer, position: int, header: BatchHeader) -> Payload:
-    """Of the batch at `position`; a copy only where that is needed. Raises BatchCorrupt; checks no
-    CRC."""
+    """The payload of the batch at `position`, copied only if necessary. Does not check the CRC.
+    Raises BatchCorrupt."""
     begin, end = position + HEADER_SIZE, position + header.size
     codec = header.attributes & COMPRESSION_MASK
     if not codec and isinstance(batch, bytes):
@@ -76,9 +76,9 @@ def payload_of(batch: Buffer, position: int, header: BatchHeader) -> Payload:
 
 
 def read_columns(columns: Columns, count: int) -> None:
-    """Take the next `count` records. Raises BatchCorrupt.
+    """Read the next `count` records. Raises BatchCorrupt.
 
-    Numbers of one and two bytes are read in place: a call for each would double the cost.
+    Numbers of one and two bytes are decoded inline: a call for each would double the cost.
     """
     data, at, end_of_data = columns.data, columns.starts[-1], columns.end
     add_start, add_delta = columns.starts.append, columns.deltas.append
@@ -130,21 +130,21 @@ def read_columns(columns: Columns, count: int) -> None:
             else:
                 at += size
             if at > end or end > end_of_data or length < 0:
-                raise BatchCorrupt(f"a record says it ends at {end}, before its fields do")
+                raise BatchCorrupt(f"a record's length ends at {end}, before its fields")
             add_start(end)
             at = end
     except IndexError:
-        raise BatchCorrupt("the batch ends within a record") from None
+        raise BatchCorrupt("the batch ends inside a record") from None
 
 
 def check_end(columns: Columns) -> None:
-    """All records were taken. Raises BatchCorrupt if more bytes follow."""
+    """Raises BatchCorrupt if bytes follow the last record."""
     if left := columns.end - columns.starts[-1]:
         raise BatchCorrupt(f"{left} bytes follow the batch's last record")
 
 
 def read_all_columns(payload: Payload, record_count: int) -> Columns:
-    """Of a small batch. Raises BatchCorrupt."""
+    """The columns of a small batch. Raises BatchCorrupt."""
     columns = Columns(payload)
     read_columns(columns, record_count)
     check_end(columns)
@@ -157,8 +157,8 @@ def rewrite_batch(
     kept: Sequence[int],
     horizon_ms: int | None = None,
 ) -> bytes:
-    """The batch with only these of its records, at least one, and with a new delete horizon."""
-    assert kept, "a batch without records is `empty_batch`"
+    """The batch with only these of its records (at least one), and with a new delete horizon."""
+    assert kept, "use `empty_batch` for a batch without records"
     payload, starts = columns.data, columns.starts
     newest_ms = header.max_timestamp_ms
     is_append_time = header.attributes & TIMESTAMP_TYPE_LOG_APPEND
@@ -190,13 +190,13 @@ def rewrite_batch(
 
 
 def _timestamp_delta(payload: bytes, start: int) -> tuple[int, int]:
-    """(timestamp delta of the record that begins there, where its offset delta begins)."""
+    """(timestamp delta of the record at `start`, position of its offset delta)."""
     _, at = read_varint(payload, start)
     return read_varint(payload, at + 1, VARLONG_BITS_MAX)
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """The batch without records: 61 bytes that keep its offsets, producer and sequence."""
+    """The batch without records: 61 bytes that preserve its offsets, producer and sequence."""
     header = header._replace(
         attributes=header.attributes & ~(DELETE_HORIZON | COMPRESSION_MASK),
         record_count=0,

@@ -1,9 +1,8 @@
-"""Where a record of a payload begins, without taking apart those before it.
+"""Finds the position of a record in a payload without decoding the records before it.
 
-Invariants: pure; a length is believed only as far as there are bytes.
-How it works: in most batches long runs of records have the same size. If the bytes of their length
-lie at the same distance from each other, each record ends where the next one begins, and the run is
-passed in one step.
+Invariants: pure; lengths are checked against the bytes present.
+Most batches contain long runs of records of equal size. If the bytes of their lengths repeat at
+that distance, each record ends where the next one begins, and the run is skipped in one step.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from headrace.errors import BatchCorrupt
 from headrace.records.varints import read_varint
 
 RUNS: Final = (1_024, 128, 16)
-"""Records that are compared at once: many first, then fewer."""
+"""Run lengths to try: long ones first."""
 ALONE: Final = 64
-"""Records that are passed one by one after one that has no like, before others are compared."""
+"""Records to skip one by one, after a record without equals, before trying runs again."""
 
 
 def record_position(payload: bytes, count: int, at: int = 0) -> int:
-    """Where the record after the first `count` begins; may lie past the end of the payload.
+    """The position of the record after the next `count`; may be past the end of the payload.
 
     `at`: where the first of them begins.
 
-    Raises BatchCorrupt; IndexError where the payload ends too early.
+    Raises BatchCorrupt; IndexError if the payload ends too early.
     """
     left, alone = count, 0
     while left > 0:
@@ -47,9 +46,9 @@ def record_position(payload: bytes, count: int, at: int = 0) -> int:
 
 
 def _alike(payload: bytes, begin: int, head: int, size: int, left: int) -> int:
-    """How many of the `left` records after the one at `begin` surely have its size, 0 if unknown.
+    """How many of the `left` records after the one at `begin` have its size; 0 if unknown.
 
-    `head`: bytes of its length.
+    `head`: size of its length field.
     """
     for run in RUNS:
         end = begin + size * (run + 1)

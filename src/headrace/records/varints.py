@@ -1,6 +1,6 @@
-"""Zigzag varints, as records hold them: seven bits in a byte, the lowest first.
+"""Zigzag varints, as records use them: seven bits per byte, least significant first.
 
-Invariants: no number is read past its bits, whatever bytes there are.
+Invariants: decoding never reads a number past its maximum size, whatever the input.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Final
 from headrace.errors import BatchCorrupt
 
 VARINT_BITS_MAX: Final = 32
-"""Sizes, counts and offset deltas."""
+"""For sizes, counts and offset deltas."""
 VARLONG_BITS_MAX: Final = 64
-"""Timestamp deltas."""
+"""For timestamp deltas."""
 
 
 def read_varint(data: bytes, at: int, bits_max: int = VARINT_BITS_MAX) -> tuple[int, int]:
-    """The zigzag number at `at` and where it ends."""
+    """The zigzag varint at `at`, and its end."""
     byte = data[at]
     at += 1
     if byte < 128:
         return (byte >> 1) ^ -(byte & 1), at
     high = data[at]
-    if high < 128:  # by itself: two bytes hold the sizes of most records and values
+    if high < 128:  # a short path: the sizes of most records and values take two bytes
         return (byte & 0x7F | high << 7) >> 1 ^ -(byte & 1), at + 1
     number, shift = byte & 0x7F, 7
     while True:
@@ -33,14 +33,14 @@ def read_varint(data: bytes, at: int, bits_max: int = VARINT_BITS_MAX) -> tuple[
             break
         shift += 7
         if shift >= bits_max:
-            raise BatchCorrupt(f"a number of more than {bits_max} bits")
+            raise BatchCorrupt(f"a varint has more than {bits_max} bits")
     if number >> bits_max:
-        raise BatchCorrupt(f"a number of more than {bits_max} bits")
+        raise BatchCorrupt(f"a varint has more than {bits_max} bits")
     return (number >> 1) ^ -(number & 1), at
 
 
 def write_varint(number: int) -> bytes:
-    """The zigzag varint of `number`."""
+    """Encode `number` as a zigzag varint."""
     return _SMALL_NUMBERS[number] if 0 <= number < 512 else _encode_varint(number)
 
 

@@ -1,7 +1,7 @@
-"""A process that is started for one piece of work, and ends with its caller.
+"""A child process that does one piece of work and does not outlive its caller.
 
-Invariants: no shell: arguments are passed as they are. A caller that is cancelled asks the process
-to end (SIGTERM), and kills it where it does not. What it prints to stderr is kept up to a bound.
+Invariants: no shell; arguments are passed unchanged. If the caller is cancelled, the process gets
+SIGTERM, then SIGKILL after a timeout. Its stderr is kept up to a limit.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ ERROR_BYTES_MAX: Final = 16 * 1024
 
 
 async def run_python(arguments: Sequence[str], take_line: Callable[[str], None]) -> tuple[int, str]:
-    """Run this interpreter with `arguments`; (exit code, the end of what it said on stderr).
+    """Run this interpreter with `arguments`; returns (exit code, end of its stderr).
 
-    `take_line` gets each line of stdout as it comes. Raises OSError where it cannot be started.
+    `take_line` is called with each line of stdout as it arrives. Raises OSError if the process
+    cannot be started.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, limit=LINE_BYTES_MAX

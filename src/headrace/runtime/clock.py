@@ -1,7 +1,7 @@
-"""Time, as the rest of Headrace sees it.
+"""The clock interface of Headrace.
 
 Invariants: wall time is `now_ms` (int, since the epoch), monotonic time is `now_ns`.
-No other module imports `time`; a simulation brings its own Clock.
+No other module imports `time`; the simulation brings its own Clock.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from functools import partial
 from typing import Final, Protocol
 
 _BOOT_TIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux's. Elsewhere the monotonic clock has to do."""
+"""Linux only; other systems fall back to the monotonic clock."""
 
 
 class Clock(Protocol):
-    """Two readings: what the calendar says, and what only ever goes forward."""
+    """Wall time and monotonic time."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch; may jump when the machine's clock is set."""
+        """Milliseconds since the epoch; jumps when the system clock is set."""
         ...
 
     def now_ns(self) -> int:
-        """Nanoseconds since some fixed point; never goes back."""
+        """Nanoseconds since an arbitrary fixed point; never goes back."""
         ...
 
 
 def process_cpu_ns() -> int:
-    """CPU time that this process has used so far, in nanoseconds."""
+    """CPU time used by this process so far, in nanoseconds."""
     return time.process_time_ns()
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The system clock."""
 
     __slots__ = ()
 
@@ -44,10 +44,10 @@ class SystemClock:
 
 
 class BootTimeClock:
-    """The machine's clock, whose monotonic time goes on while the machine is suspended.
+    """The system clock, with monotonic time that also advances while the machine is suspended.
 
-    What compares it with a session of another machine's must know that time has passed. It costs
-    0.1 us more to read than SystemClock, so a broker without such a session uses that one.
+    Required for comparisons with a session kept by another machine. A read costs 0.1 us more than
+    with SystemClock, so brokers without such a session use that one.
     """
 
     __slots__ = ()

@@ -1,13 +1,14 @@
-"""The compiled hot core: the same modules as machine code, where they were built and still agree.
+"""The compiled core: hot modules built with mypyc and used while their sources are unchanged.
 
-Invariants: knows names of modules and files, not what is in them. The core is built by `make fast`
-(`scripts/build_core.py`, mypyc) into a folder beside the installed packages. It is used only where
-the digest in its manifest is that of now: of every source it was made of, of every module whose
-constants mypyc may have copied into it, of the interpreter, and of the compilers that made it. So
-an edited module is what runs. Without a build, and after every change of a source, the plain
-modules do the same work.
-How it works: the folder's extension modules are found before the plain ones. All of them or none:
-compiled modules call each other past Python's names, so none may be there as a plain one already.
+`make fast` (`scripts/build_core.py`) builds the core into a folder beside the installed packages.
+It is used only if the digest in its manifest matches the current one, which covers the core's
+sources, every module whose constants mypyc may have inlined, the interpreter and the compilers.
+An edited module therefore always takes effect. Without a matching build, the pure Python modules
+do the same work.
+
+Invariants: knows modules and files by name, not their contents. A meta path finder puts the
+extension modules before the plain ones, all or none: compiled modules call each other directly,
+bypassing Python name lookup, so none of them may already be imported as a plain module.
 """
 
 from __future__ import annotations
@@ -72,44 +73,44 @@ CORE = (
     "kafka/handlers/fetch",
     "kafka/dispatch",
 )
-"""What a produce and a fetch go through, as paths below the package."""
+"""The modules on the produce and fetch paths, as paths below the package."""
 GROUP = "headrace_core"
-"""mypyc's name for them together: their code is in one extension module, `<GROUP>__mypyc`."""
+"""mypyc's group name: the code of all modules is in one extension module, `<GROUP>__mypyc`."""
 SWITCH = "HEADRACE_COMPILED"
-"""Environment: 0 keeps to the plain modules; 1 insists on the compiled ones, and so does the path
-of a folder that `scripts/build_core.py --into` has filled."""
+"""Environment variable: 0 uses the pure Python modules; 1 requires the compiled core; the path of
+a folder filled by `scripts/build_core.py --into` requires that build."""
 MANIFEST = "manifest.json"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class CoreUnusableError(Exception):
-    """The compiled core was insisted on, and cannot be used; says why."""
+    """The compiled core is required but cannot be used; the message says why."""
 
 
 def folder() -> Path:
-    """Where the compiled core lies: among the installed packages, unless SWITCH names a folder."""
+    """The folder of the compiled core: beside the installed packages, unless SWITCH names one."""
     named = os.environ.get(SWITCH, "")
     return Path(named) if "/" in named else Path(sysconfig.get_path("platlib")) / GROUP
 
 
 def sources() -> list[Path]:
-    """The modules of the core, as they are now."""
+    """The source files of the core's modules."""
     return [source(name) for name in CORE]
 
 
 class Manifest(NamedTuple):
-    """What a build was made of."""
+    """The inputs of a build."""
 
     digest: str
     toolchain: str
-    """The compilers and their options, in words."""
+    """The compilers and their options, as text."""
     modules: tuple[str, ...]
-    """Every module it depends on: those of CORE, and those whose constants it may hold."""
+    """Every module the build depends on: CORE, and modules whose constants it may have inlined."""
 
 
 def digest(modules: Sequence[str], toolchain: str) -> str:
-    """What a build of these modules depends on, as one hexadecimal number. Raises OSError."""
+    """Hexadecimal digest of everything a build of these modules depends on. Raises OSError."""
     text = f"{sys.implementation.cache_tag} {sys.platform} {toolchain} {' '.join(CORE)}"
     found = hashlib.sha256(text.encode())
     for name in modules:
@@ -119,19 +120,19 @@ def digest(modules: Sequence[str], toolchain: str) -> str:
 
 
 def source(name: str) -> Path:
-    """The file of a module or a package, given as a path below the package."""
+    """The source file of a module or package, given as a path below the package."""
     path = _PACKAGE / f"{name}.py"
     return path if path.exists() else _PACKAGE / name / "__init__.py"
 
 
 def write_manifest(built: Path, modules: Sequence[str], toolchain: str) -> None:
-    """Note what the build in a folder was made of."""
+    """Record the inputs of the build in a folder."""
     manifest = Manifest(digest(modules, toolchain), toolchain, tuple(modules))
     (built / MANIFEST).write_text(json.dumps(manifest._asdict(), indent=1))
 
 
 def read_manifest(built: Path) -> Manifest | None:
-    """What the build in a folder was made of; None without a build."""
+    """The inputs of the build in a folder; None if there is no build."""
     try:
         found = json.loads((built / MANIFEST).read_text())
         return Manifest(found["digest"], found["toolchain"], tuple(found["modules"]))
@@ -140,7 +141,7 @@ def read_manifest(built: Path) -> Manifest | None:
 
 
 def is_fresh(built: Path) -> bool:
-    """Whether the folder holds a build of the sources as they are now."""
+    """Whether the folder holds a build of the current sources."""
     found = read_manifest(built)
     if found is None or not set(CORE) <= set(found.modules):
         return False
@@ -151,14 +152,14 @@ def is_fresh(built: Path) -> bool:
 
 
 def use() -> str:
-    """Use the compiled core from now on, where that can be; what is used, in words.
+    """Use the compiled core if possible; returns a description of what is used.
 
-    To be called before any module of the core is imported. Raises CoreUnusableError if SWITCH
-    insists and it cannot be used.
+    Call this before importing any module of the core. Raises CoreUnusableError if SWITCH
+    requires the core and it cannot be used.
     """
     switch = os.environ.get(SWITCH, "")
     if switch not in {"", "0", "1"} and "/" not in switch:
-        raise CoreUnusableError(f"{switch!r} is none of 0, 1 and the path of a folder")
+        raise CoreUnusableError(f"{switch!r} is not 0, 1 or the path of a folder")
     if switch == "0":
         return f"pure Python ({SWITCH}=0)"
     if is_used():
@@ -178,14 +179,14 @@ def is_used() -> bool:
 
 
 def _why_not(built: Path) -> str | None:
-    """Why the core in `built` cannot be used, None if it can."""
+    """Why the core in `built` cannot be used; None if it can."""
     if read_manifest(built) is None:
-        return "no compiled core: make fast builds one"
+        return "no compiled core: run make fast to build it"
     if not is_fresh(built):
-        return "the compiled core is of other sources: make fast builds it anew"
+        return "the compiled core does not match the sources: run make fast to rebuild it"
     for name in CORE:
         if _module_name(name) in sys.modules:
-            return f"{_module_name(name)} is imported already"
+            return f"{_module_name(name)} is already imported"
     return None
 
 
@@ -194,7 +195,7 @@ def _module_name(name: str) -> str:
 
 
 class _CoreFinder(MetaPathFinder):
-    """Finds the core's modules in its folder, and no others."""
+    """Finds the core's modules in its folder, and nothing else."""
 
     def __init__(self, built: Path) -> None:
         suffix = sysconfig.get_config_var("EXT_SUFFIX")

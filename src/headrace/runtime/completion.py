@@ -1,8 +1,8 @@
-"""Something that will be done once: the light future that storage hands up.
+"""A lightweight future, returned by storage operations.
 
-Invariants: callbacks run at once, in the order in which they asked, in the thread of the
-event loop. It exists because an `asyncio.Future` schedules every callback through the loop
-(0.5 us each here), and one group commit completes hundreds of requests.
+Invariants: callbacks run synchronously, in registration order, in the event loop's thread. It
+exists because `asyncio.Future` schedules every callback through the loop (0.5 us each), and one
+group commit completes hundreds of requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Completion:
-    """Done once, with or without an error. Not thread-safe: the loop's thread alone uses it."""
+    """Completes once, with or without an error. Not thread-safe: use from the loop's thread."""
 
     __slots__ = ("_waiters", "done", "error")
 
@@ -25,18 +25,18 @@ class Completion:
         self._waiters: list[tuple[Callable[[BaseException | None, Any], None], Any]] = []
 
     def then(self, callback: Callable[[BaseException | None, Any], None], context: Any) -> None:
-        """Call `callback(error_or_none, context)` when done; at once if it is done already."""
+        """Call `callback(error_or_none, context)` on completion; at once if already complete."""
         if self.done:
             callback(self.error, context)
         else:
             self._waiters.append((callback, context))
 
     def succeed(self) -> None:
-        """Mark it done and run what waits for it."""
+        """Complete successfully and run the callbacks."""
         self._finish(None)
 
     def fail(self, error: BaseException) -> None:
-        """Mark it failed and run what waits for it."""
+        """Complete with an error and run the callbacks."""
         self._finish(error)
 
     def _finish(self, error: BaseException | None) -> None:
@@ -48,7 +48,7 @@ class Completion:
             callback(error, context)
 
     async def wait(self) -> None:
-        """Suspend until done. Raises the error it failed with."""
+        """Suspend until complete. Raises the error it failed with."""
         if not self.done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.then(_wake, future)
@@ -63,7 +63,7 @@ def _wake(_error: BaseException | None, future: asyncio.Future[None]) -> None:
 
 
 def completed() -> Completion:
-    """A Completion that is done already."""
+    """A Completion that has already succeeded."""
     completion = Completion()
     completion.succeed()
     return completion

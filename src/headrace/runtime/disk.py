@@ -1,9 +1,9 @@
-"""Files and folders, as the rest of Headrace sees them.
+"""The file system interface of Headrace.
 
-Invariants: all file work of stored data goes through a Disk, so that a test can
-inject faults (EIO, ENOSPC, short writes, slow syncs) and a power-loss model can record every
-operation. Errors are OSError, as the operating system gave them. The seam is thin on purpose: on
-the hot path a call through it costs 30 ns more than `os.pwrite` itself.
+Invariants: all I/O on stored data goes through a Disk, so that tests can inject faults (EIO,
+ENOSPC, short writes, slow syncs) and a power-loss model can record every operation. Errors are the
+operating system's OSError. The interface is deliberately thin: on the hot path a call costs 30 ns
+more than `os.pwrite` itself.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ READ_WRITE = os.O_RDWR | os.O_CLOEXEC
 CREATE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 CREATE_EMPTY = CREATE | os.O_TRUNC
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
-"""Records are their owner's alone."""
+"""Stored records are readable by the broker's user only."""
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_CACHESTAT = 451  # do not change: the kernel's, on every architecture
+_CACHESTAT = 451  # do not change: the kernel's system call number, on every architecture
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _begin_write = getattr(_libc, "sync_file_range", None)  # Linux has it
@@ -55,37 +55,37 @@ class _CacheStat(ctypes.Structure):
 
 
 class OpenFiles(Protocol):
-    """What can be done with an open file."""
+    """Operations on open files."""
 
     def pread(self, fd: int, size: int, position: int, /) -> bytes:
         """Read up to `size` bytes at `position`; shorter at the end of the file."""
         ...
 
     def pread_cached(self, fd: int, buffer: bytearray, position: int, /) -> int:
-        """Fill `buffer` from memory alone and say how far; -1 if that needs the disk."""
+        """Fill `buffer` from the page cache; returns the bytes read, -1 if the disk is needed."""
         ...
 
     def is_cached(self, fd: int, size: int, position: int, /) -> bool:
-        """Whether memory holds all of these bytes; False also if that cannot be told."""
+        """Whether the page cache holds all these bytes; False also if this is unknown."""
         ...
 
     def pwrite(self, fd: int, data: Buffer, position: int, /) -> int:
-        """Write at `position` and say how many bytes were taken: perhaps fewer than given."""
+        """Write at `position`; returns the bytes written, which may be fewer than given."""
         ...
 
     def pwritev(self, fd: int, parts: Sequence[Buffer], position: int, /) -> int:
-        """Like pwrite, of at most 1,024 parts that lie next to each other."""
+        """Like pwrite, for up to 1,024 parts written contiguously."""
         ...
 
     def begin_sync(self, fd: int, /) -> None:
-        """Have the disk begin to write what was written to the file: no promise, and no errors.
+        """Start writeback of the file's dirty pages; guarantees nothing and reports no errors.
 
-        Before each of many files is synced, it saves most of the time.
+        Starting it for many files before each is synced saves most of the time.
         """
         ...
 
     def fdatasync(self, fd: int, /) -> None:
-        """Make durable what was written to the file before this call, its size too."""
+        """Make everything written to the file before this call durable, including its size."""
         ...
 
     def truncate(self, fd: int, size: int, /) -> None:
@@ -93,23 +93,23 @@ class OpenFiles(Protocol):
         ...
 
     def allocate(self, fd: int, size: int, /) -> None:
-        """Make sure that the first `size` bytes have room on the disk."""
+        """Allocate disk space for the first `size` bytes."""
         ...
 
     def size(self, fd: int, /) -> int:
-        """How many bytes the file holds."""
+        """The size of the file in bytes."""
         ...
 
 
 class Folders(Protocol):
-    """What can be done with names. A change of a name is durable after `sync_folder`."""
+    """Operations on folders and names. A changed name is durable after `sync_folder`."""
 
     def open(self, path: str, flags: int, /) -> int:
-        """Open or make the file and give its descriptor."""
+        """Open or create the file; returns its descriptor."""
         ...
 
     def close(self, fd: int, /) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         ...
 
     def list(self, path: str, /) -> list[str]:
@@ -117,11 +117,11 @@ class Folders(Protocol):
         ...
 
     def make_folder(self, path: str, /) -> bool:
-        """Make the folder; False if it was there."""
+        """Create the folder; False if it already exists."""
         ...
 
     def rename(self, old: str, new: str, /) -> None:
-        """Give the file a new name, replacing what had it."""
+        """Rename the file, replacing any file with the new name."""
         ...
 
     def unlink(self, path: str, /) -> None:
@@ -129,19 +129,19 @@ class Folders(Protocol):
         ...
 
     def sync_folder(self, path: str, /) -> None:
-        """Make the names in the folder durable."""
+        """Make the folder's names durable."""
         ...
 
     def space(self, path: str, /) -> tuple[int, int]:
-        """(free bytes, all bytes) of the file system that holds the folder."""
+        """(free bytes, total bytes) of the file system that holds the folder."""
         ...
 
     def lock(self, fd: int, /) -> bool:
-        """Take the file for this process until it is closed; False if another has it."""
+        """Lock the file for this process until it is closed; False if another process holds it."""
         ...
 
     def threads(self, name: str, count: int, /) -> Executor:
-        """Threads in which calls may block; the caller shuts them down."""
+        """An executor whose threads may block; the caller shuts it down."""
         ...
 
 
@@ -150,7 +150,7 @@ class Disk(OpenFiles, Folders, Protocol):
 
 
 class SystemDisk:
-    """The machine's file system."""
+    """The operating system's file system."""
 
     __slots__ = ()
 
@@ -164,16 +164,16 @@ class SystemDisk:
     rename = staticmethod(os.replace)
 
     def pread_cached(self, fd: int, buffer: bytearray, position: int, /) -> int:
-        """See OpenFiles. Where the kernel or file system has no RWF_NOWAIT, it may wait."""
+        """See OpenFiles. Without RWF_NOWAIT in kernel and file system, it may block."""
         try:
             return os.preadv(fd, [buffer], position, _NOWAIT)
         except BlockingIOError:
             return -1
-        except OSError:  # EOPNOTSUPP of a file system without it: a real error comes back below
+        except OSError:  # EOPNOTSUPP on file systems without it; a real error recurs below
             return os.preadv(fd, [buffer], position)
 
     def is_cached(self, fd: int, size: int, position: int, /) -> bool:
-        """See OpenFiles. Linux has told it since 6.5."""
+        """See OpenFiles. Requires Linux 6.5 (cachestat)."""
         start = position // PAGE_BYTES
         pages = -(-(position + size) // PAGE_BYTES) - start
         cache = _CacheStat()
@@ -196,7 +196,7 @@ class SystemDisk:
         return os.fstat(fd).st_size
 
     def open(self, path: str, flags: int, /) -> int:
-        """See Folders. A link in a file's place is no file of ours, and is not followed."""
+        """See Folders. Symbolic links are not followed: Headrace creates none."""
         return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
 
     def list(self, path: str, /) -> list[str]:
@@ -220,7 +220,7 @@ class SystemDisk:
             os.close(fd)
 
     def space(self, path: str, /) -> tuple[int, int]:
-        """See Folders: what is free for this process, which the superuser's share may not be."""
+        """See Folders. Space reserved for the superuser does not count as free."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
@@ -238,25 +238,25 @@ class SystemDisk:
 
 
 def open_files_limit() -> int:
-    """How many descriptors this process may have open."""
+    """The maximum number of open descriptors of this process."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft > 0 else 1 << 20  # RLIM_INFINITY is -1
 
 
 def write_fully(disk: OpenFiles, fd: int, data: Buffer, position: int) -> None:
-    """Write all of `data`, going on after a short write. Raises OSError: a part may be there."""
+    """Write all of `data`, continuing after short writes. Raises OSError; part may be written."""
     size = len(data)
     written = disk.pwrite(fd, data, position)
-    while written < size:  # a short write: the next call brings the reason, if there is one
+    while written < size:  # after a short write, the next call reports the reason, if any
         with memoryview(data) as view:
             step = disk.pwrite(fd, view[written:], position + written)
         if step <= 0:
-            raise OSError(5, "the disk takes no more bytes")
+            raise OSError(5, "the disk accepts no more bytes")
         written += step
 
 
 def read_fully(disk: OpenFiles, fd: int, size: int, position: int) -> bytes:
-    """Read `size` bytes, fewer only at the end of the file. Raises OSError."""
+    """Read `size` bytes; fewer only at end of file. Raises OSError."""
     data = disk.pread(fd, size, position)
     while len(data) < size:
         more = disk.pread(fd, size - len(data), position + len(data))

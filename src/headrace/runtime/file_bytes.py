@@ -1,10 +1,10 @@
-"""Bytes that lie in a file and go out to a socket without a copy through this process.
+"""Byte ranges of files that are sent to a socket without being copied through the process.
 
-Invariants: knows descriptors, not what is in the files. Whoever makes FileBytes has seen
-that their pages are in memory, a moment ago: nothing here waits for a disk. They are used in the
-turn of the loop in which they were made, or read.
-How it works: `sendfile` hands the pages of the file to the socket: 0.10 s of CPU a GB, where
-reading them and writing them takes 0.17 (a 1 MiB answer over loopback, here).
+Invariants: knows file descriptors, not file contents. The creator of a FileBytes has just checked
+that its pages are cached, so nothing here waits for the disk. A FileBytes is sent or read in the
+event loop turn in which it was created.
+`sendfile` passes the file's pages to the socket: 0.10 s of CPU per GB, compared with 0.17 s for
+reading and writing them (1 MiB responses over loopback).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 FILE_BYTES_MIN = 512 * 1024
-"""Below this, copying is as cheap: each call of `sendfile` wakes the reader every 64 KiB."""
+"""Below this, copying costs no more: `sendfile` wakes the reader every 64 KiB."""
 
 _MORE = getattr(socket, "MSG_MORE", 0)
 
 
 class FileBytes:
-    """`size` bytes at `position` of the file whose descriptor `opened()` gives."""
+    """`size` bytes at `position` of the file whose descriptor `opened()` returns."""
 
     __slots__ = ("_opened", "_position", "_size")
 
@@ -40,7 +40,7 @@ class FileBytes:
         return FileBytes(self._opened, self._position + skipped, self._size - skipped)
 
     def send(self, target: int) -> int:
-        """Send to a socket that does not block, as much as it takes. Raises OSError."""
+        """Send as much as a non-blocking socket accepts. Raises OSError."""
         source = self._opened()
         sent = 0
         while sent < self._size:
@@ -48,16 +48,16 @@ class FileBytes:
                 step = os.sendfile(target, source, self._position + sent, self._size - sent)
             except BlockingIOError:
                 break
-            if step == 0:  # the file ends there: `read` will say so
+            if step == 0:  # end of file: `read` reports it
                 break
             sent += step
         return sent
 
     def read(self) -> bytes:
-        """Copy them into memory. Raises OSError, also where the file is shorter."""
+        """Read the bytes into memory. Raises OSError, also if the file is shorter."""
         data = os.pread(self._opened(), self._size, self._position)
         if len(data) != self._size:
-            raise OSError(f"a file ends {self._size - len(data)} bytes too early")
+            raise OSError(f"the file is {self._size - len(data)} bytes too short")
         return data
 
 
@@ -65,9 +65,9 @@ Sendable: TypeAlias = "bytes | bytearray | memoryview | FileBytes"
 
 
 def send_now(target: socket.socket, parts: Sequence[Sendable]) -> Sequence[Sendable]:
-    """Send what the socket takes at once; what is left.
+    """Send as much as the socket accepts immediately; returns the rest.
 
-    An error of the socket leaves all from there on: the next write of it will fail as well.
+    A socket error leaves the rest unsent: the next write to the socket reports it.
     """
     last = len(parts) - 1
     for index, part in enumerate(parts):
@@ -85,5 +85,5 @@ def send_now(target: socket.socket, parts: Sequence[Sendable]) -> Sequence[Senda
 
 
 def in_memory(parts: Sequence[Sendable]) -> list[bytes | bytearray | memoryview]:
-    """The same bytes, read where they lie in files. Raises OSError."""
+    """The same parts, with byte ranges of files read into memory. Raises OSError."""
     return [part.read() if isinstance(part, FileBytes) else part for part in parts]

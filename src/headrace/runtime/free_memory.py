@@ -1,9 +1,9 @@
-"""Memory that was freed: given back to the machine, or kept for the next time.
+"""Control over memory that the C library keeps after it was freed.
 
-Invariants: glibc keeps what a thread has freed in that thread's part of the heap, for the
-next time; after tens of megabytes that seldom come again, it is asked to let go. What comes again
-all the time in large pieces is another matter: glibc lets go of those at once, and the kernel has
-to clear every page of the next one. Other C libraries have no such calls, and nothing is done.
+glibc retains freed memory in the arena of the thread that freed it; after a large operation that
+rarely repeats, `malloc_trim` returns it to the system. Large blocks are the opposite case: glibc
+unmaps them at once, and the kernel must zero every page of the next one, which is wasteful if they
+are allocated all the time. Other C libraries lack these calls, and nothing is done there.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _MMAP_THRESHOLD: Final = -3
 
 
 def give_back() -> None:
-    """Return freed memory to the machine; some milliseconds, without the interpreter's lock."""
+    """Return freed memory to the system; takes some milliseconds, without holding the GIL."""
     if _trim is not None:
         _trim(0)
 
 
 def keep_freed(piece_bytes_max: int, kept_bytes_max: int) -> bool:
-    """From now on keep what is freed in pieces of up to so many bytes, `kept_bytes_max` of it.
+    """Retain freed blocks of up to `piece_bytes_max`, `kept_bytes_max` in total.
 
-    For the whole process, and until it ends; `give_back` works as before. Answers whether the C
-    library has been told. Source: mallopt(3).
+    Applies to the whole process until it exits; `give_back` still works. Returns whether the C
+    library accepted the settings. Source: mallopt(3).
     """
     if _set_option is None:
         return False

@@ -1,4 +1,4 @@
-"""A histogram of durations with fixed bounds: cheap to feed, made for Prometheus."""
+"""A histogram of durations with fixed buckets: cheap to update, in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BOUNDS_NS = tuple(
 
 
 class Histogram:
-    """Durations, counted by bucket."""
+    """Counts of durations per bucket."""
 
     __slots__ = ("counts", "sum_ns")
 
@@ -34,7 +34,7 @@ class Histogram:
         return self.sum_ns / 1e9
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """(upper bound in seconds, durations up to it), the last one `+Inf`."""
+        """(upper bound in seconds, durations up to it); the last bound is `+Inf`."""
         buckets: list[tuple[str, float]] = []
         total = 0
         for bound_ns, count in zip(BOUNDS_NS, self.counts, strict=False):

@@ -1,8 +1,7 @@
-"""What anybody outside can make a broker log, bounded: a client must not fill the disk.
+"""Rate limit for log messages that clients can provoke, so that a client cannot fill the disk.
 
-Invariants: a filter of the logging module. It limits the loggers that it is told of, each on
-its own: `burst` records at once, then one every `interval_s`. The next that passes says how many
-did not.
+Invariants: a `logging` filter. Each named logger has its own limit: a burst of `burst` records,
+then one per `interval_s`. The next record that passes reports how many were dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class LogLimit(logging.Filter):
         self._burst = burst
         self._interval_ns = interval_s * 1_000_000_000
         self._taken = dict.fromkeys(names, (0, 0))
-        """Records that count still, and when they were counted last."""
+        """Logger -> (records counted against the burst, when the count was last updated)."""
         self._dropped = dict.fromkeys(names, 0)
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -53,7 +52,7 @@ class LogLimit(logging.Filter):
             return False
         self._taken[name] = (count + 1, counted_ns)
         if self._dropped[name]:
-            record.msg = f"{record.getMessage()} (and {self._dropped[name]} such lines before it)"
+            record.msg = f"{record.getMessage()} (and {self._dropped[name]} similar lines dropped)"
             record.args = None
             self._dropped[name] = 0
         return True

@@ -1,7 +1,7 @@
-"""A file in memory that two processes share: bytes go over with two copies, and no pipe.
+"""An in-memory file shared by two processes: transfers bytes with two copies and no pipe.
 
-Invariants: Linux has it; elsewhere there is none, and callers need another way. It lives as long as
-a process has its descriptor open.
+Invariants: Linux only; elsewhere `memory_file` returns NONE and callers need another way. The
+memory is freed when the last descriptor is closed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NONE: Final = -1
 
 
 def memory_file() -> int:
-    """Make an empty one; its descriptor, or NONE."""
+    """Create an empty in-memory file; returns its descriptor, or NONE."""
     make = getattr(os, "memfd_create", None)
     try:
         return NONE if make is None else int(make("headrace"))
@@ -22,7 +22,7 @@ def memory_file() -> int:
 
 
 def close_memory_file(descriptor: int) -> None:
-    """Close it, if there is one."""
+    """Close the file, if there is one."""
     if descriptor != NONE:
         os.close(descriptor)
 
@@ -36,8 +36,8 @@ def write_exactly(descriptor: int, data: bytes, position: int) -> None:
 
 
 def read_exactly(descriptor: int, size: int, position: int) -> bytes:
-    """Raises OSError where the file is shorter."""
+    """Read `size` bytes. Raises OSError if the file is shorter."""
     data = os.pread(descriptor, size, position)
     if len(data) != size:
-        raise OSError(f"a file in memory ends {size - len(data)} bytes too early")
+        raise OSError(f"the in-memory file is {size - len(data)} bytes too short")
     return data

@@ -1,6 +1,6 @@
-"""How long a coroutine runs on the loop, without what it waits for.
+"""Measures the time a coroutine runs on the event loop, excluding the time it is suspended.
 
-Invariants: knows nothing of what it measures; passes on results, errors and cancellation.
+Invariants: knows nothing about the coroutine; passes on results, errors and cancellation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Metered(Generic[T]):
-    """Awaits a coroutine in its place, and adds up the time of its steps in `spent_ns`."""
+    """Awaits a coroutine and adds up the run time of its steps in `spent_ns`."""
 
     __slots__ = ("_coroutine", "_now_ns", "spent_ns")
 

@@ -1,8 +1,7 @@
-"""How much memory this process holds, and has held at most.
+"""Current and peak resident memory of this process.
 
-Invariants: asks the kernel about this program alone. `ru_maxrss` of getrusage would not do: over
-`exec` it keeps the peak of the process that started this one, so that a broker begun by a large
-process would report that one's memory as its own.
+Invariants: reads /proc/self/status. `ru_maxrss` of getrusage is unsuitable: it survives `exec`, so
+a broker started by a large process would report that process's peak as its own.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class ProcessMemory(NamedTuple):
 
 
 def process_memory() -> ProcessMemory:
-    """What is resident now, and the most there was; some 50 us."""
+    """Resident memory now and at its peak; costs about 50 us."""
     found: dict[str, int] = {}
     try:
         with open(STATUS, "rb") as stream:
@@ -31,8 +30,8 @@ def process_memory() -> ProcessMemory:
                     found[name.decode()] = int(rest.split()[0]) * 1024
     except (OSError, ValueError):
         pass
-    if len(found) < 2:  # no Linux: the peak is the best there is
+    if len(found) < 2:  # not Linux: only the peak is available
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return ProcessMemory(peak, peak)
-    # The kernel counts in parts, so the peak may be told a little late.
+    # The kernel batches its counters per thread, so the peak may lag behind.
     return ProcessMemory(found["VmRSS"], max(found["VmHWM"], found["VmRSS"]))

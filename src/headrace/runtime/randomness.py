@@ -1,4 +1,4 @@
-"""Chance, as the rest of Headrace sees it: a simulation brings a seeded twin."""
+"""The source of randomness of Headrace; the simulation brings a seeded one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 
 
 class Randomness(Protocol):
-    """Where ids and jitter come from."""
+    """The source of ids and jitter."""
 
     def uuid(self) -> uuid.UUID:
-        """A new random UUID, never the two that Kafka reserves (0 and 1)."""
+        """A new random UUID, never one of the two that Kafka reserves (0 and 1)."""
         ...
 
     def below(self, bound: int) -> int:
@@ -20,7 +20,7 @@ class Randomness(Protocol):
 
 
 class SystemRandomness:
-    """The operating system's randomness."""
+    """The operating system's random number generator."""
 
     __slots__ = ()
 

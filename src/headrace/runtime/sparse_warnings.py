@@ -1,7 +1,7 @@
-"""Warnings about things that happen again and again: once a minute each, with how often.
+"""Rate-limited warnings: each key at most once a minute, with a count of those suppressed.
 
-Invariants: a fault that every request meets must not fill a disk with its log, and must
-not be silent either.
+Invariants: a fault that affects every request must neither fill the disk with log lines nor
+go unreported.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 INTERVAL_NS = 60 * 1_000_000_000
 KEYS_MAX = 1_000
-"""Things that are remembered; with more, all are forgotten and may be told of again."""
+"""Keys that are remembered. If there are more, all are dropped and may be logged again."""
 
 
 class SparseWarnings:
-    """Logs each thing (`key`) at most once a minute."""
+    """Logs each key at most once a minute."""
 
     def __init__(self, log: Logger, clock: Clock) -> None:
         self._log = log
         self._clock = clock
         self._told: dict[str, tuple[int, int]] = {}
-        """Key -> (when it was told of, how often it has come since)."""
+        """Key -> (when it was last logged, occurrences since)."""
 
     def warn(self, key: str, message: str) -> None:
-        """Log `message`, unless the same key was told of within the last minute."""
+        """Log `message`, unless `key` was logged within the last minute."""
         now_ns = self._clock.now_ns()
         told_ns, count = self._told.get(key, (now_ns - INTERVAL_NS, 0))
         if now_ns - told_ns < INTERVAL_NS:

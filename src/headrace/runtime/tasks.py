@@ -1,8 +1,8 @@
 """Background tasks with an owner.
 
-Invariants: every task belongs to a Tasks; closing it cancels and awaits them all, those
-too that others begin as they end, so no task outlives its owner. A task that fails is logged with
-its name, never lost in silence.
+Invariants: every task belongs to a Tasks object. Closing it cancels and awaits all of them,
+including tasks started during shutdown, so no task outlives its owner. A failed task is always
+logged with its name.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Tasks:
     """The tasks of one owner."""
 
     def __init__(self) -> None:
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in order, so that a run can be replayed
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # ordered, so that runs are reproducible
         self._is_closed = False
 
     def start(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run `coroutine` until it ends or the owner closes; behind that it is not begun."""
+        """Run `coroutine` until it ends or the owner closes; not started after `close`."""
         task = asyncio.create_task(coroutine, name=name)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -34,7 +34,7 @@ class Tasks:
         return task
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
-        """Like `start`, for work that no caller waits for."""
+        """Like `start`, for work whose result is not awaited."""
         _ = self.start(coroutine, name)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -45,7 +45,7 @@ class Tasks:
     async def close(self) -> None:
         """Cancel all tasks and wait until they have ended.
 
-        A caller that waits is cancelled with them.
+        A task of this owner that calls it is cancelled, too.
         """
         self._is_closed = True
         while self._tasks:
@@ -53,6 +53,6 @@ class Tasks:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            # From Python 3.12 on, `gather` returns at once if all have ended, before `_ended` ran.
+            # From Python 3.12 on, `gather` returns before `_ended` ran if all tasks have ended.
             for task in tasks:
                 self._tasks.pop(task, None)

@@ -1,7 +1,7 @@
-"""TLS as a client of the cluster's own servers: ZooKeeper's and the bookies'.
+"""TLS client contexts for ZooKeeper and the bookies.
 
-Invariants: files in, a context out. Only the given authority is believed, never those of the
-machine: any of these could sign for anybody. The server's name is checked against its certificate.
+Invariants: takes files, returns a context. Only the given CA bundle is trusted, never the
+system's trust store, whose CAs could issue a certificate for any host. Host names are verified.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
 
 class TlsFiles(NamedTuple):
-    """PEM files: who is believed, and who this client is."""
+    """PEM files: trusted CA bundle and client certificate."""
 
     authority: Path
-    """Certificates of the authorities that sign the servers' ones."""
+    """The trusted CA bundle."""
     certificate: Path | None = None
-    """This client's certificate, with those that lead to its authority; None: it has none."""
+    """The client certificate, with its intermediate certificates; None: no client certificate."""
     key: Path | None = None
-    """The key of that certificate, without a password; None: it is in the same file."""
+    """The unencrypted private key; None: it is in the certificate's file."""
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """TLS 1.2 or newer. Raises RequestInvalid, naming the file that is of no use."""
+    """A context for TLS 1.2 or newer. Raises RequestInvalid, naming the unusable file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_verify_locations(files.authority)
     except (OSError, ssl.SSLError) as error:
         raise RequestInvalid(
-            f"{files.authority} holds no certificates of an authority ({error}): name a file in PEM"
+            f"{files.authority} holds no CA certificates ({error}): name a PEM file"
         ) from error
     if files.certificate is not None:
         try:
-            # A password would be asked for at the terminal, where a service has none.
+            # Without this, OpenSSL would prompt for the password on the terminal.
             context.load_cert_chain(files.certificate, files.key, password="")
         except (OSError, ssl.SSLError) as error:
             raise RequestInvalid(
-                f"{files.certificate} and {files.key or 'the key in it'} are no certificate with"
-                f" its key ({error}): name files in PEM, the key without a password"
+                f"{files.certificate} and {files.key or 'the key in it'} are not a certificate"
+                f" with its key ({error}): name PEM files, the key without a password"
             ) from error
     return context

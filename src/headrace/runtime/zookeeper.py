@@ -1,11 +1,12 @@
-"""ZooKeeper for asyncio: one client of a process.
+"""An asyncio client for ZooKeeper, one per process.
 
-Invariants: knows nodes and watches, not what is kept in them. Whoever is above calls from
-the loop's thread alone, and is called back there. Deadlines, lost connections and the session are
-`zookeeper_link`'s, the order on a connection `zookeeper_connection`'s, bytes `zookeeper_wire`'s.
+Invariants: knows nodes and watches, not what they store. Used from the event loop's thread only,
+which also runs the callbacks. Deadlines, reconnects and the session are in `zookeeper_link`, the
+order of messages on a connection in `zookeeper_connection`, the encoding in `zookeeper_wire`.
 
-A one-shot watch fires once: when its node changed, or when the connection broke, which leaves it
-unknown. A tree's watch lives on: it is set again on each connection, and says that there was a gap.
+A one-shot watch fires once: when its node changes or when the connection breaks, after which the
+state of the node is unknown. A tree watch is persistent: it is set again on each new connection,
+and reports that changes may have been missed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 ANY_VERSION = -1
 VALUE_BYTES_MAX = 1_000_000
-"""ZooKeeper breaks the connection at requests of 1 MiB (jute.maxbuffer); paths need room, too."""
+"""ZooKeeper closes the connection on requests of 1 MiB (jute.maxbuffer), paths included."""
 _READ_AT_ONCE = 200
 _RETRY_S = 0.2
 _CREATE_TRIES = 5
@@ -54,7 +55,7 @@ class Node(NamedTuple):
 
 
 class Create(NamedTuple):
-    """Part of a multi: a node that must not be there."""
+    """Part of a multi: create a node, which must not exist."""
 
     path: str
     value: bytes
@@ -62,7 +63,7 @@ class Create(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Part of a multi: a new value."""
+    """Part of a multi: set a node's value."""
 
     path: str
     value: bytes
@@ -70,18 +71,18 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Part of a multi: a node that goes."""
+    """Part of a multi: delete a node."""
 
     path: str
     version: int = ANY_VERSION
 
 
 class Written(NamedTuple):
-    """What a part of a multi has left behind."""
+    """The result of one part of a multi."""
 
     version: int
     owner: int
-    """The session that an ephemeral node belongs to, where a value was put; else 0."""
+    """The session that owns an ephemeral node whose value was set; otherwise 0."""
 
 
 @dataclass(slots=True)
@@ -91,11 +92,11 @@ class _TreeWatch:
     gap: Callable[[int], None]
     is_set: bool = False
     told_zxid: int = 0
-    """All changes up to here were told: a server sends events before the answers behind them."""
+    """All changes up to this one were reported: a server sends events before later answers."""
 
 
 class ZooKeeper:
-    """One client. Make it with `connect`, end it with `close`."""
+    """A ZooKeeper client. Create it with `connect`, end it with `close`."""
 
     def __init__(self, link: ZooKeeperLink) -> None:
         """Use `connect`."""
@@ -125,16 +126,16 @@ class ZooKeeper:
 
     @property
     def session(self) -> Session:
-        """The session: its state, its number, and how long it surely lives."""
+        """The session: its state, its number, and until when it cannot expire."""
         return self._link.session
 
     @property
     def session_id(self) -> int:
-        """The id of the session, as nodes name it that belong to it; 0 while there is none."""
+        """The session id, as ephemeral nodes name their owner; 0 without a session."""
         return self._link.session_id
 
     async def close(self) -> None:
-        """End the session: its ephemeral nodes go, if a server can be told. Never hangs."""
+        """End the session, deleting its ephemeral nodes if a server is reachable. Never hangs."""
         self._trees.clear()
         await self._link.close()
 
@@ -143,8 +144,8 @@ class ZooKeeper:
     async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node | None:
         """The node, or None.
 
-        `changed` is called once, when the node has changed or is gone, or when the connection
-        broke; never for a node that was not there. Raises MetadataUnavailable.
+        `changed` is called once: when the node has changed or was deleted, or when the connection
+        broke; never for a node that did not exist. Raises MetadataUnavailable.
         """
         full = self._full(path)
         request = wire.get(full, is_watched=changed is not None)
@@ -157,12 +158,12 @@ class ZooKeeper:
         return Node(found.value, found.version)
 
     async def get_many(self, paths: Sequence[str]) -> list[NodeState | None]:
-        """What each node was, when it was read. Raises MetadataUnavailable."""
+        """Each node's state when it was read. Raises MetadataUnavailable."""
         found: list[NodeState | None] = await self._read_many(paths, wire.GET)
         return found
 
     async def children_of_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """The names right below each node, when it was read. Raises MetadataUnavailable."""
+        """The names of each node's children when it was read. Raises MetadataUnavailable."""
         found: list[list[str] | None] = await self._read_many(paths, wire.CHILDREN)
         return found
 
@@ -185,10 +186,10 @@ class ZooKeeper:
     async def children(
         self, path: str, changed: Callable[[], None] | None = None
     ) -> list[str] | None:
-        """The names right below a node, in no order; None where there is no node.
+        """The names of a node's children, unordered; None if the node does not exist.
 
-        `changed` is called once, when a name has come or gone, or the connection broke; never for
-        a node that was not there. Raises MetadataUnavailable.
+        `changed` is called once: when a child was created or deleted, or the connection broke;
+        never for a node that did not exist. Raises MetadataUnavailable.
         """
         full = self._full(path)
         request = wire.children(full, is_watched=changed is not None)
@@ -201,10 +202,10 @@ class ZooKeeper:
         return names
 
     async def next_sequence(self, path: str) -> int:
-        """The number that the next sequential node below `path` gets. Raises MetadataUnavailable.
+        """The number of the next sequential node below `path`. Raises MetadataUnavailable.
 
-        ZooKeeper counts the creations below a node, and shows twice their number less the children
-        that are left (`DataNode.copyStat`), so that deletions count as changes, too.
+        ZooKeeper reports a child version of twice the number of creations minus the number of
+        children left (`DataNode.copyStat`), so that deletions count as changes, too.
         """
         try:
             stat: Stat = await self._link.ask(path, wire.exists(self._full(path)), is_read=True)
@@ -213,9 +214,9 @@ class ZooKeeper:
         return (stat.children_version + stat.child_count) // 2
 
     async def exists(self, path: str, changed: Callable[[], None] | None = None) -> bool:
-        """Whether the node is there.
+        """Whether the node exists.
 
-        `changed` is called once, when it has come, has changed or is gone, or the connection
+        `changed` is called once: when the node was created, changed or deleted, or the connection
         broke. Raises MetadataUnavailable.
         """
         full = self._full(path)
@@ -234,9 +235,9 @@ class ZooKeeper:
     async def create(
         self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
     ) -> str:
-        """Make a node, and those above it; its path, which `sequence` has made longer.
+        """Create a node and its missing parents; returns its path, with any sequence number.
 
-        Raises NodeConflict if it is there, MetadataUnavailable (it may have been made),
+        Raises NodeConflict if it exists, MetadataUnavailable (it may have been created),
         RequestInvalid if the value is too large.
         """
         full = self._full(path)
@@ -248,7 +249,7 @@ class ZooKeeper:
         return made[len(self._root) :]
 
     async def _create_below(self, what: str, full: str, request: Request) -> str:
-        """Create the node `full`; where those above it are missing, these first."""
+        """Create the node `full`, creating missing parents first."""
         for _ in range(_CREATE_TRIES):
             try:
                 return str(await self._link.ask(what, request))
@@ -258,17 +259,17 @@ class ZooKeeper:
             parent = full.rpartition("/")[0]
             if parent:
                 await self._make_way(parent)
-        raise MetadataUnavailable(f"{what} cannot be made in ZooKeeper: what it lies in goes away")
+        raise MetadataUnavailable(f"cannot create {what} in ZooKeeper: its parent keeps vanishing")
 
     async def _make_way(self, full: str) -> None:
-        """Make a node without a value and those above it, where they are not there."""
+        """Create a node without a value, and its parents, where they do not exist."""
         with suppress(NodeConflict):
             await self._create_below(full, full, wire.create(full, b"", self._rights))
 
     async def create_container(self, path: str) -> None:
-        """Make a node that goes by itself after its last child, and those above it likewise.
+        """Create a container, which ZooKeeper deletes after its last child, and its parents.
 
-        No error if it is there. Raises MetadataUnavailable.
+        No error if it exists. Raises MetadataUnavailable.
         """
         request = wire.create(self._full(path), b"", self._rights, wire.CONTAINER)
         for _ in range(path.count("/") + 1):
@@ -281,10 +282,10 @@ class ZooKeeper:
             parent = path.rpartition("/")[0]
             if parent:
                 await self.create_container(parent)
-        raise MetadataUnavailable(f"{path} cannot be made in ZooKeeper: what it lies in goes away")
+        raise MetadataUnavailable(f"cannot create {path} in ZooKeeper: its parent keeps vanishing")
 
     async def put(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
-        """Change a node's value; its new version.
+        """Set a node's value; returns its new version.
 
         Raises NodeConflict, MetadataUnavailable (it may have been changed), RequestInvalid.
         """
@@ -294,9 +295,9 @@ class ZooKeeper:
         return stat.version
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> bool:
-        """Remove a node; False if it was not there.
+        """Delete a node; False if it did not exist.
 
-        Raises NodeConflict (another version, or nodes below), MetadataUnavailable.
+        Raises NodeConflict (another version, or it has children), MetadataUnavailable.
         """
         try:
             await self._link.ask(path, wire.delete(self._full(path), version))
@@ -307,10 +308,10 @@ class ZooKeeper:
         return True
 
     async def multi(self, parts: Sequence[Create | Put | Delete]) -> list[Written]:
-        """All changes, one after another, or none.
+        """Apply all changes in order, or none.
 
-        Raises NodeConflict with the `index` of the part that does not fit, MetadataUnavailable
-        (all may have been done), RequestInvalid.
+        Raises NodeConflict with the `index` of the part that failed, MetadataUnavailable
+        (all may have been applied), RequestInvalid.
         """
         size = 0
         for part in parts:
@@ -319,14 +320,14 @@ class ZooKeeper:
                 size += len(part.value)
         if size > VALUE_BYTES_MAX:
             raise RequestInvalid(
-                f"{len(parts)} changes bring {size} bytes, ZooKeeper takes {VALUE_BYTES_MAX} at"
-                " once: make several changes of it"
+                f"{len(parts)} changes hold {size} bytes, ZooKeeper accepts {VALUE_BYTES_MAX} at"
+                " once: split them into several changes"
             )
         request = wire.multi([self._part(part) for part in parts])
         results: list[Any] = await self._link.ask(f"{len(parts)} nodes", request)
         refused = [(at, result) for at, result in enumerate(results) if isinstance(result, Refused)]
         if refused:
-            # All others of a change that was rolled back are refused, too, with other codes.
+            # A rollback refuses all other parts, too, with different codes.
             index, error = min(refused, key=lambda one: _blame(one[1]))
             raise self._link.translate(parts[index].path, error, index=index)
         return [
@@ -346,7 +347,7 @@ class ZooKeeper:
         return wire.delete(full, part.version)
 
     async def sync(self, path: str) -> None:
-        """Let the server catch up with its leader: what others did until now is read after it.
+        """Make the server catch up with its leader: later reads see all changes made until now.
 
         Raises MetadataUnavailable.
         """
@@ -355,11 +356,11 @@ class ZooKeeper:
     async def watch_tree(
         self, path: str, changed: Callable[[str, bool], None], gap: Callable[[int], None]
     ) -> None:
-        """Call `changed(path, is_gone)` for every change at and below `path` while this lives.
+        """Call `changed(path, is_gone)` for every change at and below `path` until `close`.
 
-        `gap(zxid)` is called each time the watch was set again on a new connection: changes of a
-        `changed_zxid` up to this one were told, those between it and now were not.
-        Raises MetadataUnavailable; it is then set with the next connection.
+        `gap(zxid)` is called each time the watch was set again on a new connection: changes with a
+        `changed_zxid` up to `zxid` were reported, later ones may have been missed.
+        Raises MetadataUnavailable; the watch is then set on the next connection.
         """
         tree = _TreeWatch(path, changed, gap)
         self._trees.append(tree)
@@ -368,11 +369,11 @@ class ZooKeeper:
     async def _set_tree_watch(self, tree: _TreeWatch) -> None:
         changes = self.session.changes
         await self._link.ask(tree.path, wire.add_watch(self._full(tree.path)), is_read=True)
-        # Else the connection broke meanwhile, and the next one brings another turn.
+        # Otherwise the connection broke meanwhile, and `_follow_session` sets the watch again.
         tree.is_set = self.session.changes == changes
 
     async def _follow_session(self, changes: int) -> None:
-        """Set the watches of trees again after each new connection."""
+        """Set tree watches again on each new connection."""
         while True:
             await self.session.wait_beyond(changes)
             changes = self.session.changes
@@ -384,7 +385,7 @@ class ZooKeeper:
             try:
                 await self._set_tree_watch(tree)
             except MetadataUnavailable as error:
-                log.info("changes in ZooKeeper are not seen for now: %s", error)
+                log.info("cannot watch for changes in ZooKeeper, retrying: %s", error)
                 await asyncio.sleep(_RETRY_S)
             else:
                 if tree.is_set:
@@ -412,15 +413,15 @@ class ZooKeeper:
     def _check_size(self, path: str, value: bytes) -> None:
         if len(value) > VALUE_BYTES_MAX:
             raise RequestInvalid(
-                f"{path} would hold {len(value)} bytes, ZooKeeper takes {VALUE_BYTES_MAX}:"
-                " split it over several keys",
+                f"{path} would hold {len(value)} bytes, ZooKeeper accepts {VALUE_BYTES_MAX}:"
+                " split the value over several keys",
                 path=path,
                 limit=VALUE_BYTES_MAX,
             )
 
 
 def _blame(error: Refused) -> int:
-    """Small for the error that has caused the others of a multi."""
+    """Sort key: the error that made a multi fail comes before those it caused."""
     return 0 if is_conflict(error) else 2 if error.code in wire.ROLLED_BACK else 1
 
 

@@ -1,9 +1,9 @@
-"""One connection to a ZooKeeper server: frames, the order of answers, one-shot watches.
+"""A connection to a ZooKeeper server: frames, the order of answers, one-shot watches.
 
-Invariants: knows the protocol's order, not deadlines, servers or sessions beyond this connection.
-Answers come in the order of the requests, an event before the answers to what was asked behind it.
-Everything that waits here ends when the connection does: requests with an error, watches by being
-called. Runs in the loop's thread, but for `speak_for_loop`.
+Invariants: knows the message order, but no deadlines, other servers or later sessions. Answers
+arrive in request order, an event before the answers to later requests. When the connection ends,
+so does everything pending on it: requests fail, watches fire. Runs in the event loop's thread,
+except for `speak_for_loop`.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _FIRES: Final = {
     wire.DELETED: ("node", "children"),
     wire.CHILDREN_CHANGED: ("children",),
 }
-"""Kind of an event -> the watches that it uses up."""
+"""Kind of an event -> the kinds of watches that it consumes."""
 
 
 class ConnectionBroken(Exception):
-    """The connection ended before the answer came; the request may have been carried out."""
+    """The connection ended before the answer; the request may have been carried out."""
 
 
 class Watch(NamedTuple):
-    """To be set with a read: what is called once. It is not set where there is no node, unless
+    """A one-shot watch to set with a read. It is not set if the node does not exist, unless
     `is_for_absent`."""
 
     kind: str
@@ -64,31 +64,31 @@ class _Waiting(NamedTuple):
 
 
 class Listener(Protocol):
-    """Whoever uses a connection: what it is told, in the loop's thread."""
+    """The user of a connection; its methods are called in the event loop's thread."""
 
     def confirm(self, at_ns: int) -> None:
-        """The leader has heard a sign of life that was given then, or a later one."""
+        """The leader has received the heartbeat sent at this time, or a later one."""
         ...
 
     def tell(self, event: Event) -> None:
-        """An event of a watch, before one-shot watches are called."""
+        """Handle a watch event; called before one-shot watches fire."""
         ...
 
     def hold(self, zxid: int) -> None:
-        """The server has told of everything up to this transaction that was watched."""
+        """The server has sent all watch events up to this transaction."""
         ...
 
     def note_end(self, connection: Connection) -> None:
-        """The connection has ended, before anything that waits for it is told."""
+        """The connection has ended; called before pending requests and watches are notified."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """See the module. Made by `loop.create_connection`, then `open`."""
+    """See the module. Created by `loop.create_connection`, then `open`."""
 
     def __init__(self, clock: Clock, listener: Listener) -> None:
         self.cause = ""
-        """Why it ended; "" while it has not."""
+        """Why it ended; "" while it is open."""
         self._clock = clock
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -102,14 +102,15 @@ class Connection(asyncio.Protocol):
         self._xid = 0
         self._waiting: deque[_Waiting] = deque()
         self._beats: deque[int] = deque()
-        """What the answers prove that are still to come: the times of the beats before."""
+        """For each heartbeat to be answered, the send time of the one before, which the answer
+        confirms."""
         self._beat_ns = clock.now_ns()
-        """When the newest sign of life was given."""
+        """When the latest heartbeat was sent."""
         self._shots: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._writing = Lock()
-        """Between the loop and `speak_for_loop`."""
+        """Guards writes by the loop and by `speak_for_loop`."""
 
-    # --- opening and ending ------------------------------------------------------------------
+    # --- open and close ----------------------------------------------------------------------
 
     async def open(
         self, zxid: int, timeout_ms: int, session_id: int, password: bytes, credential: str | None
@@ -124,16 +125,16 @@ class Connection(asyncio.Protocol):
         return opened
 
     async def wait_ended(self) -> None:
-        """Until the connection is no more."""
+        """Wait until the connection has ended."""
         await asyncio.shield(self._ended)
 
     @property
     def is_over(self) -> bool:
-        """Whether the connection is no more."""
+        """Whether the connection has ended."""
         return self._ended.done()
 
     def end(self, cause: str) -> None:
-        """Break the connection now; what waits ends in this turn."""
+        """Abort the connection; pending requests and watches end in this turn."""
         transport = self._transport
         if transport is not None:
             transport.abort()
@@ -152,7 +153,7 @@ class Connection(asyncio.Protocol):
         for future in (self._opened, self._authenticated):
             if not future.done():
                 future.set_exception(broken)
-                future.exception()  # nobody may be waiting
+                future.exception()  # there may be no waiter
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
             one.done(broken)
@@ -166,17 +167,17 @@ class Connection(asyncio.Protocol):
     def send(
         self, request: Request, done: Callable[[Any], None], watch: Watch | None = None
     ) -> None:
-        """Send; `done(answer)` is called once, with an exception where there is none."""
+        """Send; `done(answer)` is called once, with an exception if there is no answer."""
         self._xid = xid = self._xid + 1 if self._xid < _XID_MAX else 1
         self._waiting.append(_Waiting(xid, request, watch, done))
         self._write(request.frame(xid))
 
     def beat(self) -> None:
-        """Give a sign of life, and ask for one of the leader's.
+        """Send a heartbeat whose answer confirms the one before.
 
-        A server tells its leader twice a tick of whom it has heard. An answer that has passed the
-        leader proves that it has been told of the beat before, or will be within half a tick; a
-        server that is cut off from its leader goes on answering pings and reads for many ticks.
+        A server reports its live sessions to the leader twice a tick. An answer that has passed
+        the leader confirms that the previous heartbeat was reported, or will be within half a
+        tick; a server cut off from its leader answers pings and reads for many ticks.
         """
         with self._writing:
             self._write_locked(wire.beat())
@@ -187,19 +188,20 @@ class Connection(asyncio.Protocol):
         self._beat_ns = sent_ns
 
     def speak_for_loop(self) -> int | None:
-        """Beat from another thread while the loop is held up; what the last answer to a beat
-        proves, if one can be seen.
+        """Send a heartbeat from another thread while the loop is blocked; returns the send time
+        confirmed by the last answer received, or None.
 
-        The loop's own reading is left alone: the thread only peeks. It may see fewer answers than
-        there are, never more, as it counts from what was unanswered before it looked. Nothing is
-        sent while the loop has something half written. Not with TLS, whose state is the loop's.
+        The thread only peeks at the socket, so the loop still reads everything. It may see fewer
+        answers than there are, never more, as it counts from the heartbeats unanswered before it
+        looked. It sends nothing while the loop has a partial write pending. Not available with
+        TLS, whose state belongs to the loop.
         """
         transport, raw = self._transport, self._raw
         if transport is None or raw is None or self._received or transport.is_closing():
             return None
         beats = list(self._beats)
         answered = 0
-        with suppress(OSError):  # nothing is there to be read
+        with suppress(OSError):  # nothing to read
             answered = _count_answers(raw.recv(_PEEK_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         with self._writing, suppress(OSError):
             if not transport.get_write_buffer_size():
@@ -224,7 +226,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         found = transport.get_extra_info("socket")
         if found is not None and transport.get_extra_info("ssl_object") is None:
-            # A copy: uvloop shows a look-alike that neither sends nor receives.
+            # A duplicate: uvloop's socket object can neither send nor receive.
             self._raw = socket.socket(fileno=os.dup(found.fileno()))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -240,7 +242,7 @@ class Connection(asyncio.Protocol):
             while len(received) - start >= wire.INT.size and not self._ended.done():
                 (size,) = wire.INT.unpack_from(received, start)
                 if not 0 <= size <= wire.FRAME_BYTES_MAX:
-                    raise BrokenAnswer(f"an answer of ZooKeeper has a length of {size}")
+                    raise BrokenAnswer(f"an answer from ZooKeeper has a length of {size}")
                 end = start + wire.INT.size + size
                 if end > len(received):
                     break
@@ -301,7 +303,7 @@ class Connection(asyncio.Protocol):
 
 
 def _count_answers(seen: bytes) -> int:
-    """How many answers to beats are among the whole frames at the front of what was received."""
+    """The number of heartbeat answers among the complete frames at the start of `seen`."""
     count = at = 0
     while at + _ANSWER.size <= len(seen):
         size, xid, _, code = _ANSWER.unpack_from(seen, at)
@@ -314,4 +316,4 @@ def _call(call: Callable[[], None]) -> None:
     try:
         call()
     except Exception:
-        log.exception("a callback of a watch in ZooKeeper failed")
+        log.exception("a ZooKeeper watch callback failed")

@@ -1,15 +1,16 @@
 """The link to ZooKeeper under `zookeeper`: servers, the session, calls and their deadlines.
 
-Invariants: knows that calls are made and answered, not what they ask. Everything runs in the
+Invariants: knows that calls are sent and answered, not what they request. Runs in the event
 loop's thread.
 
-How it works. One task keeps a connection: it tries the servers in turn, each for a part of the
-session's time, and resumes the session or begins another. A call waits until the session is
-connected and a place is free, is sent, and ends with an answer or, at its deadline, with
-MetadataUnavailable. A read whose connection broke is sent again; a change is not: it may have been
-done, and only its author can tell what that means. Beats, which pass ZooKeeper's leader, are all
-that proves the session's life (`session.is_safe`), and find servers that are silent: what a server
-answers by itself proves nothing, since it may be cut off from the leader that ends sessions.
+One task keeps a connection open: it tries the servers in turn, each for a fraction of the session
+timeout, and resumes the session or begins another. A call waits for a connected session and a free
+slot, is sent, and ends with an answer or, at its deadline, with MetadataUnavailable. A read is
+repeated if its connection broke; a change is not, because it may have been carried out, and only
+the caller can tell what that means. Only heartbeats, which pass ZooKeeper's leader, extend the
+time until which the session cannot expire (`session.is_safe`); they also detect unresponsive
+servers. A server's own answers confirm nothing: it may be cut off from the leader, which expires
+sessions.
 """
 
 from __future__ import annotations
@@ -42,50 +43,51 @@ log = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 1_000
 WAITING_MAX = 10_000
-"""Calls that may wait for a place or for a connection; more are refused at once."""
+"""Calls waiting for a slot or a connection; further calls are refused at once."""
 DEFAULT_PORT: Final = 2181
 BACKOFF_FIRST_MS: Final = 50
 BACKOFF_MAX_MS: Final = 1_000
-"""Between two rounds over all servers."""
+"""Delays between two rounds over all servers."""
 _ROUND_PARTS: Final = 3
-"""A server has a third of the session's time to answer: two more can be tried within it."""
+"""A server has a third of the session timeout to answer, which leaves time for two more."""
 _BEATS_PER_SESSION: Final = 12
-"""An answer proves the beat before: twice as many as otherwise would do."""
+"""An answer confirms the heartbeat before, so this is twice the usual rate."""
 _CLOSE_PATIENCE_S: Final = 2.0
 
 _CONFLICTS: Final = {
-    wire.NO_NODE: "is not there",
-    wire.NODE_EXISTS: "is there already",
+    wire.NO_NODE: "does not exist",
+    wire.NODE_EXISTS: "already exists",
     wire.BAD_VERSION: "has another version",
-    wire.NOT_EMPTY: "has nodes below it",
-    wire.EPHEMERAL_PARENT: "lies below an ephemeral node",
+    wire.NOT_EMPTY: "has children",
+    wire.EPHEMERAL_PARENT: "has an ephemeral parent",
 }
 _BREAKING: Final = frozenset({wire.CONNECTION_LOSS, wire.SESSION_EXPIRED, wire.SESSION_MOVED})
-"""Answers after which the server ends the connection, or should have."""
+"""Errors with which the server closes the connection, or should."""
 
 
 class NodeConflict(VersionConflict):
-    """A node was not as expected: fields `path`, `is_missing`, and its `index` in a multi."""
+    """A node's state was not as expected: fields `path`, `is_missing`, and `index` in a multi."""
 
 
 @dataclass(frozen=True)
 class ZooKeeperOptions:
-    """How to reach ZooKeeper, and how patient to be."""
+    """Connection settings."""
 
     hosts: str
     """HOST:PORT[,HOST:PORT...]"""
     session_timeout_ms: int = 6_000
-    """Asked for; the servers may agree to another (`session.timeout_ms`)."""
+    """Requested; the servers may negotiate another (`session.timeout_ms`)."""
     call_timeout_ms: int = 10_000
     connect_timeout_ms: int = 15_000
     root: str = ""
-    """A path that is put before all others and made if it is not there; "" for none."""
+    """A path prefix for all nodes, created if it does not exist; "" for none."""
     credential: str | None = field(default=None, repr=False)
-    """`user:password` for digest authentication; what is made is then closed to others."""
+    """`user:password` for digest authentication; new nodes are then closed to other users."""
     tls: ssl.SSLContext | None = None
-    """How to speak to the secure port of the servers; None: in the clear."""
+    """TLS context for the servers' secure port; None: plaintext."""
     has_watchman: bool = True
-    """Whether a thread beats while the loop is held up. A simulation has no threads."""
+    """Whether a thread sends heartbeats while the loop is blocked. The simulation has no
+    threads."""
 
 
 def parse_hosts(hosts: str) -> list[tuple[str, int]]:
@@ -98,27 +100,28 @@ def parse_hosts(hosts: str) -> list[tuple[str, int]]:
         name = name.removeprefix("[").removesuffix("]")
         if not name or "/" in part or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise RequestInvalid(
-                f"{hosts!r} names no ZooKeeper ({part.strip()!r}): write HOST:PORT[,HOST:PORT...]"
+                f"{hosts!r} is not a list of ZooKeeper servers ({part.strip()!r}): write"
+                " HOST:PORT[,HOST:PORT...]"
             )
         found.append((name, int(port)))
     return found
 
 
 class ZooKeeperLink:
-    """One session after another, and the calls that are made over them."""
+    """The session and its successors, and the calls made over them."""
 
     def __init__(
         self, options: ZooKeeperOptions, clock: Clock, randomness: Randomness | None = None
     ) -> None:
-        """Nothing is opened yet. Raises RequestInvalid."""
+        """Opens nothing yet. Raises RequestInvalid."""
         self.options = options
         self.clock = clock
         self.session = Session(options.session_timeout_ms, clock.now_ns())
         self.session_id = 0
-        """The session's id, as nodes name it that belong to it; 0 while there is none."""
+        """The session id, as ephemeral nodes name their owner; 0 without a session."""
         self.tasks = Tasks()
         self.on_break: Callable[[int], None] = lambda _zxid: None
-        """Called when the connection broke, with the last transaction that was heard of."""
+        """Called when the connection broke, with the last transaction id received."""
         self.on_event: Callable[[Event], None] = lambda _event: None
         self._servers = parse_hosts(options.hosts)
         _shuffle(self._servers, randomness or SystemRandomness())
@@ -127,7 +130,7 @@ class ZooKeeperLink:
         self._password = b""
         self._heard_zxid = 0
         self._cause = ""
-        """Why there is no connection, or why there was none."""
+        """Why there is no connection, or why the last one ended."""
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_closed = False
@@ -144,7 +147,7 @@ class ZooKeeperLink:
             self._watchman.begin()
 
     async def close(self) -> None:
-        """End the session, if a server can be told. Never hangs."""
+        """End the session, if a server is reachable. Never hangs."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -167,7 +170,7 @@ class ZooKeeperLink:
         backoff_ms = BACKOFF_FIRST_MS
         while True:
             for _ in range(len(self._servers)):
-                self._servers.append(self._servers.pop(0))  # the one that broke comes last
+                self._servers.append(self._servers.pop(0))  # the one that broke is tried last
                 if await self._connect(*self._servers[-1]):
                     backoff_ms = BACKOFF_FIRST_MS
                     if self._connection is not None:
@@ -176,16 +179,16 @@ class ZooKeeperLink:
             backoff_ms = min(backoff_ms * 2, BACKOFF_MAX_MS)
 
     async def _connect(self, host: str, port: int) -> bool:
-        """Whether the server has opened or resumed a session."""
+        """Try one server; whether it opened or resumed a session."""
         connection = Connection(self.clock, self)
         parts = max(_ROUND_PARTS, len(self._servers))
         try:
             async with asyncio.timeout(self.session.timeout_ms / parts / 1000):
                 opened, sent_ns = await self._open(connection, host, port)
         except TimeoutError:
-            self._cause = f"{host}:{port} does not answer"
+            self._cause = f"{host}:{port} did not answer"
         except Refused as error:
-            self._cause = f"{host}:{port} refuses the credential: {error}"
+            self._cause = f"{host}:{port} rejected the credential: {error}"
         except (OSError, UnicodeError, ConnectionBroken) as error:
             self._cause = f"{host}:{port}: {_text_of(error)}"
         else:
@@ -196,7 +199,7 @@ class ZooKeeperLink:
         return False
 
     async def _open(self, connection: Connection, host: str, port: int) -> tuple[Opened, int]:
-        """The server's answer, and when it was asked."""
+        """The server's answer, and when the request was sent."""
         tls: dict[str, Any] = {}
         if self.options.tls is not None:
             tls = {"ssl": self.options.tls, "server_hostname": host}
@@ -214,20 +217,20 @@ class ZooKeeperLink:
     def _enter(self, connection: Connection, opened: Opened, sent_ns: int) -> bool:
         session, now_ns, hosts = self.session, self.clock.now_ns(), self.options.hosts
         if opened.timeout_ms <= 0:
-            self._cause = "the session is over"
+            self._cause = "the session has expired"
             self._lose(now_ns)
-            # The same server opens the next one.
+            # The same server opens the next session.
             self._servers.insert(0, self._servers.pop())
             return False
         self._connection, self._password = connection, opened.password
         if opened.session_id == self.session_id:
             session.resume(opened.timeout_ms, sent_ns, now_ns)
-            log.info("connected to ZooKeeper at %s again, in the same session", hosts)
+            log.info("reconnected to ZooKeeper at %s, in the same session", hosts)
         else:
             self._lose(now_ns)
             self.session_id = opened.session_id
             session.begin(opened.timeout_ms, sent_ns, now_ns)
-            log.info("session %d with ZooKeeper at %s begins", session.number, hosts)
+            log.info("session %d with ZooKeeper at %s started", session.number, hosts)
         self._watchman.connection = connection
         self._grant_places()
         return True
@@ -237,16 +240,16 @@ class ZooKeeperLink:
             self.session_id, self._password = 0, b""
             self.session.lose(now_ns)
             log.warning(
-                "session %d with ZooKeeper at %s is over", self.session.number, self.options.hosts
+                "session %d with ZooKeeper at %s expired", self.session.number, self.options.hosts
             )
 
     def drop_connection(self, cause: str) -> None:
-        """Break the connection; another one is opened."""
+        """Abort the connection; another one is opened."""
         if self._connection is not None:
             self._connection.end(cause)
 
     async def _beat(self) -> None:
-        """Beat again and again; break a connection that stays silent."""
+        """Send heartbeats periodically; abort a connection that does not answer them."""
         is_suspect = False
         while True:
             self._watchman.beats += 1
@@ -258,15 +261,15 @@ class ZooKeeperLink:
             silence_ms = (self.clock.now_ns() - (self.session.proven_ns or 0)) // 1_000_000
             is_silent = (self.session.proven_ns, self.session.changes) == (silent_since_ns, number)
             if is_silent and silence_ms > self.session.timeout_ms // 2:
-                if is_suspect:  # twice, since our own loop may have been held up
-                    log.warning("ZooKeeper is silent for %d ms: another connection", silence_ms)
-                    self.drop_connection(f"it was silent for {silence_ms} ms")
+                if is_suspect:  # seen twice, since our own loop may have been blocked
+                    log.warning("no answer from ZooKeeper for %d ms: reconnecting", silence_ms)
+                    self.drop_connection(f"no answer for {silence_ms} ms")
                 is_suspect = not is_suspect
                 continue
             is_suspect = False
             connection.beat()
 
-    # --- what a connection tells: Listener -----------------------------------------------------
+    # --- Listener ------------------------------------------------------------------------------
 
     def confirm(self, at_ns: int) -> None:
         """See Listener."""
@@ -296,7 +299,7 @@ class ZooKeeperLink:
     async def ask(
         self, what: str, request: Request, *, is_read: bool = False, watch: Watch | None = None
     ) -> Any:
-        """Send, wait, translate errors; a read is sent again if the connection broke."""
+        """Send and await the answer, translating errors; reads are repeated on a new connection."""
         deadline_ns = self.clock.now_ns() + self.options.call_timeout_ms * 1_000_000
         while True:
             await self._take_place(what, deadline_ns)
@@ -311,12 +314,12 @@ class ZooKeeperLink:
     ) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
         connection = self._connection
-        assert connection is not None, "a place is given while there is a connection"
+        assert connection is not None, "a slot is only granted while connected"
 
         def finish(answer: Any) -> None:
             self._release_place()
             if future.done():
-                return  # the caller has gone
+                return  # the caller has timed out or was cancelled
             if isinstance(answer, Exception):
                 future.set_exception(answer)
             else:
@@ -343,11 +346,11 @@ class ZooKeeperLink:
             await self._wait_for_place(what, deadline_ns)
             if self._connection is not None and not self._is_closed:
                 return
-            self._in_flight -= 1  # the connection broke since the place was given
+            self._in_flight -= 1  # the connection broke after the slot was granted
 
     async def _wait_for_place(self, what: str, deadline_ns: int) -> None:
         if self._is_closed:
-            raise MetadataUnavailable("the ZooKeeper client is closed: open it again")
+            raise MetadataUnavailable("the ZooKeeper client is closed: open a new one")
         if len(self._waiting) >= WAITING_MAX:
             raise self._unavailable(what, f"has {WAITING_MAX} calls waiting for it", True)
         place: asyncio.Future[None] = self._loop.create_future()
@@ -391,24 +394,24 @@ class ZooKeeperLink:
 
     def _unavailable(self, what: str, cause: str, is_harmless: bool) -> MetadataUnavailable:
         state_s = (self.clock.now_ns() - self.session.since_ns) / 1e9
-        effect = "nothing was changed" if is_harmless else "it is not known whether it was changed"
+        effect = "nothing was changed" if is_harmless else "the change may have been made"
         return MetadataUnavailable(
             f"ZooKeeper at {self.options.hosts} {cause} ({self.session.state.value} for"
             f" {state_s:.1f} s{'; ' + self._cause if self._cause else ''}), so {what}: {effect};"
-            " check that a majority of its servers runs and can be reached, then try again",
+            " check that a majority of its servers is running and reachable, then try again",
             is_in_doubt=not is_harmless,
         )
 
     def translate(
         self, what: str, error: Exception, *, is_read: bool = False, index: int = 0
     ) -> HeadraceError:
-        """Our error for one of a server's; `what` it was about."""
+        """Translate a server's error into one of Headrace's; `what` the call was about."""
         if not isinstance(error, Refused) or _is_broken(error):
             return self._unavailable(what, "broke the connection", is_read)
         meaning = _CONFLICTS.get(error.code)
         if meaning is not None:
             conflict = NodeConflict(
-                f"{what} {meaning}: read it again, then decide anew",
+                f"{what} {meaning}: read it again and decide anew",
                 path=what,
                 index=index,
                 is_missing=error.code == wire.NO_NODE,
@@ -417,13 +420,13 @@ class ZooKeeperLink:
             return conflict
         if error.code == wire.NO_AUTH:
             return RequestInvalid(
-                f"{what} in ZooKeeper is closed to us: give the right credential", path=what
+                f"access to {what} in ZooKeeper is denied: give the right credential", path=what
             )
         return self._unavailable(what, f"refused the request ({error})", is_read)
 
 
 def is_conflict(error: object) -> bool:
-    """Whether a server's error says that a node is not as it was expected."""
+    """Whether a server's error says that a node's state was not as expected."""
     return isinstance(error, Refused) and error.code in _CONFLICTS
 
 
@@ -439,14 +442,14 @@ def _set(future: asyncio.Future[None]) -> None:
 
 
 def _shuffle(servers: list[tuple[str, int]], randomness: Randomness) -> None:
-    """So that not all brokers of a cluster ask the same server."""
+    """So that not all brokers of a cluster use the same server."""
     for index in range(len(servers) - 1, 0, -1):
         other = randomness.below(index + 1)
         servers[index], servers[other] = servers[other], servers[index]
 
 
 def _text_of(error: Exception) -> str:
-    """What the system says, without the address, which our own text names."""
+    """The error's text without the address, which our own message contains."""
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
     return str(error)

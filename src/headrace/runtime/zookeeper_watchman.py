@@ -1,10 +1,9 @@
-"""A thread that gives ZooKeeper signs of life while the event loop is held up.
+"""A thread that sends ZooKeeper heartbeats while the event loop is blocked.
 
-Invariants: a loop that gets its turns does all itself: the thread then only looks at a counter,
-twice a second with the usual session. Where the loop has missed its heartbeats, the thread beats
-in its stead and looks for the answers, so that an owner whose processor was taken from it for some
-seconds need not give up what nobody could have taken. Whatever goes wrong here, the session seems
-older than it is, never younger.
+Invariants: while the loop runs, the thread only checks a counter, twice a second with the default
+session. When the loop has missed its heartbeats, the thread sends them instead and looks for the
+answers, so that an owner whose process was not scheduled for some seconds keeps partitions that no
+other broker could have taken. Any fault here makes the session appear older, never younger.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
 
 _LOOKS_PER_SESSION: Final = 12
 _MISSED_LOOKS: Final = 3
-"""So many looks without a heartbeat of the loop's, which has three in that time: it is held up."""
+"""Checks without a heartbeat from the loop, which sends three in that time: it is blocked."""
 
 
 class Watchman:
-    """Of one link."""
+    """The heartbeat thread of one link."""
 
     def __init__(self, session: Session) -> None:
         self.connection: Connection | None = None
-        """What to beat over; None while there is none."""
+        """The connection to send heartbeats on; None without one."""
         self.beats = 0
         """Counts the loop's heartbeats."""
         self._session = session
@@ -39,7 +38,7 @@ class Watchman:
         self._thread.start()
 
     def end(self) -> None:
-        """Tell the thread to end; it does so in its own time."""
+        """Ask the thread to end; does not wait for it."""
         self.connection = None
         self._is_over.set()
 

@@ -1,13 +1,12 @@
-"""ZooKeeper's protocol: the bytes of requests, answers and events.
+"""ZooKeeper's protocol: the encoding of requests, answers and events.
 
-Invariants: pure; no connection, no order of requests. What comes from a server is checked before
-it is believed: lengths against what is there, text as UTF-8. Formats: zookeeper.jute and
-MultiOperationRecord of ZooKeeper 3.6 (2020), which brought persistent recursive watches and reads
-of many nodes; older servers refuse both.
+Invariants: pure; no connections, no ordering. Everything received is validated: lengths against
+the bytes present, text as UTF-8. Formats: zookeeper.jute and MultiOperationRecord of ZooKeeper 3.6
+(2020), which introduced persistent recursive watches and multi-reads; older servers reject both.
 
-A frame is a length (int32) and so many bytes. A request begins with an id and an operation, an
+A frame is a length (int32) and that many bytes. A request starts with an id and an operation, an
 answer with the id, the server's last transaction (zxid) and an error code, 0 for none. Numbers are
-big-endian; text and values are a length, -1 for none, and bytes.
+big-endian; text and values are a length, -1 for null, and bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 INT: Final = Struct("!i")
 LONG: Final = Struct("!q")
 HEADER: Final = Struct("!iqi")
-"""Of an answer: id, zxid, error code."""
+"""Header of an answer: id, zxid, error code."""
 _REQUEST: Final = Struct("!ii")
 _FLAG: Final = Struct("!?")
 _MULTI: Final = Struct("!iBi")
@@ -31,15 +30,15 @@ _STAT: Final = Struct("!qqqqiiiqiiq")
 END_OF_MULTI: Final = _MULTI.pack(-1, 1, -1)
 
 FRAME_BYTES_MAX: Final = 64 << 20
-"""Of an answer. Names below a node have no bound of their own; a broken length must not take all
-memory."""
+"""Size limit of an answer. A list of child names has no limit of its own; a corrupt length must
+not exhaust memory."""
 
 EVENT_XID, AUTH_XID, BEAT_XID = -1, -4, -16
 CREATED, DELETED, CHANGED, CHILDREN_CHANGED = 1, 2, 3, 4
 """Kinds of events."""
 
 EPHEMERAL, SEQUENTIAL, CONTAINER = 1, 2, 4
-"""Flags of a node that is made."""
+"""Flags for creating a node."""
 _ALL_RIGHTS: Final = 31
 _PERSISTENT_RECURSIVE: Final = 1
 
@@ -51,20 +50,20 @@ AUTH, ADD_WATCH, CLOSE = 100, 106, -11
 NO_NODE, NO_AUTH, BAD_VERSION, EPHEMERAL_PARENT = -101, -102, -103, -108
 NODE_EXISTS, NOT_EMPTY, SESSION_EXPIRED, AUTH_FAILED = -110, -111, -112, -115
 SESSION_MOVED, CONNECTION_LOSS = -118, -4
-"""Error codes that are told apart here."""
+"""Error codes that are handled individually."""
 ROLLED_BACK: Final = frozenset({0, -2})
-"""Of the parts of a multi that were refused for another part's sake: before it and behind it."""
+"""Codes of the parts of a multi that were rolled back: before and after the part that failed."""
 ERROR_NAMES: Final = {
     -1: "system error",
     -2: "runtime inconsistency",
     -3: "data inconsistency",
     CONNECTION_LOSS: "connection lost",
     -5: "marshalling error",
-    -6: "unimplemented: ZooKeeper 3.6 or newer is needed",
+    -6: "unimplemented: requires ZooKeeper 3.6 or newer",
     -7: "operation timed out",
     -8: "bad arguments",
     NO_NODE: "no node",
-    NO_AUTH: "not authenticated for it",
+    NO_AUTH: "not authenticated",
     BAD_VERSION: "bad version",
     EPHEMERAL_PARENT: "no children for ephemerals",
     NODE_EXISTS: "node exists",
@@ -81,7 +80,7 @@ ERROR_NAMES: Final = {
 
 
 class BrokenAnswer(Exception):
-    """A server sent bytes that are no answer: the connection is of no use any more."""
+    """A server sent a malformed answer: the connection must be closed."""
 
 
 class Refused(Exception):
@@ -93,18 +92,18 @@ class Refused(Exception):
 
 
 class NodeState(NamedTuple):
-    """A node as it was read."""
+    """The state of a node when it was read."""
 
     value: bytes
     version: int
     owner: int
-    """The session to which an ephemeral node belongs; 0 for one that stays."""
+    """The session that owns an ephemeral node; 0 for a persistent one."""
     changed_zxid: int
-    """The transaction that last set the value: no two changes have the same."""
+    """The transaction that last set the value: unique to that change."""
 
 
 class Stat(NamedTuple):
-    """What is known of a node beside its value."""
+    """A node's metadata."""
 
     created_zxid: int
     changed_zxid: int
@@ -123,13 +122,13 @@ class Opened(NamedTuple):
     """A server's answer to the first frame of a connection."""
 
     timeout_ms: int
-    """0 or less: the session that was asked for is over."""
+    """0 or less: the requested session has expired."""
     session_id: int
     password: bytes
 
 
 class Event(NamedTuple):
-    """Something happened that was watched."""
+    """A watch event."""
 
     kind: int
     path: str
@@ -137,20 +136,20 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent, and how its answer is read."""
+    """A request and the parser of its answer."""
 
     kind: int
     body: bytes
     read: Callable[[Reader], Any]
 
     def frame(self, xid: int) -> bytes:
-        """The request's bytes under an id."""
+        """The request's frame with an id."""
         size = _REQUEST.size + len(self.body)
         return b"".join((INT.pack(size), _REQUEST.pack(xid, self.kind), self.body))
 
 
 class Reader:
-    """Reads one frame from front to end. Everything raises BrokenAnswer where it ends too soon."""
+    """Parses one frame from start to end. Everything raises BrokenAnswer if it ends too early."""
 
     __slots__ = ("_at", "_data")
 
@@ -159,10 +158,10 @@ class Reader:
         self._at = 0
 
     def take(self, form: Struct) -> tuple[Any, ...]:
-        """The next numbers."""
+        """The next fields."""
         start, self._at = self._at, self._at + form.size
         if self._at > len(self._data):
-            raise BrokenAnswer("an answer of ZooKeeper ends too soon")
+            raise BrokenAnswer("an answer from ZooKeeper ends too early")
         return form.unpack_from(self._data, start)
 
     def number(self) -> int:
@@ -174,7 +173,7 @@ class Reader:
         return bool(self.take(_FLAG)[0])
 
     def multi(self) -> Iterator[int]:
-        """The operations of a multi, each to be read before the next one; -1 for an error."""
+        """The operations of a multi, each to be parsed before the next one; -1 for an error."""
         while True:
             kind, is_end, _ = self.take(_MULTI)
             if is_end:
@@ -182,88 +181,88 @@ class Reader:
             yield kind
 
     def value(self) -> bytes:
-        """Bytes; none are b""."""
+        """Bytes; null is b""."""
         size = max(self.number(), 0)
         start, self._at = self._at, self._at + size
         if self._at > len(self._data):
-            raise BrokenAnswer(f"an answer of ZooKeeper names {size} bytes that it does not hold")
+            raise BrokenAnswer(f"an answer from ZooKeeper lacks {size} bytes that it announces")
         return self._data[start : self._at]
 
     def text(self) -> str:
-        """UTF-8."""
+        """A UTF-8 string."""
         try:
             return self.value().decode()
         except UnicodeDecodeError as error:
             raise BrokenAnswer(f"a name in ZooKeeper is not UTF-8: {error}") from error
 
     def names(self) -> list[str]:
-        """A list of texts."""
+        """A list of strings."""
         return [self.text() for _ in range(self.number())]
 
     def stat(self) -> Stat:
-        """A node's figures."""
+        """A node's metadata."""
         return Stat(*self.take(_STAT))
 
     def state(self) -> NodeState:
-        """A value and what matters of its figures."""
+        """A value and the relevant metadata."""
         value = self.value()
         _, changed_zxid, _, _, version, _, _, owner, _, _, _ = self.take(_STAT)
         return NodeState(value, version, owner, changed_zxid)
 
     def event(self) -> Event:
-        """What a watch tells."""
+        """A watch event."""
         kind, _state = self.number(), self.number()
         return Event(kind, self.text())
 
     def opened(self) -> Opened:
-        """The answer to `connect`. Newer servers add a byte, which is of no interest."""
+        """The answer to `connect`. Newer servers append a byte, which is ignored."""
         _version, timeout_ms, session_id = self.take(Struct("!iiq"))
         return Opened(timeout_ms, session_id, self.value())
 
 
 def text(value: str) -> bytes:
-    """A text's bytes."""
+    """The encoding of a string."""
     data = value.encode()
     return INT.pack(len(data)) + data
 
 
 def data(value: bytes) -> bytes:
-    """A value's bytes."""
+    """The encoding of a value."""
     return INT.pack(len(value)) + value
 
 
 def connect(zxid: int, timeout_ms: int, session_id: int, password: bytes) -> bytes:
-    """The first frame of a connection: a session (0: a new one), the last transaction heard of.
+    """The first frame of a connection: a session (0: a new one), the last transaction seen.
 
-    A server that is behind this transaction closes the connection.
+    A server that has not reached this transaction closes the connection.
     """
     body = _CONNECT.pack(0, zxid, timeout_ms, session_id) + data(password or bytes(16)) + b"\0"
     return INT.pack(len(body)) + body
 
 
 def acl(is_closed: bool) -> bytes:
-    """Who may do what with a node: whoever made it, or anybody."""
+    """All rights on a node: for its creator only, or for everyone."""
     scheme, who = ("auth", "") if is_closed else ("world", "anyone")
     return INT.pack(1) + INT.pack(_ALL_RIGHTS) + text(scheme) + text(who)
 
 
 def _nothing(_answer: Reader) -> None:
-    """The answer has no body that matters."""
+    """The answer has no relevant body."""
 
 
 def beat() -> bytes:
-    """A sign of life that passes the leader; it has an id of its own, and answers come in order."""
+    """A heartbeat that passes the leader; it has a reserved id, and answers arrive in order."""
     return sync("/").frame(BEAT_XID)
 
 
 def authenticate(credential: str) -> bytes:
-    """Say who we are (`user:password`), as digest authentication has it."""
+    """Authenticate (`user:password`) with ZooKeeper's digest scheme."""
     body = INT.pack(0) + text("digest") + text(credential)
     return Request(AUTH, body, _nothing).frame(AUTH_XID)
 
 
 def close_session() -> Request:
-    """End the session, and what belongs to it."""
+    """Close the session and delete its ephemeral nodes."""
     return Request(CLOSE, b"", _nothing)
 
 
@@ -273,12 +272,12 @@ def get(path: str, *, is_watched: bool = False) -> Request:
 
 
 def exists(path: str, *, is_watched: bool = False) -> Request:
-    """A node's figures."""
+    """A node's metadata."""
     return Request(EXISTS, text(path) + bytes([is_watched]), Reader.stat)
 
 
 def children(path: str, *, is_watched: bool = False) -> Request:
-    """The names below a node."""
+    """The names of a node's children."""
     return Request(CHILDREN, text(path) + bytes([is_watched]), Reader.names)
 
 
@@ -287,35 +286,35 @@ def _new(path: str, value: bytes, rights: bytes, flags: int) -> bytes:
 
 
 def create(path: str, value: bytes, rights: bytes, flags: int = 0) -> Request:
-    """Make a node; the answer is its path."""
+    """Create a node; the answer is its path."""
     kind = CREATE_CONTAINER if flags & CONTAINER else CREATE
     return Request(kind, _new(path, value, rights, flags), Reader.text)
 
 
 def put(path: str, value: bytes, version: int) -> Request:
-    """Set a node's value; the answer is its figures."""
+    """Set a node's value; the answer is its metadata."""
     return Request(SET, b"".join((text(path), data(value), INT.pack(version))), Reader.stat)
 
 
 def delete(path: str, version: int) -> Request:
-    """Remove a node."""
+    """Delete a node."""
     return Request(DELETE, text(path) + INT.pack(version), _nothing)
 
 
 def sync(path: str) -> Request:
-    """Let the server catch up with its leader."""
+    """Make the server catch up with its leader."""
     return Request(SYNC, text(path), _nothing)
 
 
 def add_watch(path: str) -> Request:
-    """Tell of every change at and below `path`, until the connection breaks."""
+    """Send events for every change at and below `path`, until the connection breaks."""
     return Request(ADD_WATCH, text(path) + INT.pack(_PERSISTENT_RECURSIVE), _nothing)
 
 
 def read_many(kind: int, paths: Sequence[str]) -> Request:
-    """Read many nodes (`GET`) or what is below them (`CHILDREN`), one after another.
+    """Read many nodes (`GET`) or their children (`CHILDREN`), one after another.
 
-    Not as of one moment. For each path the answer has what was read, or the error code.
+    Not a snapshot. For each path the answer holds the result or the error code.
     """
     parts = [part(kind) + text(path) + b"\0" for path in paths]
     read = {GET: Reader.state, CHILDREN: Reader.names}[kind]
@@ -325,19 +324,19 @@ def read_many(kind: int, paths: Sequence[str]) -> Request:
 
 
 def multi(parts: Sequence[Request]) -> Request:
-    """All of these changes or none; for each the answer, or where they were refused its code."""
+    """Apply all these changes or none; the answer holds a result or an error code for each."""
     body = b"".join(part(one.kind) + one.body for one in parts)
     read = {CREATE: Reader.text, SET: Reader.stat, DELETE: _nothing}
     return Request(MULTI, body + END_OF_MULTI, lambda answer: _results(answer, read))
 
 
 def part(kind: int) -> bytes:
-    """What stands before each part of a multi, -1 for an error."""
+    """The header of each part of a multi; -1 for an error."""
     return _MULTI.pack(kind, 0, -1)
 
 
 def stat(figures: Stat) -> bytes:
-    """A node's figures, as a server tells them."""
+    """The encoding of a node's metadata, as a server sends it."""
     return _STAT.pack(*figures)
 
 
@@ -349,5 +348,5 @@ def _results(answer: Reader, readers: dict[int, Callable[[Reader], Any]]) -> lis
         elif kind in readers:
             found.append(readers[kind](answer))
         else:
-            raise BrokenAnswer(f"ZooKeeper answered with operation {kind}, which was not asked for")
+            raise BrokenAnswer(f"ZooKeeper answered with operation {kind}, which was not requested")
     return found

@@ -199,7 +199,7 @@ def test_the_bound_counts_what_is_unfolded():
     batch = encode_batch([Record(0, 0, None, bytes(100_000))], codec=1)
     assert len(batch) < 500
     assert len(decode_batch(batch, decompressed_bytes_max=100_100)) == 1
-    with pytest.raises(BatchCorrupt, match="more than 100000 bytes"):
+    with pytest.raises(BatchCorrupt, match="exceeds 100000 bytes"):
         decode_batch(batch, decompressed_bytes_max=100_000)
 
 

@@ -83,7 +83,7 @@ def test_a_file_that_ends_too_early_is_an_error_not_a_short_answer(opened, pair)
     beyond = FileBytes(opened, len(CONTENT) - 10, 20)
     left = send_now(near, [beyond])
     assert sum(map(len, left)) == 10
-    with pytest.raises(OSError, match="10 bytes too early"):
+    with pytest.raises(OSError, match="10 bytes too short"):
         in_memory(left)
 
 

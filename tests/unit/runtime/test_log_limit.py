@@ -31,7 +31,7 @@ def test_a_burst_passes_then_one_for_each_interval_and_it_says_what_is_missing()
     clock.ns += 2_000_000_000
     passed = record()
     assert limit.filter(passed)
-    assert passed.getMessage() == "client x (and 95 such lines before it)"
+    assert passed.getMessage() == "client x (and 95 similar lines dropped)"
     assert not limit.filter(record())
     clock.ns += 1_000_000_000_000
     assert sum(limit.filter(record()) for _ in range(100)) == 5

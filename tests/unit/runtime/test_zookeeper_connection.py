@@ -149,8 +149,8 @@ def test_hostile_bytes_end_the_connection_at_most_and_nobody_waits_for_ever(data
         (wire.INT.pack(-2), "length of -2"),
         (wire.INT.pack(wire.FRAME_BYTES_MAX + 1), "length of"),
         (answer(2), "out of order"),
-        (answer(1, wire.INT.pack(1_000_000)), "names 1000000 bytes"),
-        (frame(b"short"), "ends too soon"),
+        (answer(1, wire.INT.pack(1_000_000)), "lacks 1000000 bytes"),
+        (frame(b"short"), "ends too early"),
     ],
 )
 def test_what_is_no_answer_ends_the_connection_with_its_cause(data, cause):
@@ -276,7 +276,7 @@ def test_names_of_servers():
         ("::2", 2181),
     ]
     for wrong in ("", "a:", "a:0", "a:70000", "a:x", ":1", "a:1,", "a:1/root"):
-        with pytest.raises(RequestInvalid, match="names no ZooKeeper"):
+        with pytest.raises(RequestInvalid, match="not a list of ZooKeeper servers"):
             parse_hosts(wrong)
 
 
